@@ -51,6 +51,21 @@ _HINTS: tuple[tuple[str, str | Callable[[str], str]], ...] = (
         SAGEMAKER_TRUST,
     ),
     (
+        r"FailedPullingImage[\s\S]*unauthorized",
+        "the identity of the job's machines needs AcrPull on the registry "
+        "(Microsoft.ContainerRegistry/registries/pull/read): cloudtrain doctor azure says whose that is",
+    ),
+    (
+        r"FailedPullingImage",
+        "look at the image's address, and whether it was pushed to the workspace's registry",
+    ),
+    (
+        r"StreamAccess[\s\S]*(AuthorizationPermissionMismatch|Authentication)",
+        "the job's identity needs Storage Blob Data Contributor on the storage account of its inputs and outputs "
+        "(Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read, /write and /delete): cloudtrain doctor "
+        "azure says whose that is",
+    ),
+    (
         r"CannotPullContainer|[Ii]mage .*(does not exist|not found|cannot be pulled)|(pull|find|access).* image",
         "look at the image's address; it must be in ECR in the job's region, and the role must be allowed to pull it",
     ),

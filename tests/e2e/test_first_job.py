@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from pages import ROOT, blocks
 from tests.e2e.cloud_life import SDK
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.roles import OWNER
 from tests.fakes.containers import Container
 from tests.support.command_line import CommandLine, CommandResult
 
@@ -50,10 +51,14 @@ def administrator(cloud: Cloud) -> dict[str, str]:
     return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
 
 
-def follow(page: Path, cli: CommandLine) -> list[tuple[list[str], CommandResult]]:
+def follow(
+    page: Path, cli: CommandLine, before: Callable[[list[str]], None] = lambda _: None
+) -> list[tuple[list[str], CommandResult]]:
+    """`before`: called with each command."""
     cli.write(job_yaml=job_of(page))
     done = []
     for words in commands_of(page):
+        before(words)
         done.append((words, cli.run(*words)))
         assert done[-1][1].code == 0, f"{words}: {done[-1][1].out}{done[-1][1].err}"
     return done
@@ -81,12 +86,18 @@ def test_the_first_job_on_sagemaker_begins_in_an_empty_account_and_leaves_the_bu
         assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
 
 
-def test_the_first_job_on_azure_ml_begins_in_an_empty_subscription(tmp_path: Path) -> None:
+def test_the_first_job_on_azure_ml_runs_under_the_roles_that_infra_up_gave_in_an_empty_subscription(
+    tmp_path: Path,
+) -> None:
+    """The reader is Owner for `infra` alone: everything else, and the job, has only what the template grants."""
     with AzureCloud(empty=True) as cloud:
+        ground = cloud.ground
+        assert ground is not None
         environment = {name: value for name, value in cloud.environment().items() if not is_account_fact(name)}
         cli = CommandLine(tmp_path / "reader", env=environment, modules=(SDK["azure"],))
         try:
-            done = follow(ROOT / "docs/first-job-azure.md", cli)
+            page = ROOT / "docs/first-job-azure.md"
+            done = follow(page, cli, lambda words: ground.appoint(*[OWNER] * (words[0] == "infra")))
         finally:
             cli.close()
         said = {" ".join(words[:2]): result.out + result.err for words, result in done}
@@ -94,6 +105,11 @@ def test_the_first_job_on_azure_ml_begins_in_an_empty_subscription(tmp_path: Pat
         assert "USD" in said["status"]
         assert "val_accuracy" in said["metrics"]
         assert any((cli.folder / "first-model" / "model").iterdir())
+        used = {"jobs/write", "blobs/write", "blobs/delete", "jobs/read", "permissions/read"}
+        assert used <= {"/".join(action.split("/")[-2:]) for action in cloud.account.access.attempted}
+        left = {each.kind.rpartition("/")[2] for each in ground.store.resources.values()}
+        assert "roleDefinitions" not in left
+        assert {"storageAccounts", "vaults", "registries"} <= left
         assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
 
 

@@ -12,6 +12,7 @@ from tests.fakes.azure.resource_manager.expressions import ExpressionError, eval
 from tests.fakes.azure.resource_manager.store import IDENTITIES
 from tests.fakes.azure.resource_manager.subscription import ResourceManager
 from tests.fakes.azure.resource_manager.template import Template
+from tests.fakes.azure.roles import READER
 from tests.fakes.azure.storage import Storage
 from tests.fakes.azure.tokens import Tokens
 from tests.fakes.messages import ServiceError
@@ -28,7 +29,7 @@ IDENTITY = {"type": IDENTITIES, "apiVersion": "2024-11-30", "name": "one", "loca
 
 @pytest.fixture
 def ground(tmp_path: Path) -> ResourceManager:
-    made = ResourceManager(Account(folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens()))
+    made = ResourceManager(Account(subscription="s", folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens()))
     made.groups["lab"] = {key: GROUP[key] for key in ("id", "name", "location")}
     return made
 
@@ -136,7 +137,7 @@ def test_a_deployment_that_goes_on_is_not_replaced(ground: ResourceManager) -> N
         ground.deployments.begin(GROUP, "d", properties)
 
 
-def role(name: str, principal: str, definition: str = "reader") -> dict[str, Any]:
+def role(name: str, principal: str, definition: str = READER) -> dict[str, Any]:
     return {
         "type": "Microsoft.Authorization/roleAssignments",
         "apiVersion": "2022-04-01",

@@ -13,9 +13,13 @@ import yaml
 
 from cloudtrain.bundle import bundled
 from cloudtrain.providers.azure.declaration import DECLARATION
+from cloudtrain.providers.azure.infra.kinds import OWN_ROLE
+from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES
+from tests.fakes.azure.rbac import role_of
 from tests.fakes.azure.resource_manager.expressions import FUNCTIONS, calls, is_expression, parse
 from tests.fakes.azure.resource_manager.kinds import KINDS, problem
 from tests.fakes.azure.resource_manager.template import Planned, Template
+from tests.fakes.azure.roles import BUILT_IN, SCIENTIST
 
 FOLDER = bundled("infra") / "azure"
 DOCUMENT: dict[str, Any] = json.loads((FOLDER / "template.json").read_text())
@@ -30,6 +34,7 @@ PEOPLE = [{"id": "aaaaaaaa-0000-0000-0000-00000000000a", "type": "User"}]
 CASES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "everything": {"privateNetwork": True, "githubSubject": "repo:me/mine:ref:refs/heads/main", "submitters": PEOPLE},
+    "built-in role": {"githubSubject": "repo:me/mine:x", "submitters": PEOPLE, "submitterRole": "builtIn"},
     "least": {"clusters": [], "budget": 0},
 }
 AT_DEPLOYMENT = {
@@ -215,13 +220,20 @@ def test_azure_ml_user_managed_identity() -> None:
         ]
 
 
+def own_roles(case: str) -> dict[str, dict[str, Any]]:
+    """The roles that the template defines, by the last part of their ids."""
+    found = [(one.id, body) for one, body in deployed(case) if one.kind == "Microsoft.Authorization/roleDefinitions"]
+    return {id_.rpartition("/")[2]: body["properties"] for id_, body in found}
+
+
 def grants(case: str) -> set[tuple[str, str, str]]:
     """Who has which role on which type of resource."""
     found = set()
     for one, body in deployed(case):
         if one.kind == "Microsoft.Authorization/roleAssignments":
             scope = one.id.rpartition("/providers/Microsoft.Authorization")[0]
-            role = ROLES[body["properties"]["roleDefinitionId"].rpartition("/")[2]]
+            id_ = body["properties"]["roleDefinitionId"].rpartition("/")[2]
+            role = own_roles(case)[id_]["roleName"].partition(" of ")[0] if id_ in own_roles(case) else ROLES[id_]
             found.add((body["properties"]["principalId"], role, scope.split("/")[-2]))
     return found
 
@@ -236,11 +248,28 @@ def test_jobs_may_use_their_data_images_and_secrets_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("who", [PEOPLE[0]["id"], "cloudtrain-github"])
 def test_who_submits_creates_jobs_moves_files_and_pushes_images_and_no_more(who: str) -> None:
-    assert {(role, on) for whom, role, on in grants("everything") if whom == who} == {
-        ("AzureML Data Scientist", "workspaces"),
-        ("Storage Blob Data Contributor", "storageAccounts"),
-        ("AcrPush", "registries"),
-    }
+    data = {("Storage Blob Data Contributor", "storageAccounts"), ("AcrPush", "registries")}
+    looked_at = ("workspaces", "storageAccounts", "registries", "vaults")
+    own = {("cloudtrain submitter", each) for each in looked_at}
+    assert {(role, on) for whom, role, on in grants("everything") if whom == who} == data | own
+    built_in = {("AzureML Data Scientist", "workspaces")}
+    assert {(role, on) for whom, role, on in grants("built-in role") if whom == who} == data | built_in
+
+
+def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_this_group() -> None:
+    [own] = own_roles("everything").values()
+    [permissions] = own["permissions"]
+    assert permissions == {"actions": sorted(each.action for each in SUBMITTER)}
+    assert not [each for each in permissions["actions"] if "*" in each or each.endswith("/delete")]
+    assert own["assignableScopes"] == [GROUP["id"]]
+    assert own["roleName"].startswith(f"{OWN_ROLE} of cloudtrain ")
+    assert own_roles("built-in role") == {}
+
+
+def test_the_role_of_submitters_grants_nothing_that_data_scientists_lack_but_looking_at_roles() -> None:
+    [(_, own)] = ((key, role_of("", each["permissions"])) for key, each in own_roles("plain").items())
+    more = {each for each in own.actions if not BUILT_IN[SCIENTIST].grants(each, on_data=False)}
+    assert more == {each.action for each in SUBMITTER if each.is_doctors} | {f"{WORKSPACES}/read"}
 
 
 @pytest.mark.parametrize("case", CASES)

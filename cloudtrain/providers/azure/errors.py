@@ -38,19 +38,20 @@ _ROLES = {
 }
 
 
-def translated(error: Exception, call: str, place: str) -> CloudtrainError:
+def translated(error: Exception, call: str, place: str, action: str = "") -> CloudtrainError:
     """Our error for one of the SDK's. Its `outcome` is UNKNOWN where the request may have taken effect.
 
-    `call`: in words, `creating the job`; `place`: the workspace or an address, may be empty.
+    `call`: in words, `creating the job`; `place`: the workspace or an address, may be empty; `action`: the one that is
+    lacking where the call is denied and the service does not name it.
     """
     if isinstance(error, CloudtrainError):
         return error
     where = f"{call} in {place}" if place else call
     for found in _chain(error):
         if isinstance(found, sdk.ClientAuthenticationError):
-            return _unauthenticated(found, where)
+            return _unauthenticated(found, where, action)
         if isinstance(found, sdk.HttpResponseError) and found.status_code is not None:
-            return _from_response(found, where)
+            return _from_response(found, where, action)
         if isinstance(found, sdk.ServiceResponseError):
             message = f"{where}: no answer came: {_one_line(found)}"
             return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
@@ -81,22 +82,22 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             todo += [found.__cause__, found.__context__]
 
 
-def _unauthenticated(error: sdk.ClientAuthenticationError, where: str) -> CloudError:
+def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: str) -> CloudError:
     answer = _one_line(error)
     if error.status_code == 401 or any(word in str(error) for word in _STALE):
         return CloudError(f"{where}: the credentials have expired: {answer}", hint=_LOGIN, code="Expired")
     if error.status_code == 403:
-        return _denied(error, where)
+        return _denied(error, where, action)
     hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}"
     return CloudError(f"{where}: no Azure credentials: {answer}", hint=hint, code="NoCredentials")
 
 
-def _from_response(error: sdk.HttpResponseError, where: str) -> CloudError:
+def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
     status, code, answer = error.status_code or 0, _code(error), _one_line(error)
     if status == 401:
         return CloudError(f"{where}: Azure does not accept these credentials: {answer}", hint=_LOGIN, code=code)
     if status == 403:
-        return _denied(error, where)
+        return _denied(error, where, action)
     if status == 404 or code in _MISSING:
         return _not_found(error, where)
     if "already exists" in answer and "job" in answer.lower():
@@ -112,14 +113,15 @@ def _from_response(error: sdk.HttpResponseError, where: str) -> CloudError:
     return CloudError(f"{where}: {code or status}: {answer}", hint=quota, code=code or str(status))
 
 
-def _denied(error: sdk.HttpResponseError, where: str) -> CloudError:
+def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
     answer = _one_line(error)
     if _code(error) == "AuthenticationFailed":  # the storage service's code for an invalid or expired signature
         message = f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
         return CloudError(message, hint=f"check this machine's clock with date -u; {_LOGIN}", code="Expired")
     kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
-    action = re.search(r"perform action '([^']+)'", answer)
-    needed = f"{action[1]}: " if action else ""
+    named = re.search(r"perform action '([^']+)'|permissions for (\S+) actions", answer)
+    action = next(filter(None, named.groups())) if named else action
+    needed = f"{action}: " if action else ""
     hint = (
         f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and is not in force yet"
     )

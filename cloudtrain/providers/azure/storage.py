@@ -14,6 +14,7 @@ from azure.storage.blob import BlobClient, ContainerClient
 
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.errors import translated
+from cloudtrain.providers.azure.permissions import READ_BLOBS, WRITE_BLOBS
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
@@ -32,7 +33,7 @@ class BlobContainer:
 
     def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Names and sizes in bytes of all blobs with a prefix, without the folders that some accounts list."""
-        with _calling("listing blobs", prefix):
+        with _calling("listing blobs", prefix, READ_BLOBS):
             for found in self._client.list_blobs(name_starts_with=prefix, include=["metadata"]):
                 if (found.metadata or {}).get("hdi_isfolder") != "true":
                     yield found.name, int(found.size or 0)
@@ -42,7 +43,7 @@ class BlobContainer:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
         try:
-            with _calling("reading a blob", name), draft.open("wb") as file:
+            with _calling("reading a blob", name, READ_BLOBS), draft.open("wb") as file:
                 self._client.download_blob(name).readinto(file)
             draft.replace(path)
         finally:
@@ -53,12 +54,12 @@ class BlobContainer:
 
     def upload(self, name: str, path: Path) -> None:
         """Upload a file, replacing an existing blob. OSError if the file cannot be read."""
-        with path.open("rb") as file, _calling("writing a blob", name):
+        with path.open("rb") as file, _calling("writing a blob", name, WRITE_BLOBS):
             self._client.upload_blob(name, file, overwrite=True)
 
     def put(self, name: str, content: bytes) -> None:
         """Store a blob, replacing an existing one."""
-        with _calling("writing a blob", name):
+        with _calling("writing a blob", name, WRITE_BLOBS):
             self._client.upload_blob(name, content, overwrite=True)
 
 
@@ -103,10 +104,11 @@ def read_log(address: str, start: int, created: str) -> LogChunk | None:
 
 
 @contextmanager
-def _calling(what: str, place: str) -> Iterator[None]:
+def _calling(what: str, place: str, action: str = "") -> Iterator[None]:
+    """Translate the SDK's errors. `action`: what who calls must be allowed, which storage does not tell."""
     try:
         yield
     except (AzureError, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
             raise  # an error of the local disk
-        raise translated(error, what, place) from error
+        raise translated(error, what, place, action) from error

@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urlsplit
 PUBLIC_DOMAIN = "vault.azure.net"
 """The domain of the public cloud's vaults, and the audience of its tokens."""
 
-ROLE = "the role Key Vault Secrets User on the vault"
+ROLE = "the role Key Vault Secrets User on the vault (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
 NO_IDENTITY = "say `azure: {identity: managed}` in job.yaml, and give the compute an identity"
 FORMS = "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from tests.fakes.azure.rbac import Access
 from tests.fakes.azure.rights import Rights
+from tests.fakes.azure.roles import BUILT_IN
 from tests.fakes.azure.storage import Container, Storage
-from tests.fakes.azure.tokens import CLIENT, Tokens
+from tests.fakes.azure.tokens import CLIENT, OBJECT_ID, Tokens
 
 DATASTORES = {"workspaceblobstore": "azureml-blobstore-loopback", "workspaceartifactstore": "azureml"}
 """Datastore -> container. The first one is the workspace's default."""
 ACCOUNT_FOLDER, SUFFIX = "ds", "loop.local"
 PROVIDER = "Microsoft.MachineLearningServices"
 WORKSPACES = f"{PROVIDER}/workspaces"
+CLUSTER_IDENTITY = "cccccccc-0000-0000-0000-000000000001"
+WORKSPACE_IDENTITY = "cccccccc-0000-0000-0000-000000000002"
+VAULT, REGISTRY = "loopback-vault", "loopbackacr"
 LOW_PRIORITY = "lowPriorityCores"
 """The quota of all machines at low priority."""
 
@@ -29,6 +36,8 @@ class Cluster:
     low_priority: bool = False
     state: str = "Succeeded"
     """Its provisioning state. Nothing but Succeeded takes jobs."""
+    identity: str = CLUSTER_IDENTITY
+    """The object id of what its machines act as."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +97,8 @@ class Account:
     workspace: str = "loopback-ws"
     user: str = CLIENT
     """Who submits: ARM writes it down with each job (systemData.createdBy), and gives it to everybody who asks."""
+    submitter: str = OBJECT_ID
+    """The object id of who submits."""
     location: str = "eastus"
     url: str = ""
     """The one address of everything."""
@@ -116,8 +127,16 @@ class Account:
     """The environments that every workspace has: name -> version -> image, the newest last."""
     secrets: dict[str, str] = field(default_factory=dict)
     """What the Key Vault holds."""
-    rights: Rights = field(default_factory=Rights)
-    """Roles and who has them, for those who ask ARM about that; jobs are not refused by it."""
+    access: Access = field(default_factory=lambda: Access(roles=dict(BUILT_IN)))
+    """Roles and who has them: enforced where a subscription was empty at first, and where a test says so."""
+    rights: Rights = field(default_factory=lambda: Rights(vaults={VAULT}))
+    """What Resource Manager tells of other resources."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; and its `identity`."""
+    takes_keys: bool = True
+    """Whether storage may be opened by the account's key."""
+    machine_secrets: dict[str, str] = field(default_factory=dict)
+    """What a job's machine shows to get a token -> the object id of its identity."""
     datastore_credentials: str = "AccountKey"
     """What the workspace opens its datastores with; `None`: the identity of whoever asks."""
     workspace_state: str = "Succeeded"
@@ -138,6 +157,42 @@ class Account:
     def resource(self, kind: str, name: str) -> str:
         """The ARM id of another resource of the same group: `Microsoft.KeyVault/vaults`."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}/providers/{kind}/{name}"
+
+    def part(self, name: str) -> str:
+        """The id of something that the workspace is made of."""
+        kinds = {
+            "storageAccount": ("Microsoft.Storage/storageAccounts", self.storage_account),
+            "keyVault": ("Microsoft.KeyVault/vaults", VAULT),
+            "containerRegistry": ("Microsoft.ContainerRegistry/registries", REGISTRY),
+        }
+        return self.parts.get(name) or self.resource(*kinds[name])
+
+    def real(self, scope: str) -> str:
+        """An id whose storage account, if it is about one, has the name that it was deployed by: here clients know it
+        by a part of its address.
+        """
+        known = self.resource("Microsoft.Storage/storageAccounts", self.storage_account)
+        return (
+            f"{self.part('storageAccount')}{scope[len(known) :]}" if scope.lower().startswith(known.lower()) else scope
+        )
+
+    def identities_of(self, properties: Mapping[str, Any]) -> tuple[str, str]:
+        """Object ids of what a job's machines pull its image as, and of what it reads and writes as.
+
+        After "Set up authentication between Azure Machine Learning and other services". The submitter of all jobs here
+        is the one user.
+        """
+        cluster = self.computes.get(str(properties.get("computeId", "")).rpartition("/")[2])
+        machines = cluster.identity if cluster else self.parts.get("identity", WORKSPACE_IDENTITY)
+        kind = (properties.get("identity") or {}).get("identityType", "")
+        is_user = kind == "UserIdentity" or (cluster is None and kind != "Managed")
+        return machines, self.submitter if is_user else machines
+
+    def machine_secret(self, identity: str) -> str:
+        """What a machine of this identity shows to get a token."""
+        secret = uuid.uuid4().hex
+        self.machine_secrets[secret] = identity
+        return secret
 
     @property
     def storage_account(self) -> str:

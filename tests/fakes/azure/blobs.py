@@ -72,8 +72,11 @@ class Blobs:
             "InvalidQueryParameterValue", f"Not part of this imitation: {request.method} {place.path}", 400
         )
 
-    def check(self, operation: str, request: Request, place: Place) -> None:
-        """Refused unless the request may do this: by a SAS, the account's key, or a token for storage."""
+    def check(self, operation: str, request: Request, place: Place) -> str:
+        """Refused unless the request may do this: by a SAS, the account's key, or a token for storage.
+
+        Returns whose token it is, as an object id; empty for who needs no role.
+        """
         given, tokens = request.headers.get("authorization", ""), self.account.tokens
         if "sig" in place.query:
             container, blob = place.names.get("container", ""), place.names.get("blob", "")
@@ -86,8 +89,13 @@ class Blobs:
         elif given.startswith("Bearer "):
             if tokens.audience(given) != AUDIENCE or "x-ms-version" not in request.headers:
                 raise unauthenticated("blob")
+            return tokens.principal(given)
+        elif not self.account.takes_keys:
+            message = "Key based authentication is not permitted on this storage account."
+            raise ServiceError("KeyBasedAuthenticationNotPermitted", message, 403)
         elif not tokens.is_shared_key(request, self.account.storage_accounts):
             raise unauthenticated("blob", scheme="SharedKey")
+        return ""
 
     def _list(self, call: BlobRequest) -> Response:
         query, container = call.query, call.container

@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from tests.fakes.azure import certificate
-from tests.fakes.azure.account import DATASTORES, Account
+from tests.fakes.azure.account import CLUSTER_IDENTITY, DATASTORES, Account
 from tests.fakes.azure.endpoint import Endpoint
+from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.resource_manager.subscription import ResourceManager
+from tests.fakes.azure.roles import SCIENTIST
 from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
-from tests.fakes.azure.tokens import Tokens
+from tests.fakes.azure.tokens import OBJECT_ID, Tokens
 from tests.fakes.azure.wire import METADATA, MSI
 from tests.fakes.azure.workspace import Workspace
 
@@ -40,13 +42,15 @@ class AzureCloud:
         self._certificate, tls = certificate.make(folder)
         # The address is part of what a workspace tells of itself: first the port, then the rest.
         self.service = Workspace(self.account)
+        scientist = Assignment(principal=OBJECT_ID, role=SCIENTIST, scope=self.account.scope)
+        self.account.access.assignments.append(scientist)
         self.ground = ResourceManager(self.account) if empty else None
         """The subscription, where it was empty at first."""
         self.endpoint = Endpoint(self.account, self.service, tls, self.ground)
         self.account.url = self.endpoint.url
         self.account.env = {
             "MSI_ENDPOINT": f"{self.endpoint.url}{MSI}",
-            "MSI_SECRET": uuid.uuid4().hex,
+            "MSI_SECRET": self.account.machine_secret(CLUSTER_IDENTITY),
             "DEFAULT_IDENTITY_CLIENT_ID": str(uuid.uuid4()),
             "SSL_CERT_FILE": str(self._certificate),
             **self.account.env,

@@ -62,6 +62,7 @@ class ContainerGroup:
                 "PATH": path,
                 "HOME": str(root / "home"),
                 **self._account.env,
+                "MSI_SECRET": self._account.machine_secret(self._account.identities_of(self.job.properties)[1]),
                 **process.env,
                 # One machine has one address, however many nodes are on it, unless they are told theirs.
                 "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],

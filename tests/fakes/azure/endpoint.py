@@ -8,8 +8,10 @@ from typing import Any
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.errors import error_of, unauthenticated
+from tests.fakes.azure.permissions import check
 from tests.fakes.azure.resource_manager.routes import operation_of
 from tests.fakes.azure.resource_manager.subscription import ResourceManager, refusal
+from tests.fakes.azure.rights import AUTHORIZATION, RightsCall
 from tests.fakes.azure.services import AUDIENCES, Services
 from tests.fakes.azure.wire import call_of, error_response, json_response
 from tests.fakes.azure.workspace import Workspace
@@ -50,7 +52,7 @@ class Endpoint(Server):
         return None
 
     def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
-        refused = error_of(kind, call, request)
+        refused = error_of(kind, call, request, self.account)
         return None if refused is None else error_response(request, call.service, refused)
 
     def execute(self, request: Request, call: Call | None) -> Response:
@@ -65,9 +67,13 @@ class Endpoint(Server):
         return request.document() if request.headers.get("content-type", "").startswith("application/json") else None
 
     def _check(self, request: Request, call: Call) -> None:
+        place = call_of(request)[1]
         if call.service == "blob":
-            self._blobs.check(call.operation, request, call_of(request)[1])
-        elif call.operation not in _OPEN:
+            principal = self._blobs.check(call.operation, request, place)
+        elif call.operation in _OPEN:
+            return
+        else:
+            principal = self._principal(request)
             audience = self.account.tokens.audience(request.headers.get("authorization", ""))
             if audience is None:
                 raise unauthenticated(call.service)
@@ -78,12 +84,18 @@ class Endpoint(Server):
                     f"exactly match with one of the allowed audiences '{self.account.url}'.",
                     401,
                 )
+        if principal:
+            check(call, place, self.account, principal)
+
+    def _principal(self, request: Request) -> str:
+        return self.account.tokens.principal(request.headers.get("authorization", ""))
 
     def _execute(self, request: Request, call: Call) -> Response:
         _, place = call_of(request)
         if self._ground is not None and call.service == "resources":
             _, names = operation_of(request.method, place.path) or ("", {})
-            return self._ground.call(call.operation, place._replace(names=names), request.document())
+            place = place._replace(names=names)
+            return self._ground.call(call.operation, place, request.document(), self._principal(request))
         if self._ground is not None and "workspace" in place.names:
             self._ground.require_workspace(place.names)
         if call.service == "blob":
@@ -95,5 +107,7 @@ class Endpoint(Server):
         if call.service == "history":
             return self._services.call(call.operation, place, request.document())
         if call.service == "rights":
-            return json_response(200, self.account.rights.call(call.operation, place.path, place.query))
+            scope = self.account.real(place.path.partition(AUTHORIZATION)[0])
+            asked = RightsCall(call.operation, scope, place.path, place.query, self._principal(request))
+            return json_response(200, self.account.rights.call(asked, self.account.access))
         return self.service.call(call.operation, place, request.document())

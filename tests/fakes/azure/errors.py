@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-from tests.fakes.azure.account import PROVIDER
-from tests.fakes.azure.rights import denied
-from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.permissions import attempts, refusal
+from tests.fakes.azure.tokens import OBJECT_ID
+from tests.fakes.azure.wire import call_of
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call, Request, ServiceError
 
-_VERBS = {"GET": "read", "HEAD": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}
 _ARM = {
     "throttle": ServiceError("TooManyRequests", "The request is being throttled as the limit has been reached.", 429),
     "error": ServiceError("InternalServerError", "The server encountered an internal error. Please try again.", 500),
@@ -27,27 +25,15 @@ _HISTORY = {
     "expired": ServiceError(
         "UserError", "Token expired: IDX10223: Lifetime validation failed. The token is expired.", 401
     ),
-    "denied": ServiceError("UserError", "The caller is not authorized to read runs of this workspace.", 403),
 }
 _VAULT = {
     "throttle": ServiceError("Throttled", "Too many requests to the vault.", 429),
     "error": ServiceError("InternalServerError", "An unexpected error occurred.", 500),
     "expired": ServiceError("Unauthorized", "[TokenExpired] Error validating token: 'S2S12086'.", 401),
-    "denied": ServiceError(
-        "Forbidden",
-        f"Caller is not authorized to perform action on resource.\r\nCaller: appid=loopback;oid={OBJECT_ID}\r\n"
-        "Action: 'Microsoft.KeyVault/vaults/secrets/getSecret/action'\r\nInnererror: ForbiddenByRbac",
-        403,
-    ),
 }
 _BLOB = {
     "throttle": ServiceError("ServerBusy", "The server is busy.", 503),
     "error": ServiceError("InternalError", "The server encountered an internal error. Please retry the request.", 500),
-    "denied": ServiceError(
-        "AuthorizationPermissionMismatch",
-        "This request is not authorized to perform this operation using this permission.",
-        403,
-    ),
 }
 
 
@@ -78,8 +64,10 @@ def unauthenticated(service: str, *, scheme: str = "Bearer") -> ServiceError:
     return ServiceError("InvalidAuthenticationToken", "The access token is invalid.", 401)
 
 
-def error_of(kind: FaultKind, call: Call, request: Request) -> ServiceError | None:
+def error_of(kind: FaultKind, call: Call, request: Request, account: Account) -> ServiceError | None:
     """The error that a fault of this kind answers with; None for one that answers with none."""
+    if kind == "denied":
+        return _denied(call, request, account)
     if call.service == "blob":
         if kind == "expired":
             bearer = request.headers.get("authorization", "").startswith("Bearer")
@@ -89,22 +77,11 @@ def error_of(kind: FaultKind, call: Call, request: Request) -> ServiceError | No
         return _HISTORY.get(kind)
     if call.service in ("vault", "msi"):
         return _VAULT.get(kind)
-    if call.service == "rights" and kind == "denied":
-        return denied(call.operation, request.target.partition("?")[0])
-    return _denied(request) if kind == "denied" else _ARM.get(kind)
+    return _ARM.get(kind)
 
 
-def _denied(request: Request) -> ServiceError:
-    """ARM names the action by the types in the address, and the scope by the address itself."""
-    scope = request.target.partition("?")[0]
-    parts = scope.partition(f"/providers/{PROVIDER}/")[2].split("/")
-    action = _VERBS.get(request.method, "")
-    if not action:
-        *parts, last = parts
-        scope, action = re.sub(r"/[^/]+$", "", scope), f"{last}/action"
-    message = (
-        f"The client '{CLIENT}' with object id '{OBJECT_ID}' does not have authorization to perform action "
-        f"'{PROVIDER}/{'/'.join(parts[::2])}/{action}' over scope '{scope}' or the scope is invalid. If access was "
-        "recently granted, please refresh your credentials."
-    )
-    return ServiceError("AuthorizationFailed", message, 403)
+def _denied(call: Call, request: Request, account: Account) -> ServiceError:
+    """The refusal of one who lacks what the call needs."""
+    place = call_of(request)[1]
+    needed = next(attempts(call, place, account), None)
+    return refusal(call.service, needed.action if needed else "", place.path, OBJECT_ID)

@@ -36,7 +36,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv(name, value)
     azure.endpoint.reset()
     account = azure.account
-    kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets", "rights")
+    kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets", "access", "rights")
     plain = (
         *("user", "grace_seconds", "phase_seconds", "job_page", "blob_page"),
         *("datastore_credentials", "workspace_state"),

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.fakes.azure.account import DATASTORES, LOW_PRIORITY, PROVIDER, SUFFIX, WORKSPACES, Account
+from tests.fakes.azure.account import (
+    DATASTORES,
+    LOW_PRIORITY,
+    PROVIDER,
+    SUFFIX,
+    WORKSPACE_IDENTITY,
+    WORKSPACES,
+    Account,
+)
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.request_rules import vcpus_used
-from tests.fakes.azure.rights import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
 from tests.fakes.azure.wire import DISCOVERY
 
 Resource = dict[str, Any]
@@ -23,7 +30,11 @@ def workspace(account: Account) -> Resource:
         "type": WORKSPACES,
         "location": account.location,
         "kind": "Default",
-        "identity": {"type": "SystemAssigned", "tenantId": account.tenant, "principalId": WORKSPACE_IDENTITY},
+        "identity": {
+            "type": "SystemAssigned",
+            "tenantId": account.tenant,
+            "principalId": account.parts.get("identity", WORKSPACE_IDENTITY),
+        },
         "sku": {"name": "Basic", "tier": "Basic"},
         "properties": {
             "workspaceId": account.subscription,
@@ -32,8 +43,8 @@ def workspace(account: Account) -> Resource:
             "mlFlowTrackingUri": f"azureml://{account.location}.loopback{account.scope}",
             "provisioningState": account.workspace_state,
             "storageAccount": account.resource("Microsoft.Storage/storageAccounts", account.storage_account),
-            "keyVault": account.resource("Microsoft.KeyVault/vaults", VAULT),
-            "containerRegistry": account.resource("Microsoft.ContainerRegistry/registries", REGISTRY),
+            "keyVault": account.part("keyVault"),
+            "containerRegistry": account.part("containerRegistry"),
         },
     }
 
@@ -59,7 +70,7 @@ def compute(account: Account, name: str) -> Resource:
         "name": name,
         "type": f"{WORKSPACES}/computes",
         "location": account.location,
-        "identity": {"type": "SystemAssigned", "tenantId": account.tenant, "principalId": CLUSTER_IDENTITY},
+        "identity": {"type": "SystemAssigned", "tenantId": account.tenant, "principalId": cluster.identity},
         "properties": {"computeType": "AmlCompute", "provisioningState": cluster.state, "properties": about},
     }
 

@@ -1,8 +1,7 @@
-"""Who has which role, and the resources beside the workspace, as ARM tells those who ask: it only reads.
+"""What Resource Manager tells of who has which role, and of the resources beside the workspace: it only reads.
 
 After the REST references of Microsoft.Authorization (Permissions - List For Resource, Role Assignments - List For
-Scope, Role Definitions - Get By Id; 2022-04-01), Microsoft.KeyVault (Vaults - Get) and Resources - List; the roles are
-those of "Azure built-in roles".
+Scope, Role Definitions - Get; 2022-04-01), Microsoft.KeyVault (Vaults - Get) and Resources - List.
 """
 
 from __future__ import annotations
@@ -10,118 +9,76 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
+from tests.fakes.azure.rbac import Access
 from tests.fakes.messages import ServiceError
 
-CLUSTER_IDENTITY = "cccccccc-0000-0000-0000-000000000001"
-WORKSPACE_IDENTITY = "cccccccc-0000-0000-0000-000000000002"
-VAULT, REGISTRY = "loopback-vault", "loopbackacr"
-_ML = "Microsoft.MachineLearningServices/workspaces"
-_NOT_IN = ("/computes/write", "/computes/delete", "/delete", "/write", "/connections/read")
-
-BLOBS, PULL, SECRETS, SCIENTIST, READER = (
-    "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
-    "7f951dda-4ed3-4680-a7ca-43fe172d538d",
-    "4633458b-17de-408a-b874-0445c86b69e6",
-    "f6c7c914-8db3-469d-8ca1-694a8f32e121",
-    "acdd72a7-3385-48ef-bd42-f606fba81ae7",
-)
-"""The ids of the roles, which are the same everywhere."""
-
-_BLOB = "Microsoft.Storage/storageAccounts/blobServices/containers"
-DEFINITIONS: Mapping[str, dict[str, list[str]]] = {
-    BLOBS: {
-        "actions": [f"{_BLOB}/{verb}" for verb in ("delete", "read", "write")],
-        "dataActions": [f"{_BLOB}/blobs/{verb}" for verb in ("delete", "read", "write")],
-    },
-    PULL: {"actions": ["Microsoft.ContainerRegistry/registries/pull/read"]},
-    SECRETS: {
-        "dataActions": [f"Microsoft.KeyVault/vaults/secrets/{verb}/action" for verb in ("getSecret", "readMetadata")]
-    },
-    SCIENTIST: {
-        "actions": [f"{_ML}/*/read", f"{_ML}/*/action", f"{_ML}/*/delete", f"{_ML}/*/write"],
-        "notActions": [f"{_ML}{end}" for end in _NOT_IN],
-    },
-    READER: {"actions": ["*/read"]},
-}
-
 _ID = r"(?P<scope>/subscriptions/[^/]+(?:/resourceGroups/[^/]+(?:/providers/.+?)?)?)"
-_AUTHORIZATION = "/providers/Microsoft.Authorization"
+AUTHORIZATION = "/providers/Microsoft.Authorization"
 ROUTES = (
-    ("rights", "ListPermissions", "GET", f"{_ID}{_AUTHORIZATION}/permissions"),
-    ("rights", "ListRoleAssignments", "GET", f"{_ID}{_AUTHORIZATION}/roleAssignments"),
-    ("rights", "GetRoleDefinition", "GET", rf"(?P<scope>.*){_AUTHORIZATION}/roleDefinitions/(?P<name>[^/]+)"),
+    ("rights", "ListPermissions", "GET", f"{_ID}{AUTHORIZATION}/permissions"),
+    ("rights", "ListRoleAssignments", "GET", f"{_ID}{AUTHORIZATION}/roleAssignments"),
+    ("rights", "GetRoleDefinition", "GET", rf"(?P<scope>.*){AUTHORIZATION}/roleDefinitions/(?P<name>[^/]+)"),
     ("rights", "ListResources", "GET", r"/subscriptions/(?P<subscription>[^/]+)/resources"),
     ("rights", "GetVault", "GET", rf"{_ID}/providers/Microsoft\.KeyVault/vaults/(?P<name>[^/]+)"),
 )
-_VERSIONS = {"GetVault": ("2023-07-01", "2024-11-01"), "ListResources": ("2021-04-01",)}
-_ACTIONS = {
+_VERSIONS = {"GetVault": ("2024-11-01",), "ListResources": ("2021-04-01",)}
+RIGHTS = {
     "ListPermissions": "Microsoft.Authorization/permissions/read",
     "ListRoleAssignments": "Microsoft.Authorization/roleAssignments/read",
     "GetRoleDefinition": "Microsoft.Authorization/roleDefinitions/read",
-    "ListResources": "Microsoft.Resources/subscriptions/resources/read",
     "GetVault": "Microsoft.KeyVault/vaults/read",
 }
+"""The action that each needs. Who lists the resources of a subscription gets those on which he has any role."""
+
+
+class RightsCall(NamedTuple):
+    """One call, and whose it is."""
+
+    operation: str
+    scope: str
+    """What it is about."""
+    path: str
+    query: Mapping[str, str]
+    caller: str
+    """An object id."""
 
 
 @dataclass
 class Rights:
     """Tests change any of it."""
 
-    of_user: list[str] = field(default_factory=lambda: [SCIENTIST])
-    """The user's roles on the workspace."""
-    assigned: list[tuple[str, str, str]] = field(default_factory=list)
-    """Kind of the resource (`Microsoft.KeyVault/vaults`), object id, role."""
     resources: list[str] = field(default_factory=list)
     """Ids of resources beside those of the workspace."""
     uses_roles: bool = True
     """Whether the vault goes by roles; else by access policies, of which it has none."""
-    vaults: set[str] = field(default_factory=lambda: {VAULT})
+    vaults: set[str] = field(default_factory=set)
 
-    def call(self, operation: str, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    def call(self, call: RightsCall, access: Access) -> dict[str, Any]:
         """One call; ServiceError is what it answers instead."""
-        versions = _VERSIONS.get(operation, ("2022-04-01",))
-        if query.get("api-version") not in versions:
-            message = f"No registered resource provider found for API version '{query.get('api-version')}'"
+        versions = _VERSIONS.get(call.operation, ("2022-04-01",))
+        if call.query.get("api-version") not in versions:
+            message = f"No registered resource provider found for API version '{call.query.get('api-version')}'"
             raise ServiceError("NoRegisteredProviderFound", message, 400)
-        if operation == "ListPermissions":
-            return {"value": [_permissions(role) for role in self.of_user]}
-        if operation == "ListRoleAssignments":
-            return {"value": list(self._assignments(path, query.get("$filter", "")))}
-        if operation == "GetRoleDefinition":
-            role = path.rpartition("/")[2]
-            if role not in DEFINITIONS:
-                raise ServiceError("RoleDefinitionDoesNotExist", f"The role definition {role} does not exist.", 404)
-            return {"id": path, "properties": {"type": "BuiltInRole", "permissions": [_permissions(role)]}}
-        return self._resources(query.get("$filter", "")) if operation == "ListResources" else self._vault(path)
+        asked = call.query.get("$filter", "")
+        if call.operation == "ListPermissions":
+            assigned = access.assigned(call.caller, call.scope)
+            return {"value": [access.roles[each.role].permissions() for each in assigned]}
+        if call.operation == "ListRoleAssignments":
+            return {"value": assignments(call.scope, asked, access)}
+        if call.operation == "GetRoleDefinition":
+            return _definition(call.path, access)
+        return self._list(asked, call.caller, access) if call.operation == "ListResources" else self._vault(call.path)
 
-    def _assignments(self, path: str, asked: str) -> list[dict[str, Any]]:
-        """`assignedTo` finds those of groups and of scopes above too; `principalId eq` would not."""
-        who = re.fullmatch(r"assignedTo\('([0-9a-f-]{36})'\)", asked)
-        if who is None:
-            raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
-        scope = path.partition(_AUTHORIZATION)[0]
-        subscription = "/".join(path.split("/")[:3])
-        return [
-            {
-                "properties": {
-                    "roleDefinitionId": f"{subscription}{_AUTHORIZATION}/roleDefinitions/{role}",
-                    "principalId": principal,
-                    "scope": scope,
-                }
-            }
-            for kind, principal, role in self.assigned
-            if principal == who[1] and f"/providers/{kind}/".lower() in f"{scope}/".lower()
-        ]
-
-    def _resources(self, asked: str) -> dict[str, Any]:
+    def _list(self, asked: str, caller: str, access: Access) -> dict[str, Any]:
         wanted = re.fullmatch(r"resourceType eq '([^']+)' and name eq '([^']+)'", asked)
         if wanted is None:
             raise ServiceError("InvalidFilterInQueryString", f"Invalid $filter '{asked}'.", 400)
         end = f"/providers/{wanted[1]}/{wanted[2]}".lower()
-        return {"value": [{"id": each} for each in self.resources if each.lower().endswith(end)]}
+        found = [each for each in self.resources if each.lower().endswith(end)]
+        seen = [each for each in found if not access.is_enforced or any(access.assigned(caller, each))]
+        return {"value": [{"id": each} for each in seen]}
 
     def _vault(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
@@ -131,14 +88,27 @@ class Rights:
         return {"id": path, "properties": {"enableRbacAuthorization": self.uses_roles, "accessPolicies": []}}
 
 
-def denied(operation: str, path: str) -> ServiceError:
-    """The refusal of one who may not look."""
-    message = (
-        f"The client '{CLIENT}' with object id '{OBJECT_ID}' does not have authorization to perform action "
-        f"'{_ACTIONS[operation]}' over scope '{path}' or the scope is invalid."
-    )
-    return ServiceError("AuthorizationFailed", message, 403)
+def assignments(scope: str, asked: str, access: Access) -> list[dict[str, Any]]:
+    """`assignedTo` finds those of groups and of scopes above too; `principalId eq` would not."""
+    who = re.fullmatch(r"assignedTo\('([0-9a-f-]{36})'\)", asked)
+    if who is None:
+        raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
+    subscription = "/".join(scope.split("/")[:3])
+    return [
+        {
+            "properties": {
+                "roleDefinitionId": f"{subscription}{AUTHORIZATION}/roleDefinitions/{each.role}",
+                "principalId": each.principal,
+                "scope": each.scope,
+            }
+        }
+        for each in access.assigned(who[1], scope)
+    ]
 
 
-def _permissions(role: str) -> dict[str, list[str]]:
-    return {"actions": [], "notActions": [], "dataActions": [], "notDataActions": [], **DEFINITIONS[role]}
+def _definition(path: str, access: Access) -> dict[str, Any]:
+    name = path.rpartition("/")[2]
+    role = access.roles.get(name)
+    if role is None:
+        raise ServiceError("RoleDefinitionDoesNotExist", f"The role definition {name} does not exist.", 404)
+    return {"id": path, "properties": {"roleName": role.name, "permissions": [role.permissions()]}}

@@ -14,8 +14,9 @@ from cloudtrain.providers.local.processes import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.container_group import ContainerGroup, NoInput
-from tests.fakes.azure.documents import document
+from tests.fakes.azure.documents import blob_path_of, document
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.permissions import missing_for_data, missing_for_image
 
 STOP_FILE_POLL_SECONDS = 0.02
 """The interval at which a job polls its processes."""
@@ -75,6 +76,7 @@ class _JobRun:
                 "\terror: Run docker command to pull public image failed with error: Error response from daemon: "
                 f"manifest for {image} not found: manifest unknown: manifest unknown.",
             )
+        self._check_rights(image or "")
         code_id = job.properties.get("codeId")
         contract = command_job(document(job), master=addresses(job.nodes)[0], port=free_port())
         group = ContainerGroup(job, contract, self.assets.code(code_id) if code_id else None, folder, account)
@@ -101,6 +103,35 @@ class _JobRun:
             job.enter("Queued")
         else:
             self._conclude(group, why)
+
+    def _check_rights(self, image: str) -> None:
+        """In the words of Azure/MachineLearningNotebooks issue 1733, and of "Troubleshoot data access" for its code."""
+        machines, identity = self.account.identities_of(self.job.properties)
+        if missing_for_image(image, self.account, machines):
+            raise JobEnded(
+                "Failed",
+                f"AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker image\n\timageName: {image}\n"
+                "\terror: Run docker command to pull public image failed with error: Error response from daemon: Head "
+                f'"https://{image}": unauthorized: authentication required, visit https://aka.ms/acr/authorization',
+            )
+        if container := missing_for_data(self._containers(), self.account, identity):
+            raise JobEnded(
+                "Failed",
+                '{"NonCompliant":"ScriptExecutionException was caused by StreamAccessException.\\n  '
+                "StreamAccessException was caused by AuthenticationException.\\n    Authentication failed for the "
+                f"container {container}: AuthorizationPermissionMismatch, this request is not authorized to perform "
+                'this operation using this permission."}',
+            )
+
+    def _containers(self) -> dict[str, str]:
+        """The containers of the job's inputs and outputs, and whether they are read, or written too."""
+        used: dict[str, str] = {}
+        for kind, use in (("inputs", "r"), ("outputs", "rw")):
+            for item in (self.job.properties.get(kind) or {}).values():
+                place = blob_path_of(item["uri"], self.account) if item.get("uri") else ""
+                if not isinstance(place, str):
+                    used[place.container] = use
+        return used
 
     def _watch(self, group: ContainerGroup, timeout_seconds: int | None) -> str:
         """Until all processes are over: why they were ended, if they were."""

@@ -75,7 +75,8 @@ class Services:
     def identity(self, request: Request, place: Place) -> Response:
         """A token for a process of a job: it shows the secret that its machine was given."""
         env = self.account.env
-        if request.headers.get("secret") != env.get("MSI_SECRET"):
+        identity = self.account.machine_secrets.get(request.headers.get("secret", ""))
+        if identity is None:
             raise ServiceError("Unauthorized", "The secret is missing or wrong.", 401)
         if place.query.get("api-version") != "2017-09-01" or "resource" not in place.query:
             raise ServiceError("BadRequest", "api-version=2017-09-01 and a resource are required.", 400)
@@ -83,7 +84,7 @@ class Services:
         if place.query.get("clientid", client) != client:
             raise ServiceError("BadRequest", f"No identity found for the client id {place.query['clientid']}.", 400)
         resource = place.query["resource"]
-        token = self.account.tokens.bearer(resource)
+        token = self.account.tokens.bearer(resource, principal=identity)
         expiry = str(int(time.time() + LIFE_SECONDS))
         return json_response(
             200, {"access_token": token, "expires_on": expiry, "resource": resource, "token_type": "Bearer"}

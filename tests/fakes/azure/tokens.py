@@ -31,22 +31,31 @@ class Tokens:
         self._secret = secrets.token_bytes(32)
         self.account_key = base64.b64encode(secrets.token_bytes(64)).decode()
 
-    def bearer(self, resource: str, seconds: float = LIFE_SECONDS) -> str:
+    def bearer(self, resource: str, seconds: float = LIFE_SECONDS, principal: str = OBJECT_ID) -> str:
         """A token for one resource: shaped like a JWT, signed with nothing that anybody could check."""
         now = int(time.time())
-        claims = {"aud": resource, "iat": now, "exp": int(now + seconds), "oid": OBJECT_ID, "upn": CLIENT}
+        claims = {"aud": resource, "iat": now, "exp": int(now + seconds), "oid": principal, "upn": CLIENT}
         told = ".".join(_base64(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "HS256"}, claims))
         return f"{told}.{self._sign(told)}"
 
     def audience(self, authorization: str) -> str | None:
         """The resource that an Authorization header's token is for; None for a token that is not valid."""
+        claims = self.claims(authorization)
+        return str(claims["aud"]).rstrip("/") if claims else None
+
+    def principal(self, authorization: str) -> str:
+        """Whose an Authorization header's token is, as an object id; empty for a token that is not valid."""
+        return str((self.claims(authorization) or {}).get("oid", ""))
+
+    def claims(self, authorization: str) -> dict[str, Any] | None:
+        """What an Authorization header's token says; None for a token that is not valid."""
         kind, _, token = authorization.partition(" ")
         told, _, signature = token.rpartition(".")
         if kind != "Bearer" or not told or not hmac.compare_digest(signature, self._sign(told)):
             return None
         middle = told.partition(".")[2]
         claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
-        return str(claims["aud"]).rstrip("/") if claims["exp"] > time.time() else None
+        return claims if claims["exp"] > time.time() else None
 
     def sas(self, container: str, blob: str, permissions: str) -> str:
         """The query of an address that allows this much for a container, or for one blob in it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +19,10 @@ from cloudtrain.providers.azure.account_checks import workspace
 from cloudtrain.providers.cloud.registry import RegistryImage
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
+from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.rights import (
-    BLOBS,
-    CLUSTER_IDENTITY,
-    PULL,
-    READER,
-    REGISTRY,
-    SCIENTIST,
-    SECRETS,
-    VAULT,
-    WORKSPACE_IDENTITY,
-)
+from tests.fakes.azure.rbac import Assignment
+from tests.fakes.azure.roles import BLOBS, PULL, READER, SCIENTIST, SECRETS
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.providers.azure.jobs import forget
 
@@ -47,9 +40,14 @@ READS = {
 }
 """All that doctor may ask of Azure. Each is a GET: the imitation tells a call by its method, too."""
 
-STORAGE = "Microsoft.Storage/storageAccounts"
 IMAGE = f"{REGISTRY}.azurecr.io/train:1"
-VAULTS, REGISTRIES = "Microsoft.KeyVault/vaults", "Microsoft.ContainerRegistry/registries"
+STORAGE, VAULTS, REGISTRIES = "storageAccount", "keyVault", "containerRegistry"
+
+
+def has(cloud: AzureCloud, part: str, principal: str, role: str) -> Assignment:
+    """A role on a part of the workspace, or on the workspace itself."""
+    scope = cloud.account.part(part) if part else cloud.account.scope
+    return Assignment(principal=principal, role=role, scope=scope)
 
 
 @pytest.fixture
@@ -60,11 +58,12 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     forget()
     monkeypatch.setattr(checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"})))
     cloud.account.datastore_credentials = "None"
-    cloud.account.rights.assigned = [
-        (STORAGE, OBJECT_ID, BLOBS),
-        (STORAGE, CLUSTER_IDENTITY, BLOBS),
-        (REGISTRIES, CLUSTER_IDENTITY, PULL),
-        (VAULTS, CLUSTER_IDENTITY, SECRETS),
+    cloud.account.access.assignments = [
+        has(cloud, "", OBJECT_ID, SCIENTIST),
+        has(cloud, STORAGE, OBJECT_ID, BLOBS),
+        has(cloud, STORAGE, CLUSTER_IDENTITY, BLOBS),
+        has(cloud, REGISTRIES, CLUSTER_IDENTITY, PULL),
+        has(cloud, VAULTS, CLUSTER_IDENTITY, SECRETS),
     ]
     yield {
         "name": "digits",
@@ -103,7 +102,8 @@ def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> N
 def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
     healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
-    cloud.account.datastore_credentials, cloud.account.rights.assigned = "AccountKey", []
+    cloud.account.datastore_credentials = "AccountKey"
+    cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, SCIENTIST)]
     found = {check.name: check for check in asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})}
     assert wrong([*found.values()]) == []
     assert found["storage"].verdict == "not applicable"
@@ -113,13 +113,14 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
 Break = Callable[[AzureCloud, dict[str, Any], pytest.MonkeyPatch], None]
 
 
-def without(kind: str, principal: str) -> Break:
+def without(part: str, principal: str) -> Break:
     """A role assignment less."""
 
     def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
-        kept = [each for each in cloud.account.rights.assigned if each[:2] != (kind, principal)]
-        assert len(kept) == len(cloud.account.rights.assigned) - 1
-        cloud.account.rights.assigned = kept
+        there, gone = cloud.account.access.assignments, (cloud.account.part(part), principal)
+        kept = [each for each in there if (each.scope, each.principal) != gone]
+        assert len(kept) == len(there) - 1
+        cloud.account.access.assignments = kept
 
     return break_
 
@@ -141,7 +142,8 @@ def fast_clock(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Monk
 
 
 def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.account.rights.of_user = [READER]
+    on_others = [each for each in cloud.account.access.assignments if each.role != SCIENTIST]
+    cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, READER), *on_others]
 
 
 def without_policy(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +157,7 @@ def failed_workspace(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytes
 def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     del spec["azure"]["compute"], spec["secrets"]
     spec["azure"]["identity"] = "user"
-    cloud.account.rights.assigned.append((REGISTRIES, WORKSPACE_IDENTITY, PULL))
+    cloud.account.access.assignments.append(has(cloud, REGISTRIES, WORKSPACE_IDENTITY, PULL))
     spec["resources"] = {"nodes": 2, "instance": {"azure": "Standard_ND96amsr_A100_v4"}}
     cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
 
@@ -207,9 +209,8 @@ def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
 ) -> None:
     check, said, break_ = BROKEN[name]
     if name == "no such cluster":  # whose identity would have these roles
-        cloud.account.rights.assigned += [
-            (kind, WORKSPACE_IDENTITY, role) for kind, _, role in cloud.account.rights.assigned
-        ]
+        there = cloud.account.access.assignments
+        there += [replace(each, principal=WORKSPACE_IDENTITY) for each in there]
     break_(cloud, healthy, monkeypatch)
     found = asked(healthy)
     assert wrong(found) == [check]
@@ -245,5 +246,5 @@ def test_quotas_that_one_may_not_list_are_no_cross(healthy: dict[str, Any], clou
 
 
 def test_a_role_that_takes_actions_away_grants_the_rest(healthy: dict[str, Any], cloud: AzureCloud) -> None:
-    cloud.account.rights.of_user = [READER, SCIENTIST]
+    cloud.account.access.assignments.append(has(cloud, "", OBJECT_ID, READER))
     assert wrong(asked(healthy)) == []

@@ -12,8 +12,9 @@ import pytest
 
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.resource_manager.store import WORKSPACES
+from tests.fakes.azure.resource_manager.store import DEFINITIONS, WORKSPACES
 from tests.fakes.azure.resource_manager.subscription import ResourceManager
+from tests.fakes.azure.roles import ACCESS_CONTROL, CONTRIBUTOR
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.providers.azure.jobs import JOB, forget
 from tests.support.command_line import CommandResult
@@ -237,7 +238,7 @@ def test_an_up_that_was_killed_is_gone_on_with(ground: ResourceManager, monkeypa
     said = up()
     assert said.code == 0, said.err
     assert "a deployment is under way: infra up waits for it first" in said.err
-    assert len(ground.store.resources) == 25
+    assert len(ground.store.resources) == 29
 
 
 def failed(said: CommandResult) -> str:
@@ -256,11 +257,42 @@ def test_a_workspace_whose_name_a_deleted_one_has_is_told_with_the_way_out(groun
 
 
 def test_who_may_not_assign_roles_is_told_before_anything_is_created(ground: ResourceManager) -> None:
-    ground.denied.add("Microsoft.Authorization/roleAssignments/write")
+    ground.appoint(CONTRIBUTOR)
+    for words in ((), ("--set", "submitter_role=built-in")):
+        told = failed(up(*words))
+        assert "does not have permission to perform action 'Microsoft.Authorization/roleAssignments/write'" in told
+        assert "Role Based Access Control Administrator" in told
+        assert (ground.groups, ground.store.resources) == ({}, {})
+
+
+def test_who_may_assign_roles_but_define_none_gives_submitters_the_built_in_one(ground: ResourceManager) -> None:
+    ground.appoint(CONTRIBUTOR, ACCESS_CONTROL)
     told = failed(up())
-    assert "does not have permission to perform action 'Microsoft.Authorization/roleAssignments/write'" in told
-    assert "Role Based Access Control Administrator" in told
-    assert (ground.groups, ground.store.resources) == ({}, {})
+    assert "does not have permission to perform action 'Microsoft.Authorization/roleDefinitions/write'" in told
+    assert "--set submitter_role=built-in" in told.partition("hint: ")[2]
+    said = up("--set", "submitter_role=built-in")
+    assert said.code == 0, said.err
+    assert f"AzureML Data Scientist on cloudtrain for {OBJECT_ID}" in said.err
+    assert "cloudtrain submitter" not in said.err
+    assert down().code == 0
+
+
+def test_down_deletes_the_role_of_submitters_with_its_assignments_and_no_role_of_others(
+    ground: ResourceManager,
+) -> None:
+    up()
+    assert up("--name", "lab", "--set", "submitters=none").code == 0
+    group = ground.id_of("cloudtrain")
+    theirs = f"{group}/providers/Microsoft.Authorization/roleDefinitions/{'0' * 8}-0000-0000-0000-{'0' * 12}"
+    about = {"roleName": "cloudtrain fan", "permissions": [{"actions": []}], "assignableScopes": [group]}
+    ground.store.put(theirs, DEFINITIONS, {"properties": about})
+    said = down("--name", "cloudtrain")
+    assert said.code == 0, said.err
+    assert "delete  role assignment" in said.err
+    assert "cloudtrain submitter of cloudtrain " in said.err
+    left = [each.body["properties"]["roleName"] for each in ground.store.resources.values() if each.kind == DEFINITIONS]
+    assert sorted(left)[0] == "cloudtrain fan"
+    assert [each.startswith("cloudtrain submitter of lab ") for each in sorted(left)[1:]] == [True]
 
 
 @pytest.mark.parametrize(

@@ -13,24 +13,20 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.images.reference import ACR
 from cloudtrain.providers.azure.account_checks import ML_VERSION, Account
 from cloudtrain.providers.azure.account_checks.identity import job_identity, machine_identity
+from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES, WRITE_BLOBS
 from cloudtrain.providers.azure.section import AzureSection
 
-ROLES_VERSION, VAULTS_VERSION, RESOURCES_VERSION = "2022-04-01", "2023-07-01", "2021-04-01"
-_ML = "Microsoft.MachineLearningServices/workspaces"
-SUBMIT = (
-    f"{_ML}/jobs/write",
-    f"{_ML}/jobs/read",
-    f"{_ML}/jobs/cancel/action",
-    f"{_ML}/codes/versions/write",
-    f"{_ML}/environments/versions/write",
-    f"{_ML}/datastores/read",
+ROLES_VERSION, VAULTS_VERSION, RESOURCES_VERSION = "2022-04-01", "2024-11-01", "2021-04-01"
+SUBMIT = tuple(
+    each.action
+    for each in SUBMITTER
+    if each.action.startswith(f"{WORKSPACES}/") and not each.implied_by and each.action != f"{WORKSPACES}/read"
 )
-"""The actions of a submit and of what follows a run ("Manage access to Azure Machine Learning workspaces")."""
+"""The actions of a submit and of what follows a run; who got here has read the workspace."""
 
-BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/write"
 PULL = "Microsoft.ContainerRegistry/registries/pull/read"
 SECRET = "Microsoft.KeyVault/vaults/secrets/getSecret/action"  # noqa: S105
-_ROLES = {BLOBS: "Storage Blob Data Contributor", PULL: "AcrPull", SECRET: "Key Vault Secrets User"}
+_ROLES = {WRITE_BLOBS: "Storage Blob Data Contributor", PULL: "AcrPull", SECRET: "Key Vault Secrets User"}
 
 
 def rights_checks(account: Account) -> Iterator[Check]:
@@ -91,7 +87,7 @@ def _storage_roles(account: Account, asked: Question, name: str) -> Check:
     if not scope:
         return asked.not_applicable(f"the storage account {name} is in another subscription")
     who = {"you": account.user, **dict([job_identity(account, account.spec.section(AzureSection).identity)])}
-    return _roles_check(account, asked, scope, BLOBS, who)
+    return _roles_check(account, asked, scope, WRITE_BLOBS, who)
 
 
 def _registry(account: Account, host: str) -> Check:
@@ -158,8 +154,10 @@ def _roles(account: Account, scope: str, principal: str) -> Iterator[Mapping[str
     """What the roles of a principal grant at a scope, those that it has further up or by a group included."""
     path = f"{scope}/providers/Microsoft.Authorization/roleAssignments"
     assigned = account.arm.listed(path, ROLES_VERSION, filter=f"assignedTo('{principal}')")
-    for definition in dict.fromkeys(each["properties"]["roleDefinitionId"] for each in assigned):
-        yield from account.arm.get(definition, ROLES_VERSION).document["properties"]["permissions"]
+    names = dict.fromkeys(each["properties"]["roleDefinitionId"].rpartition("/")[2] for each in assigned)
+    for name in names:  # at this scope, since who may look at roles there need not be allowed to look further up
+        path = f"{scope}/providers/Microsoft.Authorization/roleDefinitions/{name}"
+        yield from account.arm.get(path, ROLES_VERSION).document["properties"]["permissions"]
 
 
 def _allows(granted: Iterable[Mapping[str, Any]], action: str) -> bool:

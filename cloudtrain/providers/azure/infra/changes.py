@@ -10,7 +10,9 @@ from cloudtrain.infrastructure.changes import Action, Change
 from cloudtrain.infrastructure.idle_costs import idle_cost
 from cloudtrain.providers.azure.infra.kinds import (
     HOLD_DATA,
+    OWN_ROLE,
     ROLE_ASSIGNMENT,
+    ROLE_DEFINITION,
     ROLES,
     name_of,
     rank,
@@ -60,16 +62,18 @@ def _change(each: Mapping[str, Any]) -> Change | None:
 
 
 def _shown_name(resource: str, type_: str, there: Mapping[str, Any]) -> str:
-    """The name; of a role assignment, whose name is a number, the role and what it is for."""
+    """The name; of roles and role assignments, whose names are numbers, the role and what it is for."""
+    properties = there.get("properties") or {}
+    if type_ == ROLE_DEFINITION:
+        return str(properties.get("roleName") or name_of(resource))
     if type_ != ROLE_ASSIGNMENT:
         return name_of(resource)
-    properties = there.get("properties") or {}
     role, scope = name_of(str(properties.get("roleDefinitionId", ""))), resource.rpartition("/providers/")[0]
     # Of an identity that does not exist yet Azure tells the expression that will be its id.
     principal = str(properties.get("principalId", ""))
     identity = re.search(r"userAssignedIdentities/([\w-]+)", principal)
     who = identity[1] if identity else principal
-    return f"{ROLES.get(role, role)} on {name_of(scope)} for {who}"
+    return f"{ROLES.get(role, OWN_ROLE)} on {name_of(scope)} for {who}"
 
 
 def _changed_paths(delta: Sequence[Mapping[str, Any]]) -> str:

@@ -137,7 +137,8 @@ class AzureInfrastructure(Infrastructure):
         reasons = {} if delete_data else removal.kept(found, self.name)
         going = [each for each in found if each.type == kinds.IDENTITY and each.id not in reasons]
         roles = removal.role_assignments(self._group, self.name, going)
-        ordered = removal.in_order([*roles, *found])
+        own = removal.own_roles(self._group, self.name) if found else []
+        ordered = removal.in_order([*{each.id.lower(): each for each in (*own, *roles, *found)}.values()])
         changes = tuple(removal.removal(each, reasons.get(each.id, "")) for each in ordered)
         deletions = [each for each in ordered if each.id not in reasons]
         return ChangePlan(

@@ -57,6 +57,11 @@ _REMEDIES = (
         "assigns it",
     ),
     _Remedy(
+        "roledefinitions/write",
+        "to define a role one needs Owner, or User Access Administrator besides Contributor, on the resource group; "
+        "who has Role Based Access Control Administrator instead: --set submitter_role=built-in",
+    ),
+    _Remedy(
         "roleassignments/write|does not have (permission|authorization)|authorizationfailed|linkedauthorizationfailed",
         "who sets up the account needs the role Owner on the resource group, or Contributor and Role Based Access "
         "Control Administrator: az role assignment create --role ROLE --assignee YOU --scope GROUP_ID",

@@ -13,6 +13,7 @@ TAG = "cloudtrain-infra"
 """The tag of everything that a deployment consists of; its value is the deployment's name."""
 
 ROLE_ASSIGNMENT = "Microsoft.Authorization/roleAssignments"
+ROLE_DEFINITION = "Microsoft.Authorization/roleDefinitions"
 BUDGET = "Microsoft.Consumption/budgets"
 WORKSPACE = "Microsoft.MachineLearningServices/workspaces"
 CLUSTER = f"{WORKSPACE}/computes"
@@ -32,6 +33,7 @@ WORDS: Mapping[str, str] = {
     VAULT: "key vault",
     IDENTITY: "managed identity",
     f"{IDENTITY}/federatedIdentityCredentials": "trust in GitHub",
+    ROLE_DEFINITION: "role",
     ROLE_ASSIGNMENT: "role assignment",
     LOGS: "log workspace",
     INSIGHTS: "Application Insights",
@@ -48,7 +50,7 @@ WORDS: Mapping[str, str] = {
 """Type -> what people call it, in the order in which they are told."""
 
 DELETED_FIRST = (
-    *(ROLE_ASSIGNMENT, BUDGET, "Microsoft.Network/privateEndpoints"),
+    *(ROLE_ASSIGNMENT, ROLE_DEFINITION, BUDGET, "Microsoft.Network/privateEndpoints"),
     *("Microsoft.Network/privateDnsZones/virtualNetworkLinks", "Microsoft.Network/privateDnsZones"),
     *(CLUSTER, WORKSPACE, "Microsoft.Network/virtualNetworks", "Microsoft.Network/natGateways"),
     *("Microsoft.Network/publicIPAddresses", "Microsoft.Network/networkSecurityGroups"),
@@ -68,7 +70,10 @@ ROLES: Mapping[str, str] = {
     "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
     "8311e382-0749-4cb8-b61a-304f252e45ec": "AcrPush",
 }
-"""The roles that the template assigns, after "Azure built-in roles" in Microsoft's documentation."""
+"""The built-in roles that the template assigns, after "Azure built-in roles" in Microsoft's documentation."""
+
+OWN_ROLE = "cloudtrain submitter"
+"""How the name of the role begins that the template defines."""
 
 
 def type_of(resource: str) -> str:

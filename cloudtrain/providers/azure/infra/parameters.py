@@ -24,6 +24,7 @@ _ID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _SUBMITTER = rf"({ME}|{_ID}(:(user|group|app))?)"
 _CLUSTER = r"[a-zA-Z][a-zA-Z0-9-]{1,31}:\w+:\d+(:spot)?"
 _TYPES = {"user": "User", "group": "Group", "app": "ServicePrincipal"}
+_ROLES = {"custom": "custom", "built-in": "builtIn"}
 _TIERS = ("basic", "standard", "premium")
 NETWORK = (
     Priced("Microsoft.Network/natGateways"),
@@ -95,6 +96,15 @@ PARAMETERS = (
         empty=NONE,
         write=_each(_submitter),
         read=_joined(_submitter_text),
+    ),
+    Parameter(
+        name="submitter_role",
+        meaning="custom: a role with exactly what cloudtrain uses; built-in: AzureML Data Scientist",
+        default="custom",
+        choices=tuple(_ROLES),
+        template="submitterRole",
+        write=lambda role: _ROLES[role],
+        read=lambda there: next(role for role in _ROLES if _ROLES[role] == there),
     ),
     github_subject("githubSubject"),
     Parameter(

@@ -72,6 +72,25 @@ def role_assignments(group: ResourceGroup, name: str, identities: Sequence[Found
     return found
 
 
+def own_roles(group: ResourceGroup, name: str) -> list[Found]:
+    """The role that the deployment has defined, and before it its assignments, without which it could not go."""
+    collection, version = f"{group.id}/providers/{kinds.ROLE_DEFINITION}", api_versions()[kinds.ROLE_DEFINITION]
+    defined = {}
+    for each in group.list(collection, version, {"$filter": "type eq 'CustomRole'"}):
+        scopes = [str(scope).lower() for scope in each["properties"].get("assignableScopes") or ()]
+        shown = str(each["properties"].get("roleName"))
+        if shown.startswith(f"{kinds.OWN_ROLE} of {name} ") and scopes == [group.id.lower()]:
+            defined[name_of(each["id"])] = shown
+    collection = f"{group.id}/providers/{kinds.ROLE_ASSIGNMENT}"
+    found = [
+        Found(id=each["id"], shown=f"{kinds.OWN_ROLE} of {each['properties']['principalId']}")
+        for each in (group.list(collection, api_versions()[kinds.ROLE_ASSIGNMENT]) if defined else ())
+        if name_of(str(each["properties"]["roleDefinitionId"])) in defined
+    ]
+    definition = f"{group.id}/providers/{kinds.ROLE_DEFINITION}"
+    return [*found, *(Found(id=f"{definition}/{key}", shown=shown) for key, shown in defined.items())]
+
+
 def kept(found: Sequence[Found], name: str) -> dict[str, str]:
     """Id -> why it stays while data is not to be deleted."""
     reasons = {}

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.rbac import Attempt
 from tests.fakes.azure.resource_manager.kinds import problem
 from tests.fakes.azure.resource_manager.store import Store
 from tests.fakes.azure.resource_manager.template import Planned, Template, invalid
@@ -53,8 +55,8 @@ class Deployment:
 class Deployments:
     """All deployments of a group."""
 
-    def __init__(self, store: Store, denied: set[str]) -> None:
-        self.store, self.denied = store, denied
+    def __init__(self, store: Store, account: Account) -> None:
+        self.store, self.account = store, account
         self.known: dict[str, Deployment] = {}
         self.steps_at_once = STEPS
 
@@ -107,17 +109,18 @@ class Deployments:
         template = Template(properties["template"], properties.get("parameters") or {}, group)
         template.reference = self._reference
         planned = template.planned()
-        problems = [self._problem(one, template.body(one)) for one in planned]
+        caller = group.get("caller", OBJECT_ID)
+        problems = [self._problem(one, template.body(one), caller) for one in planned]
         details = [{"code": code, "message": message} for code, message in filter(None, problems)]
         if details:
             raise Refused("InvalidTemplateDeployment", "The template deployment failed. See inner errors.", details)
         return template, planned
 
-    def _problem(self, one: Planned, body: Mapping[str, Any]) -> tuple[str, str] | None:
-        if f"{one.kind}/write" in self.denied:
+    def _problem(self, one: Planned, body: Mapping[str, Any], caller: str) -> tuple[str, str] | None:
+        if not self.account.access.allows(caller, Attempt(action=f"{one.kind}/write", scope=one.id)):
             message = (
                 f"Authorization failed for template resource '{one.id.rpartition('/')[2]}' of type '{one.kind}'. The "
-                f"client '{CLIENT}' with object id '{OBJECT_ID}' does not have permission to perform action "
+                f"client '{CLIENT}' with object id '{caller}' does not have permission to perform action "
                 f"'{one.kind}/write' at scope '{one.id}'."
             )
             return "AuthorizationFailed", message

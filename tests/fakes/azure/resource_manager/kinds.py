@@ -132,6 +132,12 @@ KINDS: Mapping[str, Kind] = {
         required=_words("principalId roleDefinitionId"),
         fixed=("principalId", "roleDefinitionId"),
     ),
+    "Microsoft.Authorization/roleDefinitions": Kind(
+        version="2022-04-01",
+        name=r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        properties=_words("assignableScopes description permissions roleName type"),
+        required=_words("assignableScopes permissions roleName"),
+    ),
     "Microsoft.Consumption/budgets": Kind(
         version="2023-11-01",
         name=r"[\w-]{1,63}",

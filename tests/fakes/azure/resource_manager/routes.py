@@ -23,6 +23,7 @@ _ROUTES = [
             "ListRoleAssignments",
             rf"{_GROUP}(?:/providers/.+?)?/providers/Microsoft\.Authorization/roleAssignments",
         ),
+        ("GET", "ListRoleDefinitions", rf"{_GROUP}/providers/Microsoft\.Authorization/roleDefinitions"),
         (
             "GET",
             "ListDeletedVaults",

@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fakes.azure.permissions import KNOWN
+from tests.fakes.azure.rbac import Assignment, Role, role_of
 from tests.fakes.azure.resource_manager.kinds import KINDS, changed_for_good
+from tests.fakes.azure.roles import BUILT_IN
 from tests.fakes.messages import ServiceError
 
 WORKSPACES = "Microsoft.MachineLearningServices/workspaces"
 COMPUTES = f"{WORKSPACES}/computes"
 IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities"
-ASSIGNMENTS = "Microsoft.Authorization/roleAssignments"
+ASSIGNMENTS, DEFINITIONS = (f"Microsoft.Authorization/role{name}" for name in ("Assignments", "Definitions"))
 VAULTS = "Microsoft.KeyVault/vaults"
 BUDGETS = "Microsoft.Consumption/budgets"
 PURPOSES = ("Microsoft.Storage/storageAccounts", VAULTS, "Microsoft.ContainerRegistry/registries")
@@ -118,6 +121,32 @@ class Store:
             self.deleted_vaults[found.name] = found  # "Azure Key Vault soft-delete overview": always
         return True
 
+    def assignments(self) -> list[Assignment]:
+        """Who has which role where."""
+        return [
+            Assignment(
+                principal=each.body["properties"]["principalId"],
+                role=each.body["properties"]["roleDefinitionId"].rpartition("/")[2],
+                scope=each.id.rpartition("/providers/Microsoft.Authorization/")[0],
+            )
+            for each in self.resources.values()
+            if each.kind == ASSIGNMENTS
+        ]
+
+    def roles(self) -> dict[str, Role]:
+        """The roles of this subscription, by the last part of their ids."""
+        return {
+            each.name: role_of(each.body["properties"]["roleName"], each.body["properties"]["permissions"])
+            for each in self.resources.values()
+            if each.kind == DEFINITIONS
+        }
+
+    def identity_of(self, resource: Resource) -> str:
+        """The object id of the first identity that a resource has; empty for none that exists."""
+        ids = (resource.body.get("identity") or {}).get("userAssignedIdentities") or {}
+        found = [self.get(each) for each in ids]
+        return next((each.answers["principalId"] for each in found if each), "")
+
     def has_role(self, principal: str, scope: str) -> bool:
         """Whether a principal has any role right on a resource."""
         return any(
@@ -128,7 +157,7 @@ class Store:
     def _check_references(self, id_: str, body: Mapping[str, Any]) -> None:
         """After "Error: LinkedInvalidPropertyId / ResourceNotFound": what a resource refers to must be there."""
         scope = id_.rpartition("/providers/Microsoft.Authorization/")[0]
-        for text in [*_ids(body), *([scope] if scope else [])]:
+        for text in [*_ids(body), *([scope] if "/providers/" in scope else [])]:
             if self.get(text.partition("/subnets/")[0]) is None:
                 message = f"The resource referred to, '{text}', was not found. Referred to by '{id_}'."
                 raise ServiceError("ResourceNotFound", message, 404)
@@ -160,6 +189,8 @@ class Store:
         properties = body.get("properties") or {}
         if kind == ASSIGNMENTS:
             self._check_assignment(id_, properties)
+        elif kind == DEFINITIONS:
+            self._check_definition(id_, properties)
         elif kind == COMPUTES and properties["properties"]["vmSize"] not in self.vm_sizes:
             size = properties["properties"]["vmSize"]
             raise ServiceError("BadRequest", f"VM size {size} is not available in region {body['location']}.", 400)
@@ -175,11 +206,25 @@ class Store:
                 f"Principal {principal} does not exist in the directory. Check that you have the correct principal ID."
             )
             raise ServiceError("PrincipalNotFound", message, 400)
+        if role.rpartition("/")[2] not in {**BUILT_IN, **self.roles()}:
+            message = f"The specified role definition with ID '{role.rpartition('/')[2]}' does not exist."
+            raise ServiceError("RoleDefinitionDoesNotExist", message, 404)
         scope = id_.rpartition("/providers/")[0]
         for each in self.below(f"{scope}/providers/Microsoft.Authorization", ASSIGNMENTS):
             same = each.body["properties"]
             if each.id.lower() != id_.lower() and (same["principalId"], same["roleDefinitionId"]) == (principal, role):
                 raise ServiceError("RoleAssignmentExists", "The role assignment already exists.", 409)
+
+    def _check_definition(self, id_: str, properties: Mapping[str, Any]) -> None:
+        """After "Troubleshoot Azure RBAC", custom roles: a name of its own, and actions that providers have."""
+        for each in self.resources.values():
+            name = (each.body.get("properties") or {}).get("roleName")
+            if each.kind == DEFINITIONS and each.id.lower() != id_.lower() and name == properties["roleName"]:
+                raise ServiceError("RoleDefinitionWithSameNameExists", "Role definition name must be unique.", 409)
+        for action in role_of("", properties["permissions"]).actions:
+            if action not in KNOWN:
+                message = f"'{action}' does not match any of the actions supported by the providers."
+                raise ServiceError("InvalidActionOrNotAction", message, 400)
 
     def _check_workspace(self, properties: Mapping[str, Any]) -> None:
         """After "Set up authentication between Azure Machine Learning and other services", user-assigned identity."""
@@ -192,7 +237,10 @@ class Store:
                 raise ServiceError("FailedIdentityOperation", message, 400)
 
     def _check_unused(self, found: Resource) -> None:
-        """After the pages on deleting virtual networks, NAT gateways, public addresses and DNS zones."""
+        """After the pages on deleting virtual networks, NAT gateways, public addresses, DNS zones and custom roles."""
+        if found.kind == DEFINITIONS and any(each.role == found.name for each in self.assignments()):
+            message = "There are existing role assignments referencing role (code: RoleDefinitionHasAssignments)"
+            raise ServiceError("RoleDefinitionHasAssignments", message, 400)
         if not found.kind.startswith("Microsoft.Network/"):
             return
         inside = {each.id.lower() for each in self.below(found.id)}

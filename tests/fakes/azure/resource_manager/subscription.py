@@ -8,38 +8,35 @@ from typing import Any
 from uuid import uuid4
 
 from tests.fakes.azure.account import Account, Cluster
+from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.resource_manager.deployments import STEPS, Deployments, Refused
 from tests.fakes.azure.resource_manager.kinds import KINDS
-from tests.fakes.azure.resource_manager.store import ASSIGNMENTS, COMPUTES, WORKSPACES, Store
-from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
+from tests.fakes.azure.resource_manager.store import ASSIGNMENTS, COMPUTES, DEFINITIONS, WORKSPACES, Resource, Store
+from tests.fakes.azure.rights import AUTHORIZATION, assignments
+from tests.fakes.azure.roles import BUILT_IN, OWNER
+from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.messages import Response, ServiceError
 
 SLOW = (COMPUTES, WORKSPACES, "Microsoft.Network/virtualNetworks", "Microsoft.Network/privateEndpoints")
 """Kinds whose deletion is answered with 202 and an address to look at, as the REST reference says of them."""
 
-_ACTIONS = {
-    "PutGroup": "Microsoft.Resources/subscriptions/resourceGroups/write",
-    "DeleteGroup": "Microsoft.Resources/subscriptions/resourceGroups/delete",
-    "WhatIf": "Microsoft.Resources/deployments/whatIf/action",
-    "PutDeployment": "Microsoft.Resources/deployments/write",
-    "ListDeletedVaults": "Microsoft.KeyVault/deletedVaults/read",
-}
-
 
 class ResourceManager:
-    """One subscription, in which nothing is at first."""
+    """One subscription, in which nothing is at first but an owner. What roles do not grant is refused."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.people = {OBJECT_ID}
         """Object ids of the users, groups and applications of the tenant."""
-        self.denied: set[str] = set()
-        """Actions that whoever asks may not perform."""
         self.groups: dict[str, dict[str, Any]] = {}
         self.store = Store(self.people, account.vm_sizes)
-        self.deployments = Deployments(self.store, self.denied)
+        self.deployments = Deployments(self.store, account)
+        self._above: list[Assignment] = []
+        account.access.is_enforced = True
+        self.appoint(OWNER)
         self._results: dict[str, dict[str, Any] | None] = {}
+        self._caller = OBJECT_ID
         self._operations: dict[str, Callable[[Place, dict[str, Any]], Response]] = {
             "GetGroup": lambda place, _: json_response(200, self._group(place)),
             "PutGroup": self._put_group,
@@ -51,6 +48,7 @@ class ResourceManager:
             "DeleteDeployment": self._delete_deployment,
             "ListOperations": lambda place, _: json_response(200, {"value": self._deployment(place).operations}),
             "ListRoleAssignments": self._list_roles,
+            "ListRoleDefinitions": self._list_definitions,
             "ListDeletedVaults": self._list_vaults,
             "GetResult": self._result,
             "GetResource": self._get,
@@ -63,21 +61,25 @@ class ResourceManager:
         self.deployments.known.clear()
         self.deployments.steps_at_once = STEPS
         self.store.clear()
-        self.denied.clear()
         self.people.clear()
         self.people.add(OBJECT_ID)
+        self.appoint(OWNER)
 
-    def call(self, operation: str, place: Place, body: dict[str, Any]) -> Response:
-        """One call; ServiceError is what it answers instead."""
+    def appoint(self, *roles: str) -> None:
+        """Give the user these roles on the whole subscription, and no others there."""
+        scope = f"/subscriptions/{self.account.subscription}"
+        self._above = [Assignment(principal=OBJECT_ID, role=each, scope=scope) for each in roles]
+        self._settle()
+
+    def call(self, operation: str, place: Place, body: dict[str, Any], caller: str = OBJECT_ID) -> Response:
+        """One call; ServiceError is what it answers instead. `caller`: an object id, of somebody who may call."""
         if place.names["subscription"].lower() != self.account.subscription:
             message = f"The subscription '{place.names['subscription']}' could not be found."
             raise ServiceError("SubscriptionNotFound", message, 404)
         if "api-version" not in place.query:
             message = "The api-version query parameter (?api-version=) is required for all requests."
             raise ServiceError("MissingApiVersionParameter", message, 400)
-        action = _ACTIONS.get(operation, "")
-        if action in self.denied:
-            raise _denied(action, place.path)
+        self._caller = caller
         answer = self._operations[operation](place, body)
         self._settle()
         return answer
@@ -90,23 +92,36 @@ class ResourceManager:
 
     def _settle(self) -> None:
         """What the other services of this imitation know of the workspace follows what is there."""
+        account = self.account
+        account.parts = {}
         for each in self.store.resources.values():
             if each.kind == WORKSPACES:
-                self.account.workspace, self.account.location = each.name, each.body["location"]
-                self.account.resource_group = each.id.split("/")[4]
-        inner = {
-            each.name: each.body["properties"]["properties"]
-            for each in self.store.resources.values()
-            if each.kind == COMPUTES
-        }
-        self.account.computes = {
-            name: Cluster(
-                vm_size=about["vmSize"],
-                max_nodes=about["scaleSettings"]["maxNodeCount"],
-                low_priority=about["vmPriority"] == "LowPriority",
-            )
-            for name, about in inner.items()
-        }
+                account.workspace, account.location = each.name, each.body["location"]
+                account.resource_group = each.id.split("/")[4]
+                account.parts, properties = self._parts_of(each), each.body["properties"]
+                by_key = properties.get("systemDatastoresAuthMode") != "Identity"
+                account.datastore_credentials = "AccountKey" if by_key else "None"
+        storage = self.store.get(account.parts.get("storageAccount", ""))
+        account.takes_keys = storage is None or storage.body["properties"].get("allowSharedKeyAccess", True)
+        account.access.assignments[:] = [*self._above, *self.store.assignments()]
+        account.access.roles = {**BUILT_IN, **self.store.roles()}
+        account.rights.resources = [each.id for each in self.store.resources.values()]
+        clusters = [each for each in self.store.resources.values() if each.kind == COMPUTES]
+        account.computes = {each.name: self._cluster(each) for each in clusters}
+
+    def _parts_of(self, workspace: Resource) -> dict[str, str]:
+        names = ("storageAccount", "keyVault", "containerRegistry")
+        found = {name: workspace.body["properties"][name] for name in names}
+        return {**found, "identity": self.store.identity_of(workspace)}
+
+    def _cluster(self, found: Resource) -> Cluster:
+        about = found.body["properties"]["properties"]
+        return Cluster(
+            vm_size=about["vmSize"],
+            max_nodes=about["scaleSettings"]["maxNodeCount"],
+            low_priority=about["vmPriority"] == "LowPriority",
+            identity=self.store.identity_of(found),
+        )
 
     def id_of(self, group: str) -> str:
         """The id of a group."""
@@ -120,7 +135,8 @@ class ResourceManager:
 
     def _scope(self, place: Place) -> dict[str, Any]:
         account = self.account
-        return {**self._group(place), "subscription": account.subscription, "tenant": account.tenant}
+        known = {"subscription": account.subscription, "tenant": account.tenant, "caller": self._caller}
+        return {**self._group(place), **known}
 
     def _put_group(self, place: Place, body: dict[str, Any]) -> Response:
         name = place.names["group"]
@@ -177,21 +193,25 @@ class ResourceManager:
     def _list_roles(self, place: Place, _: dict[str, Any]) -> Response:
         """After "List role assignments - REST": `principalId eq` finds those at and below the scope, too.
 
-        `assignedTo` finds those that hold at the scope; there are none above it, and no groups here.
+        `assignedTo` finds those that hold at the scope, and without a filter all at and below it are told.
         """
-        asked = place.query.get("$filter", "")
-        wanted = re.fullmatch(r"(?P<all>principalId eq )?(?:assignedTo\()?'(?P<id>[^']+)'\)?", asked)
+        asked, scope = place.query.get("$filter", ""), place.path.rpartition(AUTHORIZATION)[0]
+        self._group(place)
+        if asked.startswith("assignedTo"):
+            return json_response(200, {"value": assignments(self.account.real(scope), asked, self.account.access)})
+        wanted = re.fullmatch(r"(?:principalId eq '(?P<id>[^']+)')?", asked)
         if wanted is None:
             raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
-        self._group(place)
-        scope = place.path.rpartition("/providers/Microsoft.Authorization")[0]
-        below = scope if wanted["all"] else f"{scope}/providers/Microsoft.Authorization"
-        told = [
-            each.document()
-            for each in self.store.below(below, ASSIGNMENTS)
-            if each.body["properties"]["principalId"] == wanted["id"]
-        ]
+        found = [each.document() for each in self.store.below(scope, ASSIGNMENTS)]
+        told = [each for each in found if wanted["id"] in (None, each["properties"]["principalId"])]
         return json_response(200, {"value": told})
+
+    def _list_definitions(self, place: Place, _: dict[str, Any]) -> Response:
+        """After "List Azure role definitions", REST API: the filter for those that somebody has made."""
+        group, asked = self._group(place), place.query.get("$filter", "")
+        if asked != "type eq 'CustomRole'":
+            raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
+        return json_response(200, {"value": [each.document() for each in self.store.below(group["id"], DEFINITIONS)]})
 
     def _list_vaults(self, _: Place, __: dict[str, Any]) -> Response:
         told = [
@@ -212,8 +232,6 @@ class ResourceManager:
         if found is None:
             return json_response(204)
         self._check_version(found.kind, place)
-        if f"{found.kind}/delete" in self.denied:
-            raise _denied(f"{found.kind}/delete", found.id)
         self.store.delete(found.id, place.query)
         return self._later(None) if found.kind in SLOW else json_response(200)
 
@@ -252,12 +270,3 @@ def _not_found(name: str, group: str) -> ServiceError:
         "https://aka.ms/ARMResourceNotFoundFix"
     )
     return ServiceError("ResourceNotFound", message, 404)
-
-
-def _denied(action: str, scope: str) -> ServiceError:
-    message = (
-        f"The client '{CLIENT}' with object id '{OBJECT_ID}' does not have authorization to perform action '{action}' "
-        f"over scope '{scope}' or the scope is invalid. If access was recently granted, please refresh your "
-        "credentials."
-    )
-    return ServiceError("AuthorizationFailed", message, 403)

@@ -1,0 +1,115 @@
+"""Azure RBAC's decision about one action: what the roles of a principal grant at a scope, those from above included.
+
+After "Understand Azure role definitions", "Understand scope for Azure RBAC" and "How Azure RBAC determines if a user
+has access to a resource" in Microsoft's documentation. There are no deny assignments and no conditions here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A role definition."""
+
+    name: str
+    actions: tuple[str, ...] = ()
+    not_actions: tuple[str, ...] = ()
+    data_actions: tuple[str, ...] = ()
+    not_data_actions: tuple[str, ...] = ()
+
+    def grants(self, action: str, *, on_data: bool) -> bool:
+        """Whether it allows an action: of management, or on data."""
+        allowed = self.data_actions if on_data else self.actions
+        excluded = self.not_data_actions if on_data else self.not_actions
+        return _matches_any(allowed, action) and not _matches_any(excluded, action)
+
+    def without(self, action: str) -> Role:
+        """The same role, but for one action that it names."""
+        kept, kept_on_data = (
+            tuple(each for each in names if each != action) for names in (self.actions, self.data_actions)
+        )
+        return replace(self, actions=kept, data_actions=kept_on_data)
+
+    def permissions(self) -> dict[str, list[str]]:
+        """As Resource Manager shows it."""
+        return {
+            "actions": [*self.actions],
+            "notActions": [*self.not_actions],
+            "dataActions": [*self.data_actions],
+            "notDataActions": [*self.not_data_actions],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A role that a principal has at a scope, and at everything below it."""
+
+    principal: str
+    """An object id."""
+    role: str
+    """The last part of the definition's id."""
+    scope: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One action on one resource."""
+
+    action: str
+    scope: str
+    """The resource's id."""
+    on_data: bool = False
+
+
+@dataclass(kw_only=True)
+class Access:
+    """Who has which role where in a subscription."""
+
+    roles: dict[str, Role]
+    """By the last part of their ids: built-in ones and those of this subscription."""
+    assignments: list[Assignment] = field(default_factory=list)
+    is_enforced: bool = False
+    """Whether calls and jobs are refused what nobody has granted; else everybody may do everything."""
+    attempted: set[str] = field(default_factory=set)
+    """The actions that were decided about."""
+
+    def assigned(self, principal: str, scope: str) -> Iterator[Assignment]:
+        """What a principal has at a scope: assigned there, or above."""
+        for each in self.assignments:
+            if each.principal == principal and f"{scope}/".lower().startswith(f"{each.scope.rstrip('/')}/".lower()):
+                yield each
+
+    def allows(self, principal: str, attempt: Attempt) -> bool:
+        """Whether any role of a principal grants an action."""
+        self.attempted.add(attempt.action)
+        if not self.is_enforced:
+            return True
+        granted = (self.roles[each.role] for each in self.assigned(principal, attempt.scope))
+        return any(role.grants(attempt.action, on_data=attempt.on_data) for role in granted)
+
+
+def role_of(name: str, permissions: Iterable[dict[str, Any]]) -> Role:
+    """A role as a template defines it: its permissions together, which is right as long as none excludes anything."""
+    parts = {key: [] for key in ("actions", "notActions", "dataActions", "notDataActions")}  # type: dict[str, list[str]]
+    for each in permissions:
+        for key, found in parts.items():
+            found += each.get(key, [])
+    if parts["notActions"] or parts["notDataActions"]:
+        raise ValueError("a role of a template that excludes actions is not part of this imitation")
+    return Role(name=name, actions=tuple(parts["actions"]), data_actions=tuple(parts["dataActions"]))
+
+
+def _matches_any(patterns: Iterable[str], action: str) -> bool:
+    return any(_compiled(each).fullmatch(action) for each in patterns)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """An asterisk stands for anything, slashes too; capitals make no difference."""
+    return re.compile(re.escape(pattern).replace(r"\*", ".*"), re.IGNORECASE)

@@ -1,0 +1,129 @@
+"""What the client does in a subscription, operation by operation, and the actions that each needs of who calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudtrain
+from cloudtrain.api.run import Run
+from cloudtrain.errors import CloudError
+from cloudtrain.providers import KnownRuns, get_provider
+from cloudtrain.providers.azure.account import workspace_of
+from cloudtrain.providers.azure.client import workspace
+from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WORKSPACES, WRITE_BLOBS
+from cloudtrain.settings import load_settings
+from cloudtrain.submission import checkup
+from tests.fakes.azure.cloud import IMAGE, AzureCloud
+from tests.fakes.azure.permissions import PULL, PUSH, check_push
+from tests.fakes.azure.tokens import OBJECT_ID
+from tests.providers.azure.jobs import JOB, append_log, append_outcome
+
+SMALL: dict[str, Any] = {**JOB, "resources": {"nodes": 2, "gpus": 0}}
+"""A job for the cluster that `infra up` makes."""
+
+
+class Operation(NamedTuple):
+    """One thing that the client does."""
+
+    needs: set[str]
+    do: Callable[[AzureCloud, Run], object]
+    silent: frozenset[str] = frozenset()
+    """What of it is tried, and passed over where it is denied."""
+
+
+def submit(cloud: AzureCloud, run: Run, **more: Any) -> Run:
+    """A source that is new to the workspace."""
+    name = f"again-{time.time_ns()}"
+    Path("train.py").write_text(f"print({name!r})\n")
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**SMALL, **more}), "azure", run_id=name))
+
+
+def submit_with_data(cloud: AzureCloud, run: Run) -> None:
+    Path("data.txt").write_text(str(time.time_ns()))
+    submit(cloud, run, inputs={"data": "data.txt"})
+
+
+def submit_newest(cloud: AzureCloud, run: Run) -> None:
+    """In the newest version of an environment that somebody has registered."""
+    cloud.service.assets.put_environment("mine", "1", {"properties": {"image": IMAGE}})
+    submit(cloud, run, image="azureml:mine@latest")
+
+
+def read_logs(cloud: AzureCloud, run: Run) -> None:
+    append_log(cloud, run.id, 0, "a line")
+    run.status()
+    assert [line.text for line in run.logs()] == ["a line"]
+
+
+def find_runs(cloud: AzureCloud, run: Run) -> None:
+    assert list(get_provider("azure").discover_runs(load_settings(Path.cwd()), None, KnownRuns()))
+
+
+def stop(cloud: AzureCloud, run: Run) -> None:
+    """Of a job that runs, and whose nodes have said their last words already."""
+    for node in range(2):
+        append_outcome(cloud, run.id, node, "stopped")
+    cloud.service.jobs[run.id].enter("Running")
+    run.stop()
+
+
+def find_own_job(cloud: AzureCloud, run: Run) -> None:
+    """As after a lost answer."""
+    settings = load_settings(Path.cwd())
+    assert workspace(*workspace_of(settings)).job(run.id)
+
+
+def fetch(cloud: AzureCloud, run: Run) -> None:
+    cloud.put(f"cloudtrain/runs/{run.id}/model/weights", b"weights")
+    target = Path(f"fetched-{time.time_ns()}").absolute()
+    target.mkdir()
+    state = run.cached_status()
+    assert get_provider("azure").fetch(run.folder, state, ["model"], target, None, lambda _: None) == ["model"]
+
+
+def examine(cloud: AzureCloud, run: Run) -> None:
+    """`doctor`, where what one may not look at is an error for once."""
+    registry, vault = (cloud.account.part(part).rpartition("/")[2] for part in ("containerRegistry", "keyVault"))
+    more = {"image": f"{registry}.azurecr.io/train:1", "secrets": {"TOKEN": {"azure": f"keyvault:{vault}/token"}}}
+    job, settings = cloudtrain.load({**SMALL, **more}), load_settings(Path.cwd())
+    target = get_provider("azure").target(settings, job.spec)
+    found = checkup.platform_checks("azure", settings, target, job.spec)
+    unseen = [f"{each.name}: {each.verdict}: {each.answer}" for each in found if each.verdict != "ok"]
+    if unseen:
+        raise CloudError("; ".join(unseen))
+
+
+def push(cloud: AzureCloud, run: Run) -> None:
+    check_push(cloud.account, OBJECT_ID)
+
+
+SUBMITTING = {
+    f"{WORKSPACES}/{each}"
+    for each in (
+        *("read", "computes/read", "datastores/read", "codes/versions/read", "codes/versions/write"),
+        *("jobs/read", "jobs/write", "environments/versions/write", "environments/build/action"),
+        *("environments/readSecrets/action", "environments/write", "metadata/artifacts/write"),
+    )
+}
+REGISTERED = {*SUBMITTING, f"{WORKSPACES}/environments/versions/read"} - {f"{WORKSPACES}/environments/versions/write"}
+WORKSPACE = f"{WORKSPACES}/read"
+LOOKING = {WORKSPACE, f"{WORKSPACES}/experiments/runs/read"}
+DATASTORES = f"{WORKSPACES}/datastores/read"
+DOCTOR = {each.action for each in SUBMITTER if each.is_doctors}
+OPERATIONS: Mapping[str, Operation] = {
+    "submit": Operation(SUBMITTING, submit),
+    "submit with data": Operation({*SUBMITTING, READ_BLOBS, WRITE_BLOBS}, submit_with_data),
+    "submit in a registered environment": Operation(REGISTERED, submit_newest),
+    "status": Operation(LOOKING, lambda _, run: run.status()),
+    "logs": Operation(LOOKING, read_logs),
+    "list": Operation({f"{WORKSPACES}/jobs/read"}, find_runs),
+    "find one's own job": Operation({f"{WORKSPACES}/jobs/read"}, find_own_job),
+    "fetch": Operation({DATASTORES, READ_BLOBS}, fetch),
+    "doctor": Operation({*DOCTOR, WORKSPACE, DATASTORES, f"{WORKSPACES}/computes/read"}, examine),
+    "push an image": Operation({PULL, PUSH}, push),
+    "stop": Operation({*LOOKING, DATASTORES, READ_BLOBS, WRITE_BLOBS, f"{WORKSPACES}/jobs/cancel/action"}, stop),
+}
+"""All that the client does with a submitter's rights."""

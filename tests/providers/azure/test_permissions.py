@@ -1,0 +1,238 @@
+"""What infra/azure grants, on the wire: without one action or one role exactly what needs it fails, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.api.run import Run
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WRITE_BLOBS
+from cloudtrain.providers.cloud.registry import RegistryImage
+from cloudtrain.runs.failure_hints import hint_for_message
+from cloudtrain.submission import checkup
+from cloudtrain_launcher.stored_secrets.azure import KeyVault
+from tests.fakes.azure.clients import cheap_clients
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
+from tests.fakes.azure.rbac import Attempt
+from tests.fakes.azure.resource_manager.store import DEFINITIONS, IDENTITIES
+from tests.fakes.azure.resource_manager.subscription import ResourceManager
+from tests.fakes.azure.roles import BLOBS as BLOB_ROLE
+from tests.fakes.azure.roles import PULL as PULL_ROLE
+from tests.fakes.azure.roles import PUSH as PUSH_ROLE
+from tests.fakes.azure.roles import SECRETS as SECRET_ROLE
+from tests.fakes.azure.samples import client, document, ended, submit
+from tests.fakes.azure.tokens import OBJECT_ID
+from tests.fakes.messages import ServiceError
+from tests.providers.azure.jobs import forget, reconnect
+from tests.providers.azure.operations import OPERATIONS
+from tests.support.in_process import call
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureCloud]:
+    """A subscription that was empty, and jobs that stay in their first phase."""
+    forget()
+    with AzureCloud(empty=True, phase_seconds=3600) as made, cheap_clients():
+        yield made
+        forget()
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
+
+
+@pytest.fixture(scope="module")
+def settings(azure: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `infra up` wrote; it was done by an owner, who is none any more."""
+    assert azure.ground is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("up"))
+        for name, value in azure.environment().items():
+            patch.setenv(name, value)
+        said = call("infra", "up", "--provider", "azure", "--region", "eastus", "--yes")
+        assert said.code == 0, said.err
+        azure.ground.appoint()
+        return Path("cloudtrain.toml").read_text()
+
+
+@pytest.fixture
+def ground(azure: AzureCloud) -> ResourceManager:
+    assert azure.ground is not None
+    return azure.ground
+
+
+@pytest.fixture(autouse=True)
+def everything_is_granted_again(
+    settings: str, cloud: AzureCloud, folder: Path, ground: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    (folder / "cloudtrain.toml").write_text(settings)
+    for name in ("FINISHING_SECONDS", "NOTICE_SECONDS"):
+        monkeypatch.setattr(f"cloudtrain.providers.azure.stop.{name}", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
+    monkeypatch.setattr(checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"})))
+    there = dict(ground.store.resources)
+    ground.appoint()
+    yield
+    ground.store.resources.clear()
+    ground.store.resources.update(there)
+    ground.appoint()
+
+
+@pytest.fixture
+def run(cloud: AzureCloud) -> Run:
+    """A job that is there."""
+    return OPERATIONS["submit"].do(cloud, None)  # type: ignore[arg-type,return-value]
+
+
+def failure(cloud: AzureCloud, run: Run, name: str) -> str:
+    """What an operation says when it fails; empty if it does not."""
+    reconnect()
+    try:
+        OPERATIONS[name].do(cloud, run)
+    except CloudtrainError as error:
+        return error.render()
+    except ServiceError as error:  # of a protocol that is not the client's
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_with_the_whole_of_the_roles_an_operation_passes_and_needs_exactly_its_actions(
+    cloud: AzureCloud, run: Run, name: str
+) -> None:
+    """What is not needed is not missed either: the decision looks at nothing else."""
+    cloud.account.access.attempted.clear()
+    assert failure(cloud, run, name) == ""
+    assert cloud.account.access.attempted == OPERATIONS[name].needs
+
+
+def take_away(ground: ResourceManager, action: str) -> None:
+    """Take an action out of the role that the template defines."""
+    [own] = [each for each in ground.store.resources.values() if each.kind == DEFINITIONS]
+    [permissions] = own.body["properties"]["permissions"]
+    kept = [each for each in permissions["actions"] if each != action]
+    assert len(kept) == len(permissions["actions"]) - 1
+    properties = {**own.body["properties"], "permissions": [{"actions": kept}]}
+    ground.store.resources[own.id.lower()] = replace(own, body={"properties": properties})
+    ground.appoint()
+
+
+def revoke(ground: ResourceManager, principal: str, role: str) -> None:
+    """Take a role from somebody."""
+    found = [each for each in ground.store.assignments() if (each.principal, each.role) == (principal, role)]
+    assert len(found) == 1
+    for key, each in list(ground.store.resources.items()):
+        properties = each.body.get("properties") or {}
+        if properties.get("principalId") == principal and properties["roleDefinitionId"].endswith(f"/{role}"):
+            del ground.store.resources[key]
+    ground.appoint()
+
+
+def test_every_action_is_needed_by_some_operation() -> None:
+    needed = set().union(*(each.needs for each in OPERATIONS.values()))
+    assert needed - {READ_BLOBS, WRITE_BLOBS, PULL, PUSH} == {each.action for each in SUBMITTER}
+
+
+@pytest.mark.parametrize("action", [each.action for each in SUBMITTER])
+def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
+    cloud: AzureCloud, ground: ResourceManager, run: Run, action: str
+) -> None:
+    take_away(ground, action)
+    for name, operation in OPERATIONS.items():
+        if action in operation.needs:
+            said = failure(cloud, run, name)
+            assert (action in said) == (action not in operation.silent), (name, said)
+
+
+@pytest.mark.parametrize(
+    ("role", "actions", "also"), [(BLOB_ROLE, {READ_BLOBS, WRITE_BLOBS}, {"doctor"}), (PUSH_ROLE, {PULL, PUSH}, set())]
+)
+def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
+    cloud: AzureCloud, ground: ResourceManager, run: Run, role: str, actions: set[str], also: set[str]
+) -> None:
+    """`also`: what looks for that very role."""
+    revoke(ground, OBJECT_ID, role)
+    for name, operation in OPERATIONS.items():
+        said = failure(cloud, run, name)
+        assert bool(said) == (bool(operation.needs & actions) or name in also), (name, said)
+        words = [*actions, "authentication required"] if role == PUSH_ROLE else actions
+        assert not said or any(each in said for each in words), (name, said)
+
+
+def test_the_workspace_of_somebody_else_is_of_no_use(cloud: AzureCloud, run: Run, ground: ResourceManager) -> None:
+    """In the same group, which is not what the roles are for."""
+    account = cloud.account
+    other = f"{account.scope.rpartition('/')[0]}/theirs"
+    for action in (each.action for each in SUBMITTER):
+        assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other))
+        assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=ground.id_of(account.resource_group)))
+
+
+# Jobs, as the identity of the cluster: what they do is done by Azure ML and by the launcher.
+
+
+def job_error(cloud: AzureCloud, folder: Path, name: str) -> str:
+    """Why a job with an image of the workspace's registry failed that reads and writes blobs; empty if it did not."""
+    cloud.account.phase_seconds = 0
+    registry = cloud.account.part("containerRegistry").rpartition("/")[2]
+    image = {"image": f"{registry}.azurecr.io/train:1"}
+    job = document(cloud, name, folder, "talk", environment=image, compute="azureml:cpu")
+    submit(client(cloud), job)
+    status, error = ended(cloud, name), cloud.service.jobs[name].error
+    assert (status == "Failed") == (error is not None)
+    return error["message"] if error else ""
+
+
+def identity(ground: ResourceManager, name: str) -> str:
+    id_ = f"{ground.id_of('cloudtrain')}/providers/{IDENTITIES}/{name}"
+    found = ground.store.get(id_)
+    assert found is not None
+    return str(found.answers["principalId"])
+
+
+def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
+    cloud: AzureCloud, ground: ResourceManager, folder: Path
+) -> None:
+    cloud.account.access.attempted.clear()
+    assert job_error(cloud, folder, "granted") == ""
+    delete_blobs = READ_BLOBS.replace("read", "delete")
+    own = cloud.account.access.attempted - {each.action for each in SUBMITTER}
+    assert own == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
+    roles = {each.role for each in ground.store.assignments() if each.principal == identity(ground, "cloudtrain-jobs")}
+    assert roles == {BLOB_ROLE, PULL_ROLE, SECRET_ROLE}
+
+
+@pytest.mark.parametrize(("role", "action"), [(BLOB_ROLE, READ_BLOBS), (PULL_ROLE, PULL)])
+def test_without_a_role_a_job_fails_and_is_told_which_action_is_missing(
+    cloud: AzureCloud, ground: ResourceManager, folder: Path, role: str, action: str
+) -> None:
+    revoke(ground, identity(ground, "cloudtrain-jobs"), role)
+    assert action in str(hint_for_message(job_error(cloud, folder, f"without-{role[:8]}")))
+
+
+def test_a_job_acts_as_its_cluster_s_identity_and_not_as_who_submits(
+    cloud: AzureCloud, ground: ResourceManager, folder: Path
+) -> None:
+    revoke(ground, OBJECT_ID, BLOB_ROLE)
+    assert job_error(cloud, folder, "not-as-me") == ""
+
+
+def test_a_secret_is_read_by_the_job_s_identity_alone_and_the_lack_of_its_role_is_told(
+    cloud: AzureCloud, ground: ResourceManager
+) -> None:
+    cloud.account.secrets["token"] = "value"
+    jobs = identity(ground, "cloudtrain-jobs")
+
+    def read(principal: str) -> str:
+        secret = cloud.account.machine_secret(principal)
+        environ = {**cloud.account.env, "MSI_SECRET": secret, "SSL_CERT_FILE": cloud.environment()["SSL_CERT_FILE"]}
+        return KeyVault(environ).get_secret("the secret", f"{cloud.endpoint.url}/secrets/token")
+
+    assert read(jobs) == "value"
+    with pytest.raises(RuntimeError, match=GET_SECRET):
+        read(OBJECT_ID)
+    revoke(ground, jobs, SECRET_ROLE)
+    with pytest.raises(RuntimeError, match=GET_SECRET):
+        read(jobs)
