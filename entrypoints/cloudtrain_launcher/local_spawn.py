@@ -26,9 +26,10 @@ import torch
 import torch.multiprocessing as multiprocessing
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from cloudtrain_launcher import shutdown
+from cloudtrain_launcher import destroyed_groups, shutdown
 from cloudtrain_launcher.error_details import safe_str
 from cloudtrain_launcher.events import Error
+from cloudtrain_launcher.exit_timer import ExitTimer
 from cloudtrain_launcher.failure import is_consequence
 from cloudtrain_launcher.host import available_cores
 
@@ -119,6 +120,7 @@ def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.path.insert(0, str(JOB_MODULES))
     atexit._clear()  # the notebook's handlers
+    destroyed_groups.keep_those_in_use()
     notebook_files = shutdown.open_files()
     is_spawned = isinstance(call, bytes)
     # OpenMP's threads do not exist in a fork, and waiting for them would never end: with one thread it needs none.
@@ -130,9 +132,7 @@ def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
     except BaseException as error:  # noqa: BLE001  (also SystemExit: whatever ended the function ends the rank)
         code = 1
         pipe.send_bytes(ForkingPickler.dumps((None, _error_of(error, int(variables["RANK"])))))  # its peers wait
-        timer = threading.Timer(EXIT_TIMEOUT_SECONDS, os._exit, [code])
-        timer.daemon = True
-        timer.start()
+        ExitTimer(code).start(EXIT_TIMEOUT_SECONDS)
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         with suppress(BaseException):
             step()

@@ -7,6 +7,7 @@ writes its buffer when it is collected. A process that skips the teardown does t
 from __future__ import annotations
 
 import _io
+import faulthandler
 import gc
 import os
 import sys
@@ -16,8 +17,13 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from cloudtrain_launcher.exit_timer import ExitTimer
+
 STALL_SECONDS = 60
 """After this time, a file that cannot be closed (a pipe that nobody reads, a mount that hangs) is given up."""
+
+LOCKED_SECONDS = 5
+"""After this time more, a thread is given up that never releases Python's lock: no other can say that it stalls."""
 
 _STANDARD_FDS = (0, 1, 2)
 _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
@@ -33,12 +39,19 @@ def ignore_frozen() -> None:
     _frozen_before = gc.get_freeze_count()
 
 
-class Watchdog:
-    """Exits the process with `code` when `reset` has not been called for `seconds`."""
+def has_frozen_objects() -> bool:
+    """Whether the program has frozen objects, which `gc.get_objects` does not list."""
+    return gc.get_freeze_count() > _frozen_before
 
-    def __init__(self, code: int, seconds: float = STALL_SECONDS) -> None:
+
+class Watchdog:
+    """Exits the process with `code` when `reset` has not been called for `seconds`, even if Python's lock is held."""
+
+    def __init__(self, code: int, seconds: float = STALL_SECONDS, locked_seconds: float = LOCKED_SECONDS) -> None:
         self._was_reset = threading.Event()
-        self._code, self._seconds = code, seconds
+        self._code, self._seconds, self._locked_seconds = code, seconds, locked_seconds
+        self._exit_timer = ExitTimer(code)
+        self._start_timers()
         threading.Thread(target=self._watch, daemon=True, name="closing files").start()
 
     def reset(self) -> None:
@@ -48,13 +61,19 @@ class Watchdog:
     def _watch(self) -> None:
         while self._was_reset.wait(self._seconds):
             self._was_reset.clear()
+            self._start_timers()
         _print_error(f"open files could not be closed within {self._seconds:g} s: they may lack their end")
         os._exit(self._code)
+
+    def _start_timers(self) -> None:
+        """Of the C library: one shows where the program is, the other one ends it."""
+        faulthandler.dump_traceback_later(self._seconds + self._locked_seconds / 2, file=2)
+        self._exit_timer.start(self._seconds + self._locked_seconds)
 
 
 def open_files(known: Iterable[object] = ()) -> list[Any]:
     """The files that are open in this process, without `known` ones and those in memory (StringIO, BytesIO)."""
-    if gc.get_freeze_count() > _frozen_before:
+    if has_frozen_objects():
         gc.unfreeze()  # get_objects() does not list what a program has frozen
     skipped = {id(item) for item in known}
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)

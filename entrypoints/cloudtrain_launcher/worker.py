@@ -24,11 +24,12 @@ from typing import Any, NoReturn
 if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from cloudtrain_launcher import shutdown
+from cloudtrain_launcher import destroyed_groups, shutdown
 from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD_DIR, STREAM_DIR, STREAM_KEY, Job, read_job
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
+from cloudtrain_launcher.exit_timer import ExitTimer
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.numa import bind_rank
 from cloudtrain_launcher.stacks import write_on_signal
@@ -63,6 +64,7 @@ def main(parent: int) -> NoReturn:
     bind_rank(int(os.environ["LOCAL_RANK"]), os.environ)
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()
+    destroyed_groups.keep_those_in_use()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     try:
@@ -227,9 +229,7 @@ def _exit(code: int) -> NoReturn:
     job.
     """
     if code:
-        watch = threading.Timer(EXIT_DEADLINE_SECONDS, os._exit, [code])
-        watch.daemon = True
-        watch.start()
+        ExitTimer(code).start(EXIT_DEADLINE_SECONDS)
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
         with suppress(BaseException):  # each prints its own error; the next step must run all the same
             step()

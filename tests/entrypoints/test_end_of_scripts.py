@@ -1,18 +1,22 @@
-"""The scripts that we give away free their DDP model before its process group.
+"""A program whose DDP model outlives its process group ends well, though torch 2.13 may hang when the model goes.
 
-The other way round the model's reducer destroys the group while it holds Python's lock, and joins a thread of gloo that
-may wait for that lock: seen once with torch 2.13, as a rank that never ended (~Reducer in torch/csrc/distributed/c10d).
+The model's reducer destroys the group while it holds Python's lock, and joins a thread of gloo that may wait for that
+lock (~Reducer in torch/csrc/distributed/c10d). A rank keeps the group; scripts that we give away free the model first.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from cloudtrain_launcher import destroyed_groups, shutdown
+from tests.entrypoints.ranks import run_rank
 from tests.house.tools import ROOT
 from tests.support.limits import HANG_SECONDS
 
@@ -45,3 +49,73 @@ def test_the_model_is_gone_before_its_process_group(script: str, flag: str, tmp_
     )
     assert done.returncode == 0, done.stderr
     assert "models left: 0" in done.stdout
+
+
+OUTLIVES = """
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def train():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    model(torch.ones(1, 1)).sum().backward()
+    dist.destroy_process_group()
+
+def threads():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("pt_gloo") for name in names)
+
+train()  # torch itself keeps something of the first group
+train()
+model_is_gone = threads()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+print(model_is_gone, "threads of gloo, and later", threads())
+"""
+
+
+@pytest.mark.linux("threads are counted in /proc")
+def test_a_group_does_not_end_with_the_model_that_outlives_it_but_later(tmp_path: Path) -> None:
+    rank = run_rank(tmp_path, OUTLIVES)
+    found = re.search(r"(\d+) threads of gloo, and later (\d+)", rank.text)
+    assert found, rank.output
+    assert int(found[1]) > int(found[2])
+
+
+def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, unused, alive = "used", "unused", "alive"
+    c10d = ModuleType("c10d")
+    registry = dict.fromkeys((used, unused, alive))
+
+    def destroy(group: str) -> str:
+        del registry[group]
+        return f"{group} is gone"
+
+    vars(c10d).update(_world=SimpleNamespace(pg_map=registry), destroy_process_group=destroy)
+    monkeypatch.setattr(destroyed_groups, "_kept", [])
+    monkeypatch.setattr(destroyed_groups, "_used_by_models", lambda: {id(used), id(alive)})
+    destroyed_groups._watch(c10d)
+    assert [c10d.destroy_process_group(group) for group in (used, unused)] == ["used is gone", "unused is gone"]
+    assert destroyed_groups._kept == [used]
+    with pytest.raises(KeyError):
+        c10d.destroy_process_group(used)
+    monkeypatch.setattr(destroyed_groups, "_used_by_models", set)
+    c10d.destroy_process_group(alive)
+    assert destroyed_groups._kept == []
+
+
+@pytest.mark.linux("the C library's timers")
+def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_shows_where_it_is() -> None:
+    program = (
+        "import ctypes\nfrom cloudtrain_launcher import shutdown\n"
+        "shutdown.Watchdog(7, seconds=0.1, locked_seconds=0.2)\nctypes.PyDLL(None).sleep(600)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+    assert done.returncode == 7
+    assert "Timeout" in done.stderr
+    assert 'File "<string>", line 4 in <module>' in done.stderr

@@ -1,0 +1,102 @@
+"""Keeps a process group that a program has destroyed for as long as a DDP model refers to it. Standard library only.
+
+A model's reducer, which is C++, refers to the group. If the model outlives `destroy_process_group`, the group ends with
+it, in a thread that holds Python's lock and joins gloo's threads; one of them may need the lock to let go of its last
+work, and the rank hangs for ever (torch 2.13, `~Reducer` and `ProcessGroupGloo::runLoop`). With a reference of Python's
+own the reducer's is not the last. Python drops that later, for which torch releases the lock, or never.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from typing import Any, Callable, List, Optional, Sequence, Set
+
+from cloudtrain_launcher import shutdown
+
+_C10D = "torch.distributed.distributed_c10d"
+_DDP = "torch.nn.parallel.distributed"
+_kept: List[Any] = []
+_is_watching = False
+
+
+def keep_those_in_use() -> None:
+    """Watch `destroy_process_group` of torch, now or as soon as the program imports it."""
+    global _is_watching
+    if _is_watching:
+        return
+    _is_watching = True
+    if _C10D in sys.modules:
+        _watch(sys.modules[_C10D])
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Finds torch's module as the others do, and watches it when it has been imported."""
+
+    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Any = None) -> Optional[ModuleSpec]:
+        """Called for every import that has not been done before."""
+        if name != _C10D:
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
+        loader: Any = spec and spec.loader
+        if hasattr(loader, "exec_module"):
+            loader.exec_module = _then_watch(loader.exec_module)
+        return spec
+
+
+def _then_watch(exec_module: Callable[[Any], None]) -> Callable[[Any], None]:
+    def exec_and_watch(module: Any) -> None:
+        exec_module(module)
+        _watch(module)
+
+    return exec_and_watch
+
+
+def _watch(c10d: Any) -> None:
+    """Replace the function in the modules that have it by now; every later import gets the new one."""
+    destroy = getattr(c10d, "destroy_process_group", None)
+    if destroy is None:
+        return
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        groups = _registered(c10d)
+        try:
+            return destroy(*args, **kwargs)
+        finally:
+            with suppress(Exception):  # a torch that is built otherwise: as without this
+                _keep(groups, _registered(c10d))
+
+    for module in (c10d, sys.modules.get("torch.distributed")):
+        if getattr(module, "destroy_process_group", None) is destroy:
+            setattr(module, "destroy_process_group", destroy_process_group)  # noqa: B010
+
+
+def _registered(c10d: Any) -> List[Any]:
+    """The groups that exist, as torch's own registry has them."""
+    try:
+        return list(c10d._world.pg_map)
+    except Exception:  # noqa: BLE001  (a torch that is built otherwise)
+        return []
+
+
+def _keep(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Keep those that are no longer registered and that a model refers to; let go of those that none refers to now."""
+    registered, used = {id(group) for group in after}, _used_by_models()
+    candidates = {id(group): group for group in (*_kept, *before) if id(group) not in registered}
+    _kept[:] = [group for key, group in candidates.items() if used is None or key in used]
+
+
+def _used_by_models() -> Optional[Set[int]]:
+    """The identities of the groups that DDP models refer to; None if the program hides objects (`gc.freeze`)."""
+    ddp = getattr(sys.modules.get(_DDP), "DistributedDataParallel", None)
+    if shutdown.has_frozen_objects():
+        return None
+    models = (item for item in gc.get_objects() if ddp in type(item).__mro__)
+    return {id(vars(model).get("process_group")) for model in models}
