@@ -17,7 +17,7 @@ from cloudtrain.catalog.dlc import dlc_image, dlc_regions
 from cloudtrain.infrastructure.idle_costs import prices
 from cloudtrain.infrastructure.parameters import defaults, to_template
 from cloudtrain.providers.aws.infra_parameters import (
-    DATA_TYPES,
+    KEPT_TYPES,
     KINDS,
     PARAMETERS,
     idle_cost,
@@ -292,7 +292,7 @@ def test_without_a_key_aws_encrypts_by_its_own() -> None:
 def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
     for name, each in template()["Resources"].items():
         kept = (each.get("DeletionPolicy"), each.get("UpdateReplacePolicy"))
-        assert kept == (("RetainExceptOnCreate", "Retain") if each["Type"] in DATA_TYPES else (None, None)), name
+        assert kept == (("RetainExceptOnCreate", "Retain") if each["Type"] in KEPT_TYPES else (None, None)), name
 
 
 def test_no_name_is_chosen_that_somebody_else_could_have_but_the_one_that_sagemaker_fixes() -> None:

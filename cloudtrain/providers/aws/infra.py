@@ -14,7 +14,7 @@ from cloudtrain.infrastructure.changes import ChangePlan, Deployment, Deployment
 from cloudtrain.infrastructure.parameters import NONE, defaults
 from cloudtrain.providers.aws import infra_advice, infra_parameters
 from cloudtrain.providers.aws.infra_account import github_provider, log_group
-from cloudtrain.providers.aws.infra_parameters import FOUND, LOG_GROUP, PARAMETERS, kind_of
+from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, FOUND, LOG_GROUP, PARAMETERS, kind_of
 from cloudtrain.providers.aws.stack import Stack, Stacks, failure_of, failure_words
 from cloudtrain.providers.aws.stack_changes import (
     change_of,
@@ -239,7 +239,7 @@ class AwsInfrastructure(Infrastructure):
         from cloudtrain.providers.aws.stored_data import exists
 
         for each in self._stacks.kept_resources():
-            if each["ResourceType"] == "AWS::Logs::LogGroup":
-                continue  # the account's, with or without us
+            if each["ResourceType"] not in DATA_TYPES or each["ResourceType"] == "AWS::Logs::LogGroup":
+                continue  # a policy goes with its bucket; the log group is the account's, with or without us
             if exists(self._aws, each["ResourceType"], each["PhysicalResourceId"]):
                 yield each

@@ -61,7 +61,7 @@ def notes_of_remains(left: Iterable[Mapping[str, Any]], chosen: Mapping[str, str
 
 def notes_of_removal(changes: Iterable[Change]) -> Iterator[str]:
     """What stays when a stack goes, and that it goes on costing."""
-    kept = [each for each in changes if each.action == "keep" and each.identity != LOG_GROUP]
+    kept = [each for each in changes if each.action == "keep" and each.holds_data and each.identity != LOG_GROUP]
     if kept:
         named = ", ".join(f"{each.kind} {each.identity}" for each in kept)
         usd = sum(each.idle_cost.usd_per_month or 0.0 for each in kept if each.idle_cost)

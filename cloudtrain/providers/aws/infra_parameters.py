@@ -170,6 +170,9 @@ KINDS = {
 DATA_TYPES = ("AWS::S3::Bucket", "AWS::ECR::Repository", "AWS::KMS::Key", "AWS::Logs::LogGroup")
 """What holds data, or is needed to read it: kept by CloudFormation."""
 
+KEPT_TYPES = (*DATA_TYPES, "AWS::S3::BucketPolicy")
+"""What CloudFormation keeps: these, and the policy that protects a bucket, which goes with it."""
+
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 """One for all training jobs of an account in a region: SageMaker fixes the name, and makes it for the first job."""
 
@@ -214,5 +217,5 @@ def settings_of(outputs: Mapping[str, str]) -> dict[str, SettingValue]:
 
 def outputs_of(outputs: Mapping[str, str]) -> dict[str, str]:
     """The outputs that are no settings, with what they are for."""
-    names = {"SubmitterPolicy": "policy for people who submit", "GitHubRole": "role for the GitHub workflow"}
+    names = {"SubmitterPolicy": "policy to attach to people who submit", "GitHubRole": "role for the GitHub workflow"}
     return {told: outputs[name] for name, told in names.items() if name in outputs}

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain.infrastructure.changes import Change, ResourceEvent
-from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, idle_cost, kind_of
+from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, KEPT_TYPES, idle_cost, kind_of
 
 
 def change_of(found: Mapping[str, Any]) -> Change:
     """One change of a change set."""
     action, kind = found["Action"], found["ResourceType"]
-    keeps = kind in DATA_TYPES and action == "Remove"
+    keeps = kind in KEPT_TYPES and action == "Remove"
     replaced = found.get("Replacement") in ("True", "Conditional")
     names = sorted({each["Target"]["Name"] for each in found.get("Details", []) if "Name" in each["Target"]})
     return Change(
@@ -52,10 +52,12 @@ def removal_of(found: Mapping[str, Any], *, delete_data: bool) -> Change:
     """What `infra down` does to one resource."""
     kind, holds = found["ResourceType"], found["ResourceType"] in DATA_TYPES
     is_log = kind == "AWS::Logs::LogGroup"
-    keeps = holds and (is_log or not delete_data)
+    keeps = is_log or (kind in KEPT_TYPES and not delete_data)
     detail = ""
     if is_log:
         detail = "holds the lines of all training jobs of the account"
+    elif keeps and not holds:
+        detail = "protects the bucket"
     elif kind == "AWS::KMS::Key":
         detail = (
             "what it has encrypted is lost 30 days later" if delete_data else "needed to read what it has encrypted"

@@ -58,7 +58,7 @@ def test_up_makes_an_empty_account_ready_and_tells_what_it_did(cloud: Cloud) -> 
                  "created   IAM role (ExecutionRole)", f'+ role = "{role}"'):  # fmt: skip
         assert part in said.err
     assert f'bucket = "{bucket}"' in Path("cloudtrain.toml").read_text()
-    assert said.out.startswith("policy for people who submit: arn:aws:iam::")
+    assert said.out.startswith("policy to attach to people who submit: arn:aws:iam::")
     s3 = cloud.client("s3", direct=True)
     assert s3.get_bucket_versioning(Bucket=bucket)["Status"] == "Enabled"
     assert s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]["BlockPublicPolicy"]
@@ -96,7 +96,7 @@ def test_everything_at_once_says_what_costs_money_while_no_job_runs(cloud: Cloud
     assert cloud.stacks.find("cloudtrain") is None, "a dry run leaves no stack, not even an empty one"
     done = document(*UP, *WHOLE)["deployment"]
     assert done["state"] == "ready"
-    assert set(done["outputs"]) == {"policy for people who submit", "role for the GitHub workflow"}
+    assert set(done["outputs"]) == {"policy to attach to people who submit", "role for the GitHub workflow"}
     assert len(done["settings"]["aws.subnets"]) == 2
     assert document("infra", "show", "--provider", "aws") == done
 
@@ -173,6 +173,7 @@ def test_down_leaves_the_data_and_names_it_and_up_can_use_it_again(cloud: Cloud)
     assert said.code == 0, said.err
     assert f"kept, and billed by what is stored: S3 bucket {outputs['Bucket']}" in said.err
     assert s3.get_object(Bucket=outputs["Bucket"], Key="cloudtrain/runs/a/model")["Body"].read() == b"weights"
+    assert "kept      bucket policy (BucketPolicy)" in said.err, "nobody reads it by plain HTTP now either"
     assert cloud.client("iam", direct=True).list_roles()["Roles"] == []
     shown = document("infra", "show", "--provider", "aws")
     assert shown["state"] == "absent"
