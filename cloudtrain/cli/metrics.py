@@ -12,7 +12,8 @@ import click
 
 from cloudtrain.api.compare import Compared, compare
 from cloudtrain.api.lookup import find_run
-from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.api.run import Run
+from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument, runs_argument
 from cloudtrain.cli.output import colour_state, format_age, print_json, print_message, print_output, sparkline, table
 from cloudtrain.cli.report import format_cost
@@ -90,8 +91,8 @@ def best_text(series: Series) -> str:
 @json_option
 @data_dir
 def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool) -> None:
-    """Show RUNs side by side: the settings that differ, the metrics, time and cost."""
-    found = [find_run(run, data_dir=folder) for run in runs]
+    """Show RUNs side by side: the settings that differ, the metrics, time and cost. Of a sweep, all of its trials."""
+    found = [each for run in runs for each in _runs_of(run, folder)]
     if len({run.id for run in found}) < 2:
         raise UsageError("two or more runs are compared", hint="cloudtrain list shows them")
     for run in found:
@@ -101,6 +102,13 @@ def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool)
         print_json(compared.to_json())
     else:
         print_output(table(list(_rows(compared, time.time())), ("", *compared.runs)))
+
+
+def _runs_of(name: str, folder: str | None) -> list[Run]:
+    """The run of that name or, of a sweep, the latest run of each trial."""
+    if sweep := chosen_sweep(name, folder):
+        return [sweep.run_of(trial) for trial in sweep.status().trials if trial.run]
+    return [find_run(name, data_dir=folder)]
 
 
 def _rows(compared: Compared, now: float) -> Iterable[Sequence[str]]:

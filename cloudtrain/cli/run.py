@@ -6,13 +6,13 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from cloudtrain.api.fetched import fetched_files
 from cloudtrain.api.run import MAX_LISTED, Run
-from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
 from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.options import (
     data_dir,
@@ -29,12 +29,15 @@ from cloudtrain.cli.output import (
     print_message,
     print_output,
 )
-from cloudtrain.cli.report import report_and_exit
+from cloudtrain.cli.report import EXIT_CODES, report_and_exit
 from cloudtrain.cli.terminal import one_line, progress_bar, write_json, write_log
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import parse_duration
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep import Sweep
 
 
 @click.command("logs", epilog="Example:\n\n  cloudtrain logs -f --rank 0 --grep loss")
@@ -119,6 +122,10 @@ def _parse_since(text: str) -> float:
 @data_dir
 def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as_json: bool) -> None:
     """Wait until RUN (default: the last run) has ended, and show its metrics; the exit code is that of the run."""
+    if sweep := chosen_sweep(run, folder):
+        from cloudtrain.cli.sweep import follow_and_exit
+
+        follow_and_exit(sweep, as_json)
     found = chosen_run(run, folder)
     try:
         seconds = None if timeout is None else parse_duration(timeout)
@@ -142,9 +149,11 @@ def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as
 def stop_command(folder: str | None, /, run: str | None, as_json: bool, release: bool) -> None:
     """Stop RUN (default: the last): SIGTERM to every rank, then the grace period; `rerun` goes on from what it saved.
 
-    The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself. The exit
-    code is 0 when the run was stopped.
+    The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself. Of a sweep,
+    all trials that run are stopped. The exit code is 0 when the run was stopped.
     """
+    if sweep := chosen_sweep(run, folder):
+        _stop_sweep(sweep, as_json)
     found = chosen_run(run, folder)
     state = found.last_known()
     whose = f", which {state.owner} has started" if state.owner else ""
@@ -161,6 +170,21 @@ def stop_command(folder: str | None, /, run: str | None, as_json: bool, release:
         found.release()
         print_message(f"{found.id}: its machines are given back")
     report_and_exit(found, state, as_json, wanted="stopped")
+
+
+def _stop_sweep(sweep: Sweep, as_json: bool) -> NoReturn:
+    """Stop all trials of a sweep; the exit code is 0 when it was stopped."""
+    from cloudtrain.cli.sweep_view import report, sweep_as_json
+
+    if sweep.status().ended:
+        print_message(f"{sweep.id} had ended already")
+        raise click.exceptions.Exit(0)
+    print_message(f"stopping {sweep.id}: no trial is started any more, and those that run are told to stop …")
+    state = sweep.stop()
+    if as_json:
+        print_json(sweep_as_json(state))
+    report(sweep, state)
+    raise click.exceptions.Exit(0 if state.state == "stopped" else EXIT_CODES[state.state])
 
 
 def _say_whether_told(found: Run) -> None:

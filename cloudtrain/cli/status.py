@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloudtrain.api.lookup import import_remote_runs, list_runs, runs_going_on
 from cloudtrain.api.run import Run
-from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -36,7 +37,12 @@ from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import STATES, RunState
+from cloudtrain.runs.sweep_ids import sweep_ids, sweep_of_run
+from cloudtrain.settings import load_settings
 from cloudtrain.units import format_duration, format_number
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep import Sweep
 
 DEFAULT_LIMIT = 20
 
@@ -51,7 +57,10 @@ DEFAULT_LIMIT = 20
 def list_command(
     folder: str | None, /, everything: bool, state: str | None, provider: str | None, as_json: bool
 ) -> None:
-    """List runs, the newest first. With --provider aws or azure also those that other machines have started."""
+    """List runs and sweeps, the newest first. With --provider aws or azure also those that other machines have started.
+
+    A sweep is one line; `cloudtrain status SWEEP` shows its trials, and --all lists them as runs, too.
+    """
     if provider is not None:
         import_remote_runs(provider, data_dir=folder, everything=everything)
     runs = [
@@ -65,6 +74,8 @@ def list_command(
     if not runs:
         print_message(f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one")
         return
+    if not everything:
+        runs = _with_sweeps(runs, folder)
     shown = runs if everything else runs[:DEFAULT_LIMIT]
     print_output(_table_of(shown))
     now = time.time()
@@ -73,6 +84,22 @@ def list_command(
             print_message(f"{run['run']}: {_kept_machines(run['run'], run['kept_until'] - now)}")
     if len(shown) < len(runs):
         print_message(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
+
+
+def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[str, Any]]:
+    """Each sweep as one line in place of its trials."""
+    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+    sweeps = sweep_ids(folder)
+    trials = {run["run"]: sweep for run in runs if (sweep := sweep_of_run(run["run"], sweeps))}
+    if not trials:
+        return runs
+    from cloudtrain.cli.sweep_view import as_listed
+    from cloudtrain.sweeps.sweep import list_sweeps
+
+    shown = {*trials.values()}
+    lines = [as_listed(sweep.status()) for sweep in list_sweeps(data_dir=data_dir) if sweep.id in shown]
+    found = [run for run in runs if run["run"] not in trials] + lines
+    return sorted(found, key=lambda run: -run["created"])
 
 
 def _table_of(runs: Sequence[dict[str, Any]]) -> str:
@@ -90,7 +117,7 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
                 _format_state(run),
                 *owner,
                 run["provider"] + (f" as {run['contract']}" if _is_rehearsal(run) else ""),
-                f"{run['nodes']}x{run['processes']}",
+                run.get("size") or f"{run['nodes']}x{run['processes']}",
                 took,
                 format_age(run["created"], now) if run["created"] else "",
             )
@@ -119,7 +146,7 @@ def _is_rehearsal(run: dict[str, Any]) -> bool:
 @json_option
 @data_dir
 def status_command(folder: str | None, /, run: str | None, as_json: bool) -> None:
-    """Show how RUN stands: an id, a unique beginning of one, or `last`.
+    """Show how RUN stands: an id, a unique beginning of one, or `last`. Of a sweep, all of its trials.
 
     Without RUN: what runs, or the last run when nothing does. With --json always one run, the last by default.
     """
@@ -128,6 +155,9 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
             print_output(_table_of(going_on))
             return
         run = going_on[0]["run"]
+    if sweep := chosen_sweep(run, folder):
+        _print_sweep(sweep, as_json)
+        return
     found = chosen_run(run, folder)
     failure: CloudError | None = None
     try:
@@ -147,6 +177,21 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     if failure is not None:
         print_message("that is what was last seen; asking again failed:")
         raise failure
+
+
+def _print_sweep(sweep: Sweep, as_json: bool) -> None:
+    from cloudtrain.cli.sweep_view import summary_line, sweep_as_json, trial_table
+
+    state = sweep.status()
+    if as_json:
+        print_json(sweep_as_json(state))
+        return
+    driven = "" if state.ended or sweep.folder.is_driven() else ", and nothing drives it"
+    print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
+    if state.trials:
+        print_output(trial_table(state))
+    if driven:
+        print_message(f"{command('attach', sweep.id)} goes on with it")
 
 
 def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:

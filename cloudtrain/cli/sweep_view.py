@@ -228,5 +228,24 @@ def sweep_as_json(state: SweepState) -> dict[str, Any]:
     }
 
 
+def as_listed(state: SweepState) -> dict[str, Any]:
+    """A sweep as the list of runs has its lines."""
+    done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
+    return {
+        "run": state.definition.sweep_id,
+        "state": state.state,
+        "reason": state.reason,
+        "provider": state.definition.provider,
+        "contract": "plain",
+        "size": f"{done}/{state.wanted} trials",
+        "created": state.started,
+        "started": state.started,
+        "ended": state.ended or None,
+        "owner": "",
+        "submitted": True,
+        "kept_until": None,
+    }
+
+
 def _value(value: object) -> str:
     return format_number(value) if isinstance(value, float) else str(value)

@@ -26,11 +26,10 @@ from cloudtrain.runs.files import (
     strict_json,
 )
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
 
-SWEEPS = "sweeps"
-"""The folder of all sweeps, beside that of all runs."""
 SWEEP, JOURNAL, DRIVER_LOCK = "sweep.json", "journal.jsonl", "driver.lock"
 
 

@@ -13,6 +13,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Progress
 from cloudtrain.runs.run_ids import new_run_id
+from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.model import JobSpec
@@ -20,7 +21,6 @@ from cloudtrain.spec.objective import LENGTHS, report_count
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import arguments_of
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.journal import SWEEPS
 from cloudtrain.sweeps.rungs import rungs_of
 
 

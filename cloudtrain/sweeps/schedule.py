@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from cloudtrain.runs.sweep_ids import trial_run_id
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.rungs import promotable
 from cloudtrain.sweeps.state import SweepState, Trial
@@ -81,15 +82,10 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
     return Caps(usd=usd, seconds=seconds), ""
 
 
-def run_id_of(sweep_id: str, trial: int, attempt: int) -> str:
-    """The id of a trial's run, by which it is found again: `digits-k2x9-t007`, `digits-k2x9-t007-2` for its second."""
-    return f"{sweep_id}-t{trial:03}" + (f"-{attempt}" if attempt > 1 else "")
-
-
 def _start(state: SweepState, trial: Trial, cap: Caps) -> Start:
     return Start(
         trial=trial.number,
-        run=run_id_of(state.definition.sweep_id, trial.number, len(trial.runs) + 1),
+        run=trial_run_id(state.definition.sweep_id, trial.number, len(trial.runs) + 1),
         until=_until(state, trial),
         resumes=trial.reported_by,
         cap=cap,

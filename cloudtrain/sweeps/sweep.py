@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from cloudtrain.issues import did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.events import Extended, SweepEvent
-from cloudtrain.sweeps.journal import SWEEPS, SweepFolder
+from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 
 POLL_SECONDS = 0.2
@@ -133,14 +134,12 @@ class Sweep:
 
 
 def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
-    """The sweep of that id, the only one whose id begins so, or the `last` one. RunNotFound when there is none."""
-    root = _root(data_dir)
-    ids = sweep_ids(root)
-    if name == "last" and ids:
-        return Sweep(SweepFolder(root / max(ids, key=lambda each: (root / each / "plan.json").stat().st_mtime_ns)))
+    """The sweep of that id, or the only one whose id begins so. RunNotFound when there is none."""
+    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+    ids = sweep_ids(folder)
     found = [name] if name in ids else sorted(each for each in ids if name and each.startswith(name))
     if len(found) == 1:
-        return Sweep(SweepFolder(root / found[0]))
+        return Sweep(SweepFolder(folder / SWEEPS / found[0]))
     if found:
         shown = ", ".join(found[:5])
         raise RunNotFound(f"{name!r} fits {len(found)} sweeps: {shown}", hint="give more letters of the id")
@@ -149,26 +148,9 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
 
 def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
     """All sweeps of this machine that can be read, in no order."""
-    root = _root(data_dir)
+    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     found = []
-    for each in sweep_ids(root):
-        try:
-            found.append(Sweep(SweepFolder(root / each)))
-        except StorageError:
-            continue
+    for each in sweep_ids(folder):
+        with suppress(StorageError):
+            found.append(Sweep(SweepFolder(folder / SWEEPS / each)))
     return found
-
-
-def sweep_ids(root: Path) -> list[str]:
-    """The ids of all sweeps below their folder."""
-    try:
-        with os.scandir(root) as entries:
-            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageError(f"{root}: {error.strerror}") from None
-
-
-def _root(data_dir: str | None) -> Path:
-    return Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute() / SWEEPS

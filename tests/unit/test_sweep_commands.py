@@ -1,0 +1,107 @@
+"""Commands that take a sweep where they take a run. Its trials are a function: no process is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.sweep_ids import sweep_named, sweep_of_run
+from cloudtrain.spec.search_space import Choice
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.journal import SweepFolder
+from tests.support.function_trials import FunctionTrials
+from tests.support.in_process import call
+from tests.support.samples import BORN, write_events
+
+RATES = (1e-3, 1e-2, 1e-1)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    """A grid of three trials that has ended; the second is the best. Each has a run, too."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    definition = Definition(
+        sweep_id="digits-k2x9",
+        name="digits",
+        provider="local",
+        metric="accuracy",
+        goal="maximize",
+        space={"lr": Choice(RATES)},
+        sampler="grid",
+        trials=3,
+    )
+    folder = SweepFolder.create(tmp_path / "data", definition, {"spec.yaml": "", "plan.json": "{}"})
+    state = drive(folder, FunctionTrials(folder), pause=lambda: None)
+    for trial in state.trials:
+        a_run(tmp_path / "data", trial.run, float(trial.parameters["lr"]))
+    return folder
+
+
+def a_run(data: Path, run_id: str, lr: float) -> None:
+    plan = {"provider": "local", "spec": {"name": "digits", "args": {"argv": [], "values": {"lr": lr}}}}
+    folder = RunStore(data).create(run_id, {"plan.json": json.dumps(plan)})
+    write_events(folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 110.0, "state": "succeeded"})
+
+
+def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: SweepFolder) -> None:
+    a_run(sweep.path.parents[1], "other-k2x9", 0.5)
+    listed = call("list").out.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == ["digits-k2x9", "other-k2x9"]
+    assert "3/3 trials" in call("list").out
+    assert call("list", "--all").out.count("digits-k2x9-t00") == 3
+
+
+def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:
+    lines = call("status", "digits-k2x9").out.splitlines()
+    assert lines[0].startswith("digits-k2x9  succeeded  3 of 3 trials done, 0 running; best accuracy 0.75 (trial 1)")
+    assert lines[1].split() == ["TRIAL", "LR", "REPORTS", "ACCURACY", "STATE"]
+    assert lines[3].split() == ["*1", "0.01", "1", "0.75", "completed"]
+    told = json.loads(call("status", "digits-k2x9", "--json").out)
+    assert (told["state"], told["best"], [each["value"] for each in told["trials"]]) == (
+        "succeeded",
+        1,
+        [0.25, 0.75, 0.25],
+    )
+
+
+@pytest.mark.parametrize("command", ["attach", "wait"])
+def test_following_a_sweep_that_has_ended_reports_it_and_ends_with_its_code(sweep: SweepFolder, command: str) -> None:
+    done = call(command, "digits-k")
+    assert done.code == 0
+    assert "best     lr=0.01  (digits-k2x9-t001)" in done.err
+    assert "cloudtrain fetch digits-k2x9-t001" in done.err
+
+
+def test_a_sweep_that_has_ended_cannot_be_stopped_any_more(sweep: SweepFolder) -> None:
+    assert call("stop", "digits-k2x9").code == 0
+    assert "digits-k2x9 had ended already" in call("stop", "digits-k2x9").err
+
+
+def test_what_is_about_one_run_means_the_best_trial_of_a_sweep(sweep: SweepFolder) -> None:
+    done = call("metrics", "digits-k2x9")
+    assert "digits-k2x9-t001, the best trial of digits-k2x9: accuracy 0.75" in done.err
+
+
+def test_the_trials_of_a_sweep_are_compared(sweep: SweepFolder) -> None:
+    head, *rows = call("compare", "digits-k2x9").out.splitlines()
+    assert head.split() == [f"digits-k2x9-t00{number}" for number in range(3)]
+    assert ["args.lr", "0.001", "0.01", "0.1"] in [row.split() for row in rows]
+
+
+def test_a_trial_is_a_run_of_its_own(sweep: SweepFolder) -> None:
+    assert call("status", "digits-k2x9-t002").out.startswith("digits-k2x9-t002  succeeded")
+
+
+def test_a_beginning_that_another_run_has_too_means_no_sweep(tmp_path: Path) -> None:
+    (tmp_path / "sweeps" / "digits-k2x9").mkdir(parents=True)
+    assert sweep_named("digits-k2x9", tmp_path, ["digits-k2x9-t001"]) == "digits-k2x9"
+    assert sweep_named("dig", tmp_path, ["digits-k2x9-t001", "digits-k2x9-t001-2"]) == "digits-k2x9"
+    assert sweep_named("dig", tmp_path, ["digits-abcd"]) == ""
+    assert sweep_named("", tmp_path, []) == ""
+    assert sweep_of_run("digits-k2x9-t001-2", ["digits-k2x9"]) == "digits-k2x9"
+    assert sweep_of_run("digits-k2x9-t1", ["digits-k2x9"]) == ""
