@@ -164,7 +164,7 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         return
     declared = declaration_of(plan.provider)
     at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")
-    if stopping.promote != "always" and getattr(declared, "publishes", None) is False:
+    if stopping.promote != "always" and not declared.publishes:
         message = f"ends trials by what their driver tells them, and jobs on {declared.label} cannot be told anything"
         yield Issue(at, message, "promote: always needs no such word; or no early stopping")
     if stopping.promote == "always" and declared.is_remote:

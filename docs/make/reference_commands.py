@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -58,23 +58,32 @@ def _options(command: click.Command) -> list[str]:
 def job_yaml() -> str:
     """Every field of job.yaml, from its JSON Schema."""
     schema = json_schema()
-    sections = {name: _resolved(value, schema) for name, value in schema["properties"].items()}
-    top = {name: value for name, value in sections.items() if "properties" not in value}
     parts = [
         "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which editors complete the file;"
         " `cloudtrain init` writes a commented starter, and the schema with the line by which editors find it."
         " Durations, sizes and money are written as people write them:"
         " `90 s`, `6 h`, `200 GiB`, `50 USD`. A field that a provider has no use for is named in its plan.\n",
-        _fields(top),
+        *_sections("", schema, schema),
     ]
-    for name, value in sections.items():
-        if "properties" in value:
-            parts += [f"## {name}\n", f"{value['description']}\n", _fields(value["properties"])]
     return page("job.yaml", "\n".join(parts))
 
 
+def _sections(path: str, section: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of a section, and then the sections inside it, each under its path."""
+    inner = {name: _resolved(value, schema) for name, value in section["properties"].items()}
+    if path:
+        yield f"## {path}\n"
+        yield f"{section['description']}\n"
+    sections = {name for name, value in inner.items() if value is not section["properties"][name]}
+    yield _fields({name: value for name, value in inner.items() if name not in sections})
+    for name, value in inner.items():
+        if name in sections:
+            yield from _sections(f"{path}.{name}".lstrip("."), value, schema)
+
+
 def _resolved(value: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = value.get("$ref", "").rpartition("/")[2]
+    """A section as its definition has it, also where it may be left out; any other field as it is."""
+    name = next((each["$ref"] for each in (value, *value.get("anyOf", ())) if "$ref" in each), "").rpartition("/")[2]
     return schema["$defs"][name] if name else value
 
 
