@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.catalog.pricing import HOUR, SHORTEST_SECONDS, CostEstimate
@@ -175,6 +176,10 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at, declared = ("sweep", "engine"), declaration_of(plan.provider)
+    if sweep.engine in ("auto", "portable") and sweep.chosen_sampler in ("tpe", "gp") and find_spec("optuna") is None:
+        message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
+        hint = "pip install 'cloudtrain[sweeps]', or method: random"
+        yield Issue(("sweep", "sampler" if sweep.sampler else "method"), message, hint)
     if sweep.engine == "native":
         try:
             yield from get_provider(plan.target.provider).native_sweeps().rules(plan)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.tools import ROOT
 from tests.support.in_process import call
 
 JOB = """\
@@ -63,3 +64,12 @@ def test_check_tells_what_is_likely_a_slip() -> None:
 def test_a_submit_says_that_it_runs_one_job() -> None:
     said = call("submit", "--provider", "local", "--dry-run").out
     assert "sweep: one job is run, with its own values: cloudtrain sweep runs the search" in said
+
+
+SEARCHES = [path for path in sorted((ROOT / "examples").rglob("job.yaml")) if "sweep:" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", SEARCHES, ids=lambda path: path.parent.name)
+def test_the_sweeps_of_the_examples_are_right(path: Path) -> None:
+    done = call("check", str(path), "--provider", "local", "--json")
+    assert (done.code, json.loads(done.out)["warnings"]) == (0, [])

@@ -146,12 +146,7 @@ def test_a_budget_in_time_that_ends_trials_before_their_limit_is_a_warning() -> 
 
 def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def declared(name: str, *, publishes: bool) -> Declaration:
-        class Declared(Declaration):
-            pass
-
-        found = Declared(name=name, label="The cluster", input_schemes=(), input_example="")
-        object.__setattr__(found, "publishes", publishes)
-        return found
+        return Declaration(name=name, label="The cluster", input_schemes=(), input_example="", publishes=publishes)
 
     planned = plan(f"method: asha\n  trials: 3\n  {SPACE}")
     monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=True))
@@ -172,3 +167,10 @@ def test_an_engine_that_is_not_there_is_refused() -> None:
     assert "has no service for sweeps of its own" in line
     (line,) = told(plan(f"trials: 3\n  engine: ray\n  {SPACE}", AWS, provider="aws"))
     assert line.endswith("sweep.engine: runs trials on a Ray cluster, and this job runs on SageMaker")
+
+
+def test_a_sampler_that_learns_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "find_spec", lambda _: None)
+    (line,) = told(plan(f"trials: 3\n  {SPACE}"))
+    assert line == "job.yaml:3:1: sweep.method: tpe chooses values by Optuna, which is not installed"
+    assert told(plan(f"method: random\n  trials: 3\n  {SPACE}")) == []
