@@ -28,6 +28,9 @@ ARTIFACT_STORE = "workspaceartifactstore"
 STOP_FILE = ".cloudtrain-stop"
 """File name in a job's output folder: the launcher stops when it appears. Ours, because Azure ML sends no signal."""
 
+PUBLISHED_FOLDER = ".cloudtrain-published"
+"""Folder in a job's output folder, in which the launcher finds what the client publishes while the job runs."""
+
 
 def artifact_folder(job: str) -> str:
     """The path of a job's folders in the artifact store."""

@@ -121,7 +121,7 @@ class NodeContext:
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     """What the platform has chosen for a trial that it has started, by name: the values are texts."""
     published: str = ""
-    """The folder in which the client leaves files for the job while it runs; empty: nowhere."""
+    """Where the client leaves files for the job while it runs, a folder or an `s3://` address; empty: nowhere."""
 
 
 def with_job_file(context: NodeContext, folder: Path) -> NodeContext:

@@ -16,6 +16,7 @@ from cloudtrain_launcher.contract import (
     JOB_FILE,
     LAUNCHER_PID,
     PAYLOAD_DIR,
+    PUBLISHED,
     RESUME_DIR,
     STREAM_DIR,
     Job,
@@ -81,7 +82,7 @@ _RANK_VARIABLES = {
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 }
-_LAUNCHER_VARIABLES = (JOB, RESUME_DIR)
+_LAUNCHER_VARIABLES = (JOB, PUBLISHED, RESUME_DIR)
 """Variables for the launcher only: the ranks read the job document from its file."""
 
 _TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")

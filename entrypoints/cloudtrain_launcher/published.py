@@ -1,9 +1,23 @@
-"""Files that the client leaves for a job while it runs, and that the job reads by itself. Standard library only."""
+"""Files that the client leaves for a job while it runs, and that the job reads by itself. Standard library only.
+
+They are in a folder of this machine, in one that is mounted, or below an `s3://` address, which is read with the job's
+role and the image's boto3.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+import threading
 from pathlib import Path
-from typing import Optional
+from typing import List, Optional, Union
+
+from cloudtrain_launcher.stored_secrets.aws import region_of
+
+READ_TIMEOUT_SECONDS = 10.0
+"""How long a mount may take to answer: the output of the job waits meanwhile."""
+
+SCHEME = "s3://"
 
 
 def read_published(place: str, name: str) -> Optional[str]:
@@ -13,9 +27,51 @@ def read_published(place: str, name: str) -> Optional[str]:
     """
     if not place:
         raise RuntimeError("this platform has no place at which a job reads what its client publishes")
+    data = _read_object(place, name) if place.startswith(SCHEME) else _read_file(Path(place, name))
     try:
-        return Path(place, name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+        return data if data is None else data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RuntimeError(f"{name} is not text: {error}") from None
+
+
+def _read_file(path: Path) -> Optional[bytes]:
+    """Read in a thread of its own, since a mount may hang."""
+    found: List[Union[bytes, OSError, None]] = []
+
+    def read() -> None:
+        try:
+            os.listdir(path.parent)  # noqa: PTH208  (a mount may cache for long that a file was not there)
+            found.append(path.read_bytes())
+        except FileNotFoundError:
+            found.append(None)
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=read, daemon=True, name="published file")
+    thread.start()
+    thread.join(READ_TIMEOUT_SECONDS)
+    if not found:
+        raise RuntimeError(f"{path} could not be read within {READ_TIMEOUT_SECONDS:g} s")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _read_object(place: str, name: str) -> Optional[bytes]:
+    bucket, _, prefix = place[len(SCHEME) :].partition("/")
+    key = f"{prefix.rstrip('/')}/{name}"
+    try:
+        boto3, config = (importlib.import_module(module) for module in ("boto3", "botocore.config"))
+        limits = config.Config(connect_timeout=5, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+        client = boto3.client("s3", region_name=region_of("", os.environ), config=limits)
+    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
+        raise RuntimeError(f"{place}/{name} is read with boto3, which does not work here: {error}") from None
+    try:
+        data: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    except Exception as error:  # noqa: BLE001  (also of what lies below boto3)
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+        if code in ("NoSuchKey", "404"):
+            return None
+        hint = "the job's role needs s3:GetObject there, and the job a way to S3 (no network isolation)"
+        raise RuntimeError(f"{place}/{name}: {code or error}; {hint}") from None
+    return data

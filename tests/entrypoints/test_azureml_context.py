@@ -43,6 +43,7 @@ def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
         resume_dir=f"{tmp_path}/earlier",
         job_document='{"é": 1}',
         stop_file=f"{tmp_path}/output/.cloudtrain-stop",
+        published=f"{tmp_path}/output/.cloudtrain-published",
         stopped_exit_code=0,
         scheduled_events_url="",
         linked_dirs={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")},

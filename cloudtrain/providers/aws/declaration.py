@@ -25,6 +25,7 @@ DECLARATION = Declaration(
     input_example="s3://bucket/folder/",
     image_schemes=("dlc",),
     secret_stores={"secretsmanager": "NAME", "ssm": "NAME"},
+    publishes=True,
     request_name="CreateTrainingJob",
     profile_variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
     section=_section,

@@ -115,6 +115,15 @@ class SageMakerProvider(Provider):
 
         return stop(_cloud(run), run, state, record)
 
+    def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
+        """Put an object below the run's own prefix, encrypted as the rest of the run is."""
+        from cloudtrain.providers.aws.request import published_uri, uri_parts
+
+        request = request_of(run)
+        bucket, key = uri_parts(published_uri(request["OutputDataConfig"]["S3OutputPath"], run.run_id))
+        kms_key = request["OutputDataConfig"].get("KmsKeyId")
+        _cloud(run).put(bucket, f"{key}/{name}", text.encode(), kms_key)
+
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """S3 URIs; none of a job that was never started."""
         from cloudtrain.providers.aws.results import artifact_uris

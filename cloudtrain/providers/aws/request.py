@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.contracts.launch import JobDocument, job_document
+from cloudtrain.contracts.launch import PUBLISHED, JobDocument, job_document
 from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.providers.aws.config import AwsConfig
@@ -47,6 +47,11 @@ def source_uri(bucket: str, digest: str) -> str:
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
 
 
+def published_uri(output: str, run_id: str) -> str:
+    """Where a job finds what is published for it while it runs. `output`: S3OutputPath of its request."""
+    return f"{output.rstrip('/')}/{run_id}/published"
+
+
 def body_of(
     plan: Plan, image: ResolvedImage | None = None, document: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def body_of(
         "ResourceConfig": _resources(plan),
         "StoppingCondition": _stopping(plan),
         "CheckpointConfig": {"S3Uri": _checkpoints(plan, base), "LocalPath": f"{ROOT}/checkpoints"},
-        "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"},
+        "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker", **_published(plan)},
         "Tags": [{"Key": key, "Value": value} for key, value in tags(plan, address).items()],
     }
     if spec.resources.spot:
@@ -119,6 +124,12 @@ def job_of(plan: Plan) -> JobDocument:
         },
         secrets={name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
     )
+
+
+def _published(plan: Plan) -> dict[str, str]:
+    """Where a trial of a sweep finds what is published for it; nothing for any other job."""
+    output = f"s3://{plan.target.config_as(AwsConfig).bucket}/{PREFIX}/runs"
+    return {PUBLISHED: published_uri(output, plan.run_id)} if plan.context.trial else {}
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:

@@ -189,6 +189,9 @@ def _network(plan: Plan) -> Iterator[Issue]:
             )
         if spec.section(AwsSection).remote_debug:
             yield Issue(("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out")
+        if plan.context.trial:
+            message = "keeps trials from reading the values of the others, by which they end early"
+            yield Issue(("aws", "network_isolation"), message, "leave it out, or sweep.early_stopping")
 
 
 def _image(plan: Plan) -> Iterator[Issue]:

@@ -26,6 +26,7 @@ DECLARATION = Declaration(
     image_schemes=("azureml",),
     secret_stores={"keyvault": "VAULT/NAME"},
     no_local_secrets="a Key Vault is asked by the job's identity, and this machine has none",
+    publishes=True,
     request_name="command job",
     section=_section,
     settings={

@@ -113,6 +113,13 @@ class AzureMLProvider(Provider):
 
         return stop(_cloud(run), run, state, self.poll_seconds(run), record)
 
+    def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
+        """Write a blob into the job's output folder, which its nodes have mounted."""
+        from cloudtrain.providers.azure.results import published_blob
+
+        datastore, blob = published_blob(request_of(run), name)
+        _cloud(run).container(datastore).put(blob, text.encode())
+
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """Datastore URIs; none of a job that was never started."""
         from cloudtrain.providers.azure.results import artifact_uris

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.azureml import ARTIFACT_STORE, STOP_FILE, STORED_FOLDERS, artifact_folder
+from cloudtrain.contracts.azureml import ARTIFACT_STORE, PUBLISHED_FOLDER, STOP_FILE, STORED_FOLDERS, artifact_folder
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.cloud.paths import safe_join
@@ -27,6 +27,12 @@ def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
     """The datastore URIs of a job's model, output and checkpoints, by its request."""
     outputs = document.get("outputs", {})
     return {name: outputs[name]["path"] for name in ("model", "output", "checkpoints") if name in outputs}
+
+
+def published_blob(document: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """Datastore and path of a file that is published for a job, by its request."""
+    datastore, folder = datastore_path(document["outputs"]["output"]["path"])
+    return datastore, f"{folder}{PUBLISHED_FOLDER}/{name}"
 
 
 def datastore_path(uri: str) -> tuple[str, str]:
@@ -121,4 +127,5 @@ def has_blobs(cloud: Workspace, uri: str) -> bool:
 
 
 def _is_wanted(name: str) -> bool:
-    return not name.endswith("/") and not name.rpartition("/")[2].startswith(STOP_FILE)
+    folder, _, file = name.rpartition("/")
+    return bool(file) and not file.startswith(STOP_FILE) and not folder.endswith(f"/{PUBLISHED_FOLDER}")

@@ -24,6 +24,9 @@ DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 STOP_FILE = ".cloudtrain-stop"
 """A file in the output folder that asks all nodes to stop: Azure ML may end a job without a signal."""
 
+PUBLISHED_FOLDER = ".cloudtrain-published"
+"""A folder in the output folder, in which the client leaves files for the job while it runs."""
+
 UPLOADED_BY_AZURE = ("outputs", "logs")
 """Subfolders of the job's folder that Azure ML itself uploads ("Save and log files" in its documentation).
 Programs run one folder below it."""
@@ -58,7 +61,7 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         job_document=require_text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts.output_dir}/{STOP_FILE}",
-        published=environ.get(PUBLISHED, ""),
+        published=environ.get(PUBLISHED) or f"{mounts.output_dir}/{PUBLISHED_FOLDER}",
         stopped_exit_code=0,  # with any other code Azure ML ends the peers, too, which may still be saving
         scheduled_events_url=scheduled_events_url(environ),
         linked_dirs={str(Path.cwd() / name): str(parent / name) for name in UPLOADED_BY_AZURE},

@@ -26,7 +26,7 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
             f"{label} is looked up with boto3, which cannot be imported here ({error}): "
             "add boto3 to the image, or use an image that has it"
         ) from None
-    region = _region(name, environ)
+    region = region_of(name, environ)
     timeouts = config.Config(connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
     label += f" in {region}" if region else ""
     try:
@@ -47,8 +47,8 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
     return str(answer["SecretString"])
 
 
-def _region(name: str, environ: Mapping[str, str]) -> str | None:
-    """The region of the ARN, the environment or the job; boto3 itself does not read AWS_REGION. None if unknown."""
+def region_of(name: str, environ: Mapping[str, str]) -> str | None:
+    """The region of an ARN, the environment or the job; boto3 itself does not read AWS_REGION. None if unknown."""
     configured = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     return _region_of_arn(name) or configured or _region_of_arn(environ.get("TRAINING_JOB_ARN", "")) or None
 

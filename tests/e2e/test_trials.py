@@ -1,0 +1,154 @@
+"""Trials of a sweep that really train end themselves at a rung, and those that wait there go on from their checkpoint.
+
+What the launcher decides is shown by tests/entrypoints/test_trial.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.run import Run
+from cloudtrain.declaration import declarations
+from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.planning.plan import Plan, TrialRules
+from cloudtrain.providers import Provider, get_provider
+from cloudtrain.runs.events import Metrics, RungReached
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.state import RunState
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.containers import Container
+
+pytestmark = pytest.mark.torchrun
+
+RULES = TrialRules(trial=0, metric="loss", goal="minimize", rungs=(1, 2, 4), eta=2)
+BEHIND = json.dumps({"version": 1, "rungs": [{"at": 2, "values": {"1": 0.1, "2": 0.2, "3": 0.3}}]})
+PROGRAM = """
+import signal, sys, time
+from pathlib import Path
+from cloudtrain_job import log_metrics
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+for epoch in range(1, 4):
+    time.sleep(0.3)
+    print(f"loss={1 / epoch:.3f}", flush=True) if sys.argv[1:] else log_metrics(epoch=epoch, loss=1 / epoch)
+    for _ in range(200 * (epoch == 2)):
+        if stopped:
+            raise SystemExit
+        time.sleep(0.1)
+"""
+"""Waits after its second report for the end that it is to meet."""
+JOB: dict[str, Any] = {"name": "trial", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the job; runs are kept beside it."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made = tmp_path / "job"
+    made.mkdir()
+    (made / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(made)
+    return made
+
+
+def as_trial(plan: Plan, rules: TrialRules) -> Plan:
+    return replace(plan, context=replace(plan.context, trial=rules))
+
+
+def reached(run: Run) -> list[tuple[int, str]]:
+    return [(event.report, event.outcome) for event in run.folder.each_event() if isinstance(event, RungReached)]
+
+
+def evaluations(run: Run) -> list[Metrics]:
+    return [event for event in run.folder.each_event() if isinstance(event, Metrics) and "val_loss" in event.values]
+
+
+def pruned(job: Mapping[str, Any], provider: str, **more: Any) -> Run:
+    """A trial that is behind at its second report, when it has ended."""
+    run = cloudtrain.submit(as_trial(cloudtrain.plan(cloudtrain.load(job), provider, **more), RULES))
+    get_provider(provider).publish(run.folder, run.status(), "rungs.json", BEHIND)
+    state = run.wait()
+    assert (state.state, state.trial_outcome) == ("succeeded", "pruned")
+    assert reached(run) == [(1, "goes_on"), (2, "pruned")]
+    assert not state.warnings
+    return run
+
+
+def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> None:
+    job = cloudtrain.load({"name": "digits", "args": {"epochs": 500, "seed": 3}})
+    rules = replace(RULES, metric="val_loss", until=2)
+    first = cloudtrain.submit(as_trial(cloudtrain.plan(job, "local"), rules))
+    state = first.wait()
+    assert (state.state, state.trial_outcome) == ("succeeded", "paused")
+    assert reached(first) == [(1, "goes_on"), (2, "paused")]
+    assert state.checkpoint is not None
+    reports = evaluations(first)
+    last = reports[-1]
+    rules = replace(rules, until=len(reports) + 2, reports=len(reports), position=last.step)
+    second = cloudtrain.submit(as_trial(first.plan_again(), rules))
+    state = second.wait()
+    assert (state.state, state.trial_outcome) == ("succeeded", "paused")
+    epochs = [event.epoch for event in evaluations(second)]
+    assert epochs[:2] == [(last.epoch or 0) + 1, (last.epoch or 0) + 2]
+    assert reached(second)[-1] == (len(reports) + 2, "paused")
+
+
+@pytest.mark.parametrize("contract", ["aws", "azure"])
+def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(folder: Path, contract: str) -> None:
+    pruned(JOB, "local", as_=contract)
+
+
+@pytest.fixture
+def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """SageMaker on loopback; its containers are forks."""
+    monkeypatch.setattr(Container, "forked", True)
+    with Cloud() as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("CLOUDTRAIN_AWS_POLL", "0.2")
+        yield cloud
+
+
+@pytest.fixture
+def azureml(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
+    """Azure ML on loopback; its containers are forks."""
+    monkeypatch.setattr(Container, "forked", True)
+    with AzureCloud() as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("CLOUDTRAIN_AZURE_POLL", "0.2")
+        yield cloud
+
+
+def test_a_job_of_sagemaker_reads_from_its_own_prefix_and_is_pruned_by_what_it_prints(
+    folder: Path, sagemaker: Cloud
+) -> None:
+    run = pruned({**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}, "aws")
+    assert sagemaker.keys(f"cloudtrain/runs/{run.id}/published/") == [f"cloudtrain/runs/{run.id}/published/rungs.json"]
+
+
+def test_a_job_of_azure_ml_reads_from_its_output_folder_which_is_not_fetched(
+    folder: Path, azureml: AzureCloud, tmp_path: Path
+) -> None:
+    run = pruned(JOB, "azure")
+    with pytest.raises(StorageError, match="left no files"):
+        run.fetch(tmp_path / "fetched")
+
+
+def test_each_provider_publishes_as_it_declares(tmp_path: Path) -> None:
+    for declaration in declarations():
+        overrides = type(get_provider(declaration.name)).publish is not Provider.publish
+        assert overrides is declaration.publishes
+    local = get_provider("local")
+    with pytest.raises(UsageError, match="has no place at which a job reads"):
+        Provider.publish(local, RunFolder(tmp_path), RunState(run_id="x"), "rungs.json", "{}")
