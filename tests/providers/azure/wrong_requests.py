@@ -116,7 +116,7 @@ ROWS = [
         job="azure: {tier: basic}\n" + HOUR,
         CLOUDTRAIN_AZURE_COMPUTE="my-cluster",
     ),
-    row("spot as a tier", "1:9", "azure.tier: ", "'basic', 'standard' or 'premium'", job="azure: {tier: spot}\n"),
+    row("spot as a tier", "1:9", "azure.tier: ", "basic, standard or premium", job="azure: {tier: spot}\n"),
     row(
         "cluster with an underscore", "1:9", "azure.compute: 'my_gpus' is no", job="azure: {compute: my_gpus}\n" + HOUR
     ),
@@ -259,7 +259,7 @@ ROWS = [
         CLOUDTRAIN_AZURE_DATASTORE="azureml://datastores/mine",
     ),
     row("AWS's fact in Azure's section", "1:9", "azure.region: unknown key", job="azure: {region: eastus}\n"),
-    row("a job that acts as nobody", "1:9", "azure.identity: ", "'managed' or 'user'", job="azure: {identity: me}\n"),
+    row("a job that acts as nobody", "1:9", "azure.identity: ", "managed or user", job="azure: {identity: me}\n"),
     row(
         "looks without a pause",
         "environment CLOUDTRAIN_AZURE_POLL: azure.poll: ",
