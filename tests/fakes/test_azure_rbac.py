@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.azure import wire
 from tests.fakes.azure.account import Account
-from tests.fakes.azure.permissions import refusal
+from tests.fakes.azure.permissions import attempts, refusal
 from tests.fakes.azure.rbac import Access, Assignment, Attempt, Role, role_of
+from tests.fakes.azure.resource_manager import routes
+from tests.fakes.azure.rights import AUTHORIZATION
 from tests.fakes.azure.roles import BLOBS, BUILT_IN, CONTRIBUTOR, OWNER, READER
 from tests.fakes.azure.storage import Storage
 from tests.fakes.azure.tokens import Tokens
+from tests.fakes.azure.wire import Place
+from tests.fakes.messages import Call
 
 GROUP = "/subscriptions/s/resourceGroups/lab"
 STORAGE = f"{GROUP}/providers/Microsoft.Storage/storageAccounts/one"
@@ -82,6 +87,24 @@ def test_each_service_refuses_in_words_of_its_own(service: str, code: str, names
     refused = refusal(service, "Microsoft.A/b/read", GROUP, "me")
     assert (refused.code, refused.status) == (code, 403)
     assert ("Microsoft.A/b/read" in refused.message) == names_it
+
+
+FREE = {"GetDiscovery", "GetToken", "GetResult", "ListResources"}
+"""Where services are, a token, a result that its requester was told of, a list of what one may see: without a role."""
+
+
+def test_every_call_but_a_few_needs_an_action(tmp_path: Path) -> None:
+    account = Account(folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens())
+    id_ = f"{account.scope}{AUTHORIZATION}/roleAssignments"
+    place = Place(id_, {}, {"container": "one"})
+    calls = [Call(each.service, each.operation) for each in wire.ROUTES]
+    calls += [Call("blob", each) for each in wire.BLOB_CALLS.values()]
+    calls += [Call("resources", operation) for _, operation, _ in routes.ROUTES]
+    assert len(calls) > 50
+    free = {call.operation for call in calls if not list(attempts(call, place, account))}
+    assert free <= FREE
+    # In a group, the list of resources has an action of its own.
+    assert list(attempts(Call("resources", "ListResources"), place, account))
 
 
 def test_a_job_acts_as_its_cluster_or_as_who_submits_or_as_it_says(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ _SCOPE = (
 _REGION = rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
 _NAME, _VERSION = r"/(?P<name>[^/]+)", r"/versions/(?P<version>[^/]+)"
 _RUN = rf"/history/v1\.0{_SCOPE}"
-_ROUTES = [
+ROUTES = [
     _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
     for service, operation, method, pattern in (
         *rights.ROUTES,
@@ -77,7 +77,7 @@ _ROUTES = [
         ("msi", "GetToken", "GET", MSI),
     )
 ]
-_BLOB_CALLS = {
+BLOB_CALLS = {
     ("GET", True, ""): "GetBlob",
     ("HEAD", True, ""): "HeadBlob",
     ("DELETE", True, ""): "DeleteBlob",
@@ -101,9 +101,9 @@ def call_of(request: Request) -> tuple[Call | None, Place]:
         return None, Place(path, query, {})
     if path.startswith(_BLOBS):
         container, _, blob = path.removeprefix(_BLOBS).partition("/")
-        operation = _BLOB_CALLS.get((request.method, bool(blob), query.get("comp", "")), "?")
+        operation = BLOB_CALLS.get((request.method, bool(blob), query.get("comp", "")), "?")
         return Call("blob", operation), Place(path, query, {"container": container, "blob": blob})
-    for route in _ROUTES:
+    for route in ROUTES:
         found = route.pattern.fullmatch(path) if route.method == request.method else None
         if found:
             names = {name: value or "" for name, value in found.groupdict().items()}

@@ -6,7 +6,7 @@ import re
 
 _GROUP = r"/subscriptions/(?P<subscription>[^/]+)/resource[gG]roups/(?P<group>[^/]+)"
 _DEPLOYMENT = rf"{_GROUP}/providers/Microsoft\.Resources/deployments/(?P<name>[^/]+)"
-_ROUTES = [
+ROUTES = [
     (method, operation, re.compile(pattern))
     for method, operation, pattern in (
         ("GET", "GetGroup", _GROUP),
@@ -38,7 +38,7 @@ _ROUTES = [
 
 def operation_of(method: str, path: str) -> tuple[str, dict[str, str]] | None:
     """Which operation of this service a request is, and what its address names; None where it is none."""
-    for verb, operation, pattern in _ROUTES:
+    for verb, operation, pattern in ROUTES:
         found = pattern.fullmatch(path) if verb == method else None
         if found:
             return operation, found.groupdict()
