@@ -104,7 +104,7 @@ def is_narrow(arn: str) -> bool:
             rf"arn:aws:(secretsmanager|ssm):{here}:(secret:|parameter/)cloudtrain/\*",
             rf"arn:aws:kms:{here}:key/made-key",
             rf"arn:aws:ec2:{here}:(network-interface/\*|subnet/<Subnet[AB]>|security-group/<SecurityGroup.GroupId>)",
-            rf"arn:aws:sagemaker:{here}:training-job/\*",
+            rf"arn:aws:sagemaker:{here}:(training-job|hyper-parameter-tuning-job)/\*",
             ROLE,
             rf"arn:aws:iam::{ACCOUNT}:(role/cloudtrain-GitHubRole-\*|user/(\*/)?\$\{{aws:username\}})",
         )

@@ -88,7 +88,8 @@ class SageMakerTuning:
         question = {"HyperParameterTuningJobName": folder.run_id, "MaxResults": 100, "SortBy": "CreationTime"}
         pages = cloud.pages("sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question)
         listed = [each for page in pages for each in page.get("TrainingJobSummaries", [])]
-        return sweep_state(folder, body, described, listed, state.ref.get("url", ""))
+        url, asked = state.ref.get("url", ""), state.stop_requested
+        return sweep_state(folder, body, described, listed, stop_requested=bool(asked), url=url)
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further trials."""

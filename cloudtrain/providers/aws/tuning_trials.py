@@ -38,6 +38,8 @@ def sweep_state(
     body: Mapping[str, Any],
     described: Mapping[str, Any],
     listed: Sequence[Mapping[str, Any]],
+    *,
+    stop_requested: bool,
     url: str,
 ) -> NativeSweepState:
     """The sweep and its trials. `body`: the request of the tuning job; `listed`: its training jobs."""
@@ -62,6 +64,8 @@ def sweep_state(
             )
         )
     reason = readable_reason(str(described.get("FailureReason") or ""))
+    if state == "stopped" and not stop_requested and "MaxRuntimeInSeconds" in _limits(body):
+        state, reason = "succeeded", "the time of the budget is over"
     if state == "succeeded" and all(trial.value is None for trial in trials):
         state, reason = "failed", reason or f"no trial reported {_metric(body)}"
     return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
@@ -90,6 +94,11 @@ def _trial_state(
 def _value(job: Mapping[str, Any]) -> float | None:
     found = (job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")
     return None if found is None else float(found)
+
+
+def _limits(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = body["HyperParameterTuningJobConfig"]["ResourceLimits"]
+    return found
 
 
 def _metric(body: Mapping[str, Any]) -> str:

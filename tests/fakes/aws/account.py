@@ -42,6 +42,8 @@ class Account:
     """The actions that were held against it."""
     job_policy: Sequence[Statement] | None = None
     """What the role of jobs may do; None: everything."""
+    tuning_parallel: int = 10
+    """How many training jobs a tuning job may have at once: the quota of a new account."""
     has_warm_pools: bool = False
     """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is said."""
     requires_objects: bool = False

@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ class LogGroup:
 
     def __init__(self, client: Any, unexpected_errors: list[str], lag_seconds: float = 0) -> None:
         self.lag_seconds = lag_seconds
+        self.listeners: list[Callable[[str, bytes], None]] = []
+        """Called with the stream and each line of it, at once: tuning jobs read metrics there."""
         self._client, self._unexpected_errors = client, unexpected_errors
         self._lines: deque[Line] = deque()
         self._streams: set[str] = set()
@@ -42,6 +45,8 @@ class LogGroup:
 
     def write_line(self, stream: str, line: bytes) -> None:
         """Take one line. CloudWatch holds no empty ones."""
+        for listener in list(self.listeners):
+            listener(stream, line)
         now = time.time()
         text = line.decode("utf-8", "replace")
         for start in range(0, len(text), MAX_CHARACTERS):

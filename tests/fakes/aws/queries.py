@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
+from tests.fakes.aws.tuning import TuningJob
 
 PAGE = 10
 """As many results has a page where the request does not say."""
@@ -42,6 +43,18 @@ def listed(jobs: Sequence[Job], body: Body) -> dict[str, Any]:
     page, token = _page(found, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending"))
     told = [{key: value for key, value in job.describe().items() if key in SUMMARY} for job in page]
     return {"TrainingJobSummaries": told, **token}
+
+
+def listed_trials(tuning: TuningJob, body: Body) -> dict[str, Any]:
+    """ListTrainingJobsForHyperParameterTuningJob's answer."""
+    known = {"HyperParameterTuningJobName", "StatusEquals", "SortBy", "SortOrder", "MaxResults", "NextToken"}
+    if set(body) - known or body.get("SortBy", "Name") not in ("Name", "CreationTime"):
+        raise invalid("Not part of this imitation.")
+    wanted = body.get("StatusEquals")
+    found = [job for job in list(tuning.trials) if wanted in (None, job["TrainingJobStatus"])]
+    key = {"Name": "TrainingJobName", "CreationTime": "CreationTime"}[body.get("SortBy", "Name")]
+    page, token = _page(found, body, key, body.get("SortOrder", "Ascending"))
+    return {"TrainingJobSummaries": [tuning.summary(job) for job in page], **token}
 
 
 def searched(jobs: Sequence[Job], body: Body, members: Container[str]) -> dict[str, Any]:

@@ -46,11 +46,12 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
         return
     body = request.document() or dict(parse_qsl(request.body.decode()))
     yield Attempt(action=action, resource=_resource(call, body, account))
-    if call.operation == "CreateTrainingJob":
+    if call.operation in ("CreateTrainingJob", "CreateHyperParameterTuningJob"):
         if body.get("Tags"):
-            yield Attempt(action="sagemaker:AddTags", resource=account.arn(body["TrainingJobName"]))
+            yield Attempt(action="sagemaker:AddTags", resource=_resource(call, body, account))
         context = {"iam:PassedToService": "sagemaker.amazonaws.com"}
-        yield Attempt(action="iam:PassRole", resource=body["RoleArn"], context=context)
+        role = {**body, **body.get("TrainingJobDefinition", {})}["RoleArn"]
+        yield Attempt(action="iam:PassRole", resource=role, context=context)
 
 
 def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
@@ -73,7 +74,9 @@ def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
 def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
     here = f"{account.region}:{account.account}"
     if call.service == "sagemaker":
-        name = body.get("TrainingJobName")
+        name, sweep = body.get("TrainingJobName"), body.get("HyperParameterTuningJobName")
+        if sweep:
+            return f"arn:aws:sagemaker:{here}:hyper-parameter-tuning-job/{sweep}"
         return account.arn(name) if name else str(body.get("ResourceArn", "*"))
     if call.service == "logs":
         stream = f":log-stream:{body['logStreamName']}" if "logStreamName" in body else ""

@@ -15,14 +15,15 @@ from botocore.config import Config
 
 from cloudtrain.issues import dotted
 from cloudtrain.providers.aws.shapes import violations
-from tests.fakes.aws import running
+from tests.fakes.aws import running, tuning_rules
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.logs import LogGroup
-from tests.fakes.aws.queries import listed, searched
+from tests.fakes.aws.queries import listed, listed_trials, searched
 from tests.fakes.aws.request_rules import refuse
 from tests.fakes.aws.storage import Storage
+from tests.fakes.aws.tuning import TuningJob, missing
 from tests.fakes.job_threads import JobThreads
 from tests.fakes.messages import ServiceError
 
@@ -50,6 +51,7 @@ class SageMaker:
             **settings,
         )
         self.jobs: dict[str, Job] = {}
+        self.tuning_jobs: dict[str, TuningJob] = {}
         self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
         self.model = botocore.session.get_session().get_service_model("sagemaker")
@@ -62,6 +64,10 @@ class SageMaker:
             "Search": lambda body: searched(self._all(), body, self.model.shape_for("TrainingJob").members),
             "ListTags": lambda body: {"Tags": self._tagged(body).tag_list()},
             "AddTags": self._add_tags,
+            "CreateHyperParameterTuningJob": self._create_tuning,
+            "DescribeHyperParameterTuningJob": lambda body: self._tuning(body).describe(),
+            "StopHyperParameterTuningJob": self._stop_tuning,
+            "ListTrainingJobsForHyperParameterTuningJob": lambda body: listed_trials(self._tuning(body), body),
         }
 
     def call(self, operation: str, body: Mapping[str, Any]) -> Document:
@@ -90,6 +96,31 @@ class SageMaker:
         shutil.rmtree(self.account.folder, ignore_errors=True)
 
     def _create(self, body: Document) -> Document:
+        return {"TrainingJobArn": self._launch(body)["TrainingJobArn"]}
+
+    def _create_tuning(self, body: Document) -> Document:
+        name = body["HyperParameterTuningJobName"]
+        with self._lock:
+            if name in self.tuning_jobs:
+                raise ServiceError("ResourceInUse", f"A hyperparameter tuning job of the name {name} already exists.")
+            tuning_rules.refuse(body, self.account)
+            made = self.tuning_jobs[name] = TuningJob(body, self.account, self._launch)
+            self._threads.start(made, made.run)
+        return {"HyperParameterTuningJobArn": made.arn}
+
+    def _stop_tuning(self, body: Document) -> Document:
+        self._tuning(body).stop()
+        return {}
+
+    def _tuning(self, body: Document) -> TuningJob:
+        with self._lock:
+            name = body["HyperParameterTuningJobName"]
+            if name not in self.tuning_jobs:
+                raise missing(name)
+            return self.tuning_jobs[name]
+
+    def _launch(self, body: Document) -> Job:
+        """A training job, of a client or of a tuning job."""
         name = body["TrainingJobName"]
         with self._lock:
             if name in self.jobs:
@@ -103,7 +134,7 @@ class SageMaker:
             if self.account.has_warm_pools:
                 job.keep_machines()
             self._threads.start(job, lambda: running.run(job, self.account))
-        return {"TrainingJobArn": job["TrainingJobArn"]}
+        return job
 
     def _stop(self, body: Document) -> Document:
         self._job(body["TrainingJobName"]).stop()
@@ -121,7 +152,10 @@ class SageMaker:
         job.tags |= {tag["Key"]: tag["Value"] for tag in body["Tags"]}
         return {"Tags": job.tag_list()}
 
-    def _tagged(self, body: Document) -> Job:
+    def _tagged(self, body: Document) -> Job | TuningJob:
+        kind, _, name = str(body["ResourceArn"]).rpartition("/")
+        if kind.endswith(":hyper-parameter-tuning-job"):
+            return self._tuning({"HyperParameterTuningJobName": name})
         return self._job(str(body["ResourceArn"]).removeprefix(self.account.arn("")))
 
     def _job(self, name: str) -> Job:

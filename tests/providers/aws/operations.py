@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import cloudtrain
 from cloudtrain.api.run import Run
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.aws.logs import new_lines
@@ -22,6 +23,7 @@ from cloudtrain.submission.registry import inspect_image, login_for
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.rights import LOG_GROUP, check_push
 from tests.providers.aws.jobs import JOB
+from tests.support.native_sweeps import begin
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 LARGE_BYTES = 1_200_000
@@ -124,6 +126,44 @@ def status(cloud: Cloud, run: Run) -> None:
     describe(aws(REGION), run.id)
 
 
+SWEEP = {
+    "sweep": {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "method": "random",
+        "space": {"lr": "uniform(0, 1)"},
+        "trials": 1,
+    },
+    "metrics": {"loss": "loss: ([0-9.]+)"},
+}
+
+
+def plan_sweep(cloud: Cloud) -> Plan:
+    job = {**JOB, **SWEEP, "image": cloud.image}
+    return cloudtrain.plan(cloudtrain.load(job), "aws", run_id=f"s-{time.time_ns()}")
+
+
+def sweep(cloud: Cloud, run: Run) -> None:
+    begin(plan_sweep(cloud))
+
+
+def tuning_job(cloud: Cloud) -> str:
+    """One that is there, started by somebody who may do everything."""
+    body = get_provider("aws").native_sweeps().render(plan_sweep(cloud)).document
+    cloud.service.call("CreateHyperParameterTuningJob", body)
+    return str(body["HyperParameterTuningJobName"])
+
+
+def follow_sweep(cloud: Cloud, run: Run) -> None:
+    question = {"HyperParameterTuningJobName": tuning_job(cloud)}
+    aws(REGION).call("sagemaker", "describe_hyper_parameter_tuning_job", **question)
+    list(aws(REGION).pages("sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question))
+
+
+def stop_sweep(cloud: Cloud, run: Run) -> None:
+    name = tuning_job(cloud)
+    aws(REGION).call("sagemaker", "stop_hyper_parameter_tuning_job", HyperParameterTuningJobName=name)
+
+
 def encrypted(operation: Callable[..., object]) -> Callable[[Cloud, Run], object]:
     return lambda cloud, run: operation(cloud, run, aws={"kms_key": KEY})
 
@@ -148,6 +188,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "list": Operation({"sagemaker:Search"}, find_runs),
     "stop": Operation({"sagemaker:StopTrainingJob"}, stop),
     "release": Operation({"sagemaker:DescribeTrainingJob", "sagemaker:UpdateTrainingJob"}, release),
+    "sweep": Operation((TAGGED - {"sagemaker:CreateTrainingJob"}) | {"sagemaker:CreateHyperParameterTuningJob"}, sweep),
+    "follow a sweep": Operation(
+        {"sagemaker:DescribeHyperParameterTuningJob", "sagemaker:ListTrainingJobsForHyperParameterTuningJob"},
+        follow_sweep,
+    ),
+    "stop a sweep": Operation({"sagemaker:StopHyperParameterTuningJob"}, stop_sweep),
     "fetch": Operation({"s3:ListBucket", "s3:GetObject"}, fetch),
     "fetch what a key encrypts": Operation({"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}, fetch_encrypted),
     "look at an image": Operation(

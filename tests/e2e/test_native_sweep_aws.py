@@ -1,0 +1,239 @@
+"""A `sweep` section as a tuning job on an imitated SageMaker: submitted once, watched, stopped, read back as trials."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.run import Run
+from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.native_sweep import NativeSweeps
+from cloudtrain.runs.history import History
+from cloudtrain.runs.store import RunStore
+from cloudtrain.spec.search_space import read_space
+from cloudtrain.submission.context import pack_source
+from cloudtrain.sweeps.suggest import grid_values
+from tests.fakes.aws.cloud import Cloud
+from tests.support.native_sweeps import begin, ended
+from tests.support.waiting import eventually
+
+DOCKER = Path(__file__).parents[2] / "docker"
+"""The folder of the program `train` that our image has on its PATH."""
+
+IMAGE_PROGRAM = """#!/usr/bin/env python3
+import json, os, signal, sys, time
+base = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
+chosen = json.load(open(base + "/input/config/hyperparameters.json"))
+job = json.load(open(base + "/input/data/cloudtrain-job/job.json"))
+if chosen.get("kind") == "broken":
+    open(base + "/output/failure", "w").write("the dog ate it")
+    sys.exit(1)
+for epoch in range(int(os.environ["EPOCHS"])):
+    print('{"score": %r}' % (float(chosen["x"]) + epoch), flush=True)
+    if epoch + 1 == int(os.environ.get("WAIT", 0)):
+        signal.pause()
+assert chosen["_tuning_objective_metric"] == "score" and job["tuned"]
+"""
+JOB: dict[str, Any] = {
+    "name": "tuned",
+    "entrypoint": "train.py",
+    "args": {"epochs": 2},
+    "resources": {"instance": {"aws": "ml.m5.xlarge"}},
+    "limits": {"max_runtime": "1 h"},
+    "env": {"EPOCHS": 2},
+}
+SWEEP: dict[str, Any] = {
+    "objective": {"metric": "score", "goal": "maximize"},
+    "method": "random",
+    "space": {"x": "loguniform(1e-3, 1)", "n": "int(1, 9)", "kind": ["a", 2, True]},
+    "trials": 5,
+    "parallel": 2,
+    "budget": {"max_cost": "20 USD"},
+}
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from cloudtrain_job import log_metrics
+arguments = json.loads(Path(os.environ["CLOUDTRAIN_ARGS_FILE"]).read_text())
+Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "seen.json").write_text(json.dumps(
+    {"argv": sys.argv[1:], "arguments": arguments, "run": os.environ["CLOUDTRAIN_RUN_ID"]}
+))
+log_metrics(step=1, score=0.0)
+log_metrics(step=2, score=float(arguments["x"]) * 10)
+"""
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud() as made:
+        yield made
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
+
+
+@pytest.fixture(autouse=True)
+def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The job's folder; the image's program is the one of the test."""
+    from cloudtrain.providers.aws.client import aws
+
+    aws.cache_clear()
+    for name, value in cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    job = tmp_path / "job"
+    job.mkdir()
+    monkeypatch.chdir(job)
+    (job / "train.py").write_text(SCRIPT)
+    program = tmp_path / "image" / "train"
+    program.parent.mkdir()
+    program.write_text(IMAGE_PROGRAM)
+    program.chmod(0o755)
+    use_image(cloud, program.parent)
+    cloud.endpoint.reset()
+    return tmp_path
+
+
+def use_image(cloud: Cloud, programs: Path) -> None:
+    """From now on containers find their `train` in this folder."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), str(programs), os.defpath))
+    cloud.account.env = {**cloud.account.env, "PATH": path}
+
+
+@pytest.fixture
+def native() -> NativeSweeps:
+    return get_provider("aws").native_sweeps()
+
+
+def planned(cloud: Cloud, name: str, sweep: dict[str, Any], **more: Any) -> Any:
+    job = {**JOB, "image": cloud.image, "sweep": {**SWEEP, **sweep}, **more}
+    return cloudtrain.plan(cloudtrain.load(job), "aws", run_id=name)
+
+
+def test_trials_are_read_back_with_their_own_types_and_values(native: NativeSweeps, cloud: Cloud) -> None:
+    history = begin(planned(cloud, "random-1", {}))
+    state = ended("aws", history)
+    assert (state.state, state.reason) == ("succeeded", "")
+    assert [trial.number for trial in state.trials] == [0, 1, 2, 3, 4]
+    assert [trial.name[:12] for trial in state.trials] == [f"random-1-00{n}" for n in range(1, 6)]
+    for trial in state.trials:
+        x, n, kind = (trial.parameters[key] for key in ("x", "n", "kind"))
+        assert isinstance(x, float)
+        assert 1e-3 <= x <= 1
+        assert n in range(1, 10)
+        assert isinstance(n, int)
+        assert any(kind is each or kind == each == "a" for each in ("a", 2, True))
+        assert trial.state == "completed"
+        assert trial.value == pytest.approx(x + 1)
+    described = cloud.service.tuning_jobs["random-1"].describe()
+    assert described["HyperParameterTuningJobConfig"]["ResourceLimits"]["MaxParallelTrainingJobs"] == 2
+    assert state.url.endswith("#/hyper-tuning-jobs/random-1")
+
+
+def test_a_grid_has_the_points_of_our_own(native: NativeSweeps, cloud: Cloud) -> None:
+    sweep = {"method": "grid", "space": {"x": [3, 1], "n": "int(4, 5)"}, "trials": None}
+    state = ended("aws", begin(planned(cloud, "points-1", sweep)))
+    values = product(*(grid_values(item) for item in read_space(sweep["space"]).values()))
+    assert [tuple(trial.parameters.values()) for trial in state.trials] == list(values)
+
+
+def test_a_trial_becomes_an_ordinary_run(native: NativeSweeps, cloud: Cloud, folder: Path) -> None:
+    state = ended("aws", begin(planned(cloud, "runs-1", {"trials": 1})))
+    [trial] = state.trials
+    assert trial.run is not None
+    store = RunStore(folder / "data")
+    made = store.create(trial.name, trial.run.documents(), trial.run.submitting)
+    made.append(trial.run.submitted)
+    run = Run(made)
+    assert run.wait().state == "succeeded"
+    assert run.status().billing is not None
+    assert any('"score"' in str(line) for line in run.logs())
+
+
+def test_no_trial_is_started_twice_when_an_answer_is_lost(native: NativeSweeps, cloud: Cloud) -> None:
+    cloud.endpoint.fault("lost", "sagemaker", "CreateHyperParameterTuningJob", 1)
+    history = begin(planned(cloud, "lost-1", {"trials": 2}))
+    assert len(ended("aws", history).trials) == 2
+    other = planned(cloud, "lost-1", {"trials": 3})
+    request, archive = native.render(other), pack_source(other, None)
+    with pytest.raises(RunExists, match="a tuning job lost-1 exists already"):
+        native.start(other, request, history.folder, archive, None, history.record)
+
+
+def test_a_submission_that_was_interrupted_is_found_again(native: NativeSweeps, cloud: Cloud) -> None:
+    cloud.endpoint.fault("lost", "sagemaker", "CreateHyperParameterTuningJob", 1)
+    cloud.endpoint.fault("error", "sagemaker", "DescribeHyperParameterTuningJob", 1, times=9)
+    with pytest.raises(CloudError, match="whether the job found-1 exists is not known yet"):
+        begin(planned(cloud, "found-1", {"trials": 1}))
+    cloud.endpoint.reset()
+    history = History(RunStore(Path(os.environ["CLOUDTRAIN_DATA_DIR"], "sweeps")).open("found-1"))
+    history.read()
+    assert history.state.ref is None
+    assert [trial.state for trial in ended("aws", history).trials] == ["completed"]
+    assert history.state.ref is not None
+
+
+def test_a_stop_ends_all_trials_and_starts_no_more(native: NativeSweeps, cloud: Cloud) -> None:
+    history = begin(planned(cloud, "stop-1", {}, env={"EPOCHS": 1, "WAIT": 1}))
+    tuning = cloud.service.tuning_jobs["stop-1"]
+    eventually(lambda: len(tuning.values) == 2)
+    assert native.stop(history.folder, history.read(), history.record)
+    state = ended("aws", history)
+    assert (state.state, [trial.state for trial in state.trials]) == ("stopped", ["stopped", "stopped"])
+    assert native.stop(history.folder, history.read(), history.record), "repeating it does no harm"
+
+
+def test_failed_trials_say_why(native: NativeSweeps, cloud: Cloud) -> None:
+    state = ended("aws", begin(planned(cloud, "broken-1", {"space": {"x": [1], "kind": ["broken"]}, "trials": 2})))
+    assert state.state == "failed"
+    assert state.reason.startswith("All training jobs failed")
+    assert {(trial.state, trial.value, trial.reason) for trial in state.trials} == {
+        ("failed", None, "the dog ate it (exit code 1)")
+    }
+
+
+def test_hyperband_prunes_trials(native: NativeSweeps, cloud: Cloud) -> None:
+    sweep = {"method": "asha", "trials": 3, "early_stopping": {"max": 2}}
+    state = ended("aws", begin(planned(cloud, "pruned-1", sweep, env={"EPOCHS": 3, "WAIT": 2})))
+    assert state.state == "succeeded"
+    assert {trial.state for trial in state.trials} == {"pruned"}
+
+
+def test_the_time_of_the_budget_ends_a_sweep_well(native: NativeSweeps, cloud: Cloud) -> None:
+    history = begin(planned(cloud, "time-1", {"budget": {"max_time": "2 min"}}, env={"EPOCHS": 1, "WAIT": 1}))
+    tuning = cloud.service.tuning_jobs["time-1"]
+    eventually(lambda: len(tuning.values) == 2)
+    tuning.created -= 121
+    state = ended("aws", history)
+    assert (state.state, state.reason) == ("succeeded", "the time of the budget is over")
+    assert [trial.state for trial in state.trials] == ["stopped", "stopped"]
+
+
+@pytest.mark.torchrun
+def test_trials_of_a_grid_really_train(native: NativeSweeps, cloud: Cloud, folder: Path) -> None:
+    """By the image's own `train` and our launcher: flags, numbers and words as a trial of our own gets them."""
+    use_image(cloud, DOCKER)
+    space = {"x": [2], "flag": [True, False]}
+    state = ended("aws", begin(planned(cloud, "grid-1", {"method": "grid", "space": space, "trials": None})))
+    points = [(2, True), (2, False)]
+    assert [tuple(trial.parameters.values()) for trial in state.trials] == points
+    assert [(trial.state, trial.value) for trial in state.trials] == [("completed", x * 10) for x, _ in points]
+    for trial, (x, flag) in zip(state.trials, points, strict=True):
+        assert trial.run is not None
+        made = RunStore(folder / "data").create(trial.name, trial.run.documents(), trial.run.submitting)
+        made.append(trial.run.submitted)
+        run = Run(made)
+        assert run.wait().state == "succeeded"
+        assert [point.values["score"] for point in run.metrics()] == [0.0, x * 10]
+        run.fetch(folder / trial.name)
+        seen = json.loads((folder / trial.name / "model" / "seen.json").read_text())
+        assert seen["run"] == trial.name
+        assert seen["argv"] == ["--epochs", "2", "--x", str(x), *(["--flag"] if flag else [])]
+        assert seen["arguments"] == {"epochs": 2, "x": x, "flag": flag}

@@ -1,0 +1,240 @@
+"""Hyperparameter tuning jobs: each chooses values, starts training jobs that really train, and reads their objective.
+
+Its sampler is simple (all points of a grid, else random values by the seed), but obeys ranges, scales and limits.
+Hyperband ends a trial whose value at MinResource x 3^k reports is not among the best third there.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.fakes.aws.account import Account
+from tests.fakes.aws.errors import invalid
+from tests.fakes.aws.jobs import Job
+from tests.fakes.aws.tuning_rules import KINDS, combinations
+from tests.fakes.messages import ServiceError
+
+Document = dict[str, Any]
+ENDED = ("Completed", "Failed", "Stopped")
+POLL_SECONDS = 0.02
+
+
+def missing(name: str) -> ServiceError:
+    """The answer about a tuning job that there is not (API reference, ResourceNotFound)."""
+    return ServiceError("ResourceNotFound", f"Amazon SageMaker can't find a tuning job with name {name}.")
+
+
+class TuningJob:
+    """One tuning job from the moment its creation was answered."""
+
+    def __init__(self, body: Document, account: Account, launch: Callable[[Document], Job]) -> None:
+        self.name, self.body = str(body["HyperParameterTuningJobName"]), copy.deepcopy(body)
+        self.config, self.definition = self.body["HyperParameterTuningJobConfig"], self.body["TrainingJobDefinition"]
+        self.arn = f"arn:aws:sagemaker:{account.region}:{account.account}:hyper-parameter-tuning-job/{self.name}"
+        self.tags = {tag["Key"]: tag["Value"] for tag in body.get("Tags", ())}
+        self.trials: list[Job] = []
+        self.woken = threading.Event()
+        self.status, self.reason, self.created, self.ended = "InProgress", "", time.time(), 0.0
+        self.values: dict[str, list[float]] = {}
+        """Training job -> all that it has told of the objective."""
+        self._account, self._launch, self._lock = account, launch, threading.RLock()
+        self._points = _points(self.config)
+        self._rules = [
+            (each["Name"], re.compile(each["Regex"]))
+            for each in self.definition["AlgorithmSpecification"]["MetricDefinitions"]
+        ]
+
+    @property
+    def objective(self) -> str:
+        """The name of the metric that is tuned."""
+        return str(self.config["HyperParameterTuningJobObjective"]["MetricName"])
+
+    def run(self) -> None:
+        """Its life, in a thread of its own."""
+        self._account.logs.listeners.append(self._hear)
+        try:
+            self._search()
+        except ServiceError as refused:  # what CreateTrainingJob says of a trial
+            self.stop_trials()
+            self._finish("Failed", f"{refused.code}: {refused.message}")
+        finally:
+            self._account.logs.listeners.remove(self._hear)
+
+    def stop(self) -> None:
+        """Ask it to stop. Refused for one that is stopping or over."""
+        with self._lock:
+            if self.status != "InProgress":
+                raise invalid(f"The request was rejected because the tuning job is in status {self.status}.")
+            self.status = "Stopping"
+        self.stop_trials()
+
+    def stop_trials(self) -> None:
+        """Each that is in progress."""
+        for job in list(self.trials):
+            _stop(job)
+
+    def tag_list(self) -> list[dict[str, str]]:
+        """Its tags as the API writes them."""
+        return [{"Key": key, "Value": value} for key, value in self.tags.items()]
+
+    def describe(self) -> Document:
+        """DescribeHyperParameterTuningJob's answer."""
+        states = [job["TrainingJobStatus"] for job in self.trials]
+        told = [self.summary(job)["ObjectiveStatus"] for job in self.trials]
+        facts = {
+            **{key: value for key, value in self.body.items() if key != "Tags"},
+            "HyperParameterTuningJobArn": self.arn,
+            "HyperParameterTuningJobStatus": self.status,
+            "CreationTime": self.created,
+            "LastModifiedTime": self.ended or time.time(),
+            "TrainingJobStatusCounters": {
+                "Completed": states.count("Completed"),
+                "InProgress": sum(state not in ENDED for state in states),
+                "NonRetryableError": states.count("Failed"),
+                "RetryableError": 0,
+                "Stopped": states.count("Stopped"),
+            },
+            "ObjectiveStatusCounters": {each: told.count(each) for each in ("Succeeded", "Pending", "Failed")},
+            **({"HyperParameterTuningEndTime": self.ended} if self.ended else {}),
+            **({"FailureReason": self.reason} if self.reason else {}),
+        }
+        return copy.deepcopy(facts)
+
+    def summary(self, job: Job) -> Document:
+        """One HyperParameterTrainingJobSummary."""
+        described, values = job.describe(), self.values.get(job.name, [])
+        found: Document = {
+            key: described[key]
+            for key in (
+                *("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingStartTime", "TrainingEndTime"),
+                *("TrainingJobStatus", "FailureReason"),
+            )
+            if key in described
+        }
+        tuned = {each["Name"] for kind in KINDS for each in self.config["ParameterRanges"].get(kind, [])}
+        found["TunedHyperParameters"] = {
+            key: value for key, value in described["HyperParameters"].items() if key in tuned
+        }
+        found["ObjectiveStatus"] = "Pending" if not job.has_ended else "Succeeded" if values else "Failed"
+        if values:
+            kind = self.config["HyperParameterTuningJobObjective"]["Type"]
+            metric = {"Type": kind, "MetricName": self.objective, "Value": values[-1]}
+            found["FinalHyperParameterTuningJobObjectiveMetric"] = metric
+        return found
+
+    def _search(self) -> None:
+        limits = self.config["ResourceLimits"]
+        more = True
+        while more or any(not job.has_ended for job in self.trials):
+            if self._account.closing.is_set() or (self._is_late() and self.status == "InProgress"):
+                self.status = "Stopping"
+                self.stop_trials()
+            more = more and self.status == "InProgress"
+            running = sum(not job.has_ended for job in self.trials)
+            if more and running < limits["MaxParallelTrainingJobs"]:
+                point = next(self._points, None)
+                more = point is not None
+                if point is not None:
+                    self._start(point)
+                continue
+            time.sleep(POLL_SECONDS)
+        all_failed = bool(self.trials) and all(job["TrainingJobStatus"] == "Failed" for job in self.trials)
+        if self.status == "Stopping":
+            self._finish("Stopped")
+        elif all_failed:
+            self._finish("Failed", "All training jobs failed. See the failure reasons of the training jobs.")
+        else:
+            self._finish("Completed")
+
+    def _is_late(self) -> bool:
+        limit: float = self.config["ResourceLimits"].get("MaxRuntimeInSeconds", math.inf)
+        return time.time() > self.created + limit
+
+    def _start(self, point: Mapping[str, str]) -> None:
+        number = len(self.trials) + 1
+        body = {key: value for key, value in self.definition.items() if key in _OF_TRAINING_JOB}
+        flexible = self.definition.get("HyperParameterTuningResourceConfig")
+        if flexible is not None:
+            chosen = (flexible.get("InstanceConfigs") or [flexible])[0]
+            key = {name: flexible[name] for name in ("VolumeKmsKeyId",) if name in flexible}
+            body["ResourceConfig"] = {**chosen, **key}
+        body["TrainingJobName"] = f"{self.name}-{number:03}-{random.getrandbits(32):08x}"
+        body["HyperParameters"] = {
+            **self.definition.get("StaticHyperParameters", {}),
+            **point,
+            "_tuning_objective_metric": self.objective,
+        }
+        body["Tags"] = self.tag_list()
+        self.trials.append(self._launch(body))
+
+    def _hear(self, stream: str, line: bytes) -> None:
+        """A line of any job's log."""
+        job = next((each for each in self.trials if stream.startswith(f"{each.name}/")), None)
+        pattern = dict(self._rules)[self.objective]
+        found = pattern.search(line.decode("utf-8", "replace")) if job else None
+        if job is None or found is None:
+            return
+        with self._lock:
+            values = self.values.setdefault(job.name, [])
+            values.append(float(found[1]))
+            if self.config["Strategy"] == "Hyperband" and self._is_behind(values):
+                _stop(job)
+
+    def _is_behind(self, values: list[float]) -> bool:
+        resources = self.config["StrategyConfig"]["HyperbandStrategyConfig"]
+        count, sign = len(values), -1 if self.config["HyperParameterTuningJobObjective"]["Type"] == "Maximize" else 1
+        rung = resources.get("MinResource", 1)
+        while rung < count:
+            rung *= 3
+        others = sorted(sign * each[count - 1] for each in self.values.values() if len(each) >= count)
+        behind = rung == count and len(others) > 2 and sign * values[-1] > others[len(others) // 3 - 1]
+        return behind or count >= resources["MaxResource"]
+
+    def _finish(self, status: str, reason: str = "") -> None:
+        self.reason, self.ended, self.status = reason, time.time(), status
+
+
+_OF_TRAINING_JOB = (
+    *("AlgorithmSpecification", "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "ResourceConfig"),
+    *("StoppingCondition", "EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "Environment"),
+    *("EnableManagedSpotTraining", "CheckpointConfig", "RetryStrategy"),
+)
+
+
+def _stop(job: Job) -> None:
+    if job["TrainingJobStatus"] == "InProgress":
+        job.stop()
+
+
+def _points(config: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """The values of each trial in turn, all of them texts."""
+    ranges, limits = config["ParameterRanges"], config["ResourceLimits"]
+    if config["Strategy"] == "Grid":
+        choices = ranges["CategoricalParameterRanges"]
+        names = [each["Name"] for each in choices]
+        for point in itertools.product(*(each["Values"] for each in choices)):
+            yield dict(zip(names, point, strict=True))
+        return
+    chance = random.Random(config.get("RandomSeed"))
+    for _ in range(limits.get("MaxNumberOfTrainingJobs", combinations(config))):
+        yield {each["Name"]: _drawn(kind, each, chance) for kind in KINDS for each in ranges.get(kind, [])}
+
+
+def _drawn(kind: str, each: Mapping[str, Any], chance: random.Random) -> str:
+    if kind == "CategoricalParameterRanges":
+        return str(chance.choice(each["Values"]))
+    low, high = float(each["MinValue"]), float(each["MaxValue"])
+    if each.get("ScalingType") == "Logarithmic":
+        value = math.exp(chance.uniform(math.log(low), math.log(high)))
+    else:
+        value = chance.uniform(low, high)
+    value = min(high, max(low, value))
+    return str(round(value)) if kind == "IntegerParameterRanges" else repr(value)
