@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
@@ -21,7 +22,7 @@ class OptunaSampler:
     """Learns from what trials have reached. The sampler of each trial has a seed of its own."""
 
     def __init__(self, definition: Definition) -> None:
-        self._optuna = _import_optuna()
+        self._optuna = _import_optuna(definition.sampler)
         self._definition = definition
         self._distributions = {key: self._distribution(item) for key, item in definition.space.items()}
 
@@ -87,10 +88,14 @@ def _value(item: Dimension, found: float) -> Scalar:
     return int(found) if isinstance(item, Integers) else float(found)
 
 
-def _import_optuna() -> Any:
+def _import_optuna(sampler: str) -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UsageError(f"this sweep is chosen by Optuna, which is not installed ({error})", hint=INSTALL) from None
+        raise UsageError(f"{sampler} is Optuna's, which is not installed ({error})", hint=INSTALL) from None
+    missing = [name for name in ("scipy", "torch") if sampler == "gp" and find_spec(name) is None]
+    if missing:
+        hint = "pip install 'cloudtrain[sweeps,train]'; or sampler: tpe"
+        raise UsageError(f"Optuna's Gaussian processes need {' and '.join(missing)}, not installed", hint=hint)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

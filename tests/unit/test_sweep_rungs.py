@@ -1,0 +1,67 @@
+"""Successive halving: at which reports, who goes on, who is promoted; against the same, written plainly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.sweeps.rungs import goes_on, is_better, promotable, rungs_of
+
+VALUES = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 0.4]), st.floats(-1, 1), st.just(math.nan))
+GOALS = st.sampled_from(["minimize", "maximize"])
+ETAS = st.integers(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("grace", "eta", "last", "rungs"),
+    [
+        (1, 3, 52, [1, 3, 9, 27]),
+        (1, 3, 27, [1, 3, 9]),
+        (1, 3, 28, [1, 3, 9, 27]),
+        (10, 4, 200, [10, 40, 160]),
+        (4, 2, 4, []),
+        (4, 2, 5, [4]),
+    ],
+)
+def test_rungs_are_exactly_the_powers_below_the_last_report(grace: int, eta: int, last: int, rungs: list[int]) -> None:
+    assert rungs_of(grace, eta, last) == rungs
+
+
+def test_where_the_last_report_is_unknown_there_are_rungs_for_any() -> None:
+    assert rungs_of(1, 2, None)[:4] == [1, 2, 4, 8]
+    assert rungs_of(1, 2, None)[-1] > 500_000
+
+
+@given(VALUES, st.lists(VALUES, max_size=12), ETAS, GOALS)
+def test_a_trial_goes_on_as_in_plain_successive_halving(own: float, others: list[float], eta: int, goal: str) -> None:
+    everyone = sorted(
+        (-value if goal == "maximize" else value for value in [own, *others] if not math.isnan(value)),
+    )
+    count = len(others) + 1
+    if math.isnan(own):
+        expected = False
+    elif count < eta:
+        expected = True
+    else:
+        cut = everyone[min(max(1, count // eta), len(everyone)) - 1]
+        expected = (-own if goal == "maximize" else own) <= cut
+    assert goes_on(own, others, eta, goal) is expected
+
+
+@given(st.lists(VALUES, max_size=12), st.sets(st.integers(0, 11)), ETAS, GOALS)
+def test_the_best_of_the_top_that_has_not_gone_on_yet_is_promoted(
+    values: list[float], gone: set[int], eta: int, goal: str
+) -> None:
+    loss = {at: -value if goal == "maximize" else value for at, value in enumerate(values) if not math.isnan(value)}
+    top = sorted(loss, key=loss.__getitem__)[: len(values) // eta]
+    expected = next((number for number in top if number not in gone), None)
+    assert promotable(dict(enumerate(values)), gone, eta, goal) == expected
+
+
+def test_a_value_that_is_not_a_number_is_worse_than_every_number() -> None:
+    assert is_better(1.0, math.nan, "minimize")
+    assert not is_better(math.nan, 1.0, "maximize")
+    assert not is_better(math.nan, math.nan, "maximize")

@@ -1,0 +1,206 @@
+"""What a sweep does next: within its budget, never too much at once, in the order of successive halving, to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.events import Extended, StopRequested
+from cloudtrain.sweeps.schedule import End, Start, cap_of_next, next_action
+from tests.support.sweep_lives import SweepLife, definition_of
+
+SEEDS = st.integers(0, 10_000)
+
+
+@given(SEEDS, st.integers(1, 4), st.floats(0.5, 12.0), st.floats(0.1, 3.0), st.booleans())
+def test_what_was_spent_and_may_be_spent_never_exceeds_the_budget(
+    seed: int, parallel: int, budget: float, cap: float, promotes: bool
+) -> None:
+    definition = definition_of(
+        trials=12,
+        parallel=parallel,
+        retries=2,
+        rungs=(1, 3),
+        promotes=promotes,
+        budget=Caps(usd=budget),
+        trial_cap=Caps(usd=cap),
+    )
+
+    def check(life: SweepLife) -> None:
+        spent = life.state.spent_usd + life.state.committed_usd
+        assert spent <= budget + 1e-6
+        caps, refusal = cap_of_next(life.state, life.now)
+        assert bool(refusal) or spent + (caps.usd or 0.0) <= budget + 1e-6
+
+    state = SweepLife(definition, seed).run(check)
+    assert state.trials or budget < cap
+
+
+@given(SEEDS, st.integers(1, 5), st.booleans())
+def test_no_more_trials_than_asked_for_run_at_once_and_none_goes_on_after_the_time(
+    seed: int, parallel: int, promotes: bool
+) -> None:
+    definition = definition_of(
+        trials=20, parallel=parallel, retries=1, rungs=(1, 3), promotes=promotes, budget=Caps(seconds=400.0)
+    )
+
+    def check(life: SweepLife) -> None:
+        assert sum(trial.state == "running" for trial in life.state.trials) <= parallel
+        assert len(life.state.trials) <= 20
+
+    life = SweepLife(definition, seed)
+    life.run(check)
+    for trial in life.state.trials:
+        for run in trial.runs:
+            assert run.cap_seconds is not None
+            assert run.cap_seconds >= 60
+            assert run.time + run.cap_seconds <= life.state.started + 400.0 + 1e-6
+
+
+@given(SEEDS, st.integers(1, 4), st.sampled_from(["grid", "random"]), st.booleans())
+def test_a_sweep_ends_with_every_trial_at_its_end(seed: int, parallel: int, sampler: str, promotes: bool) -> None:
+    space = {"a": "choice(1, 2)", "b": "int(1, 3)"}
+    definition = definition_of(
+        space=space, sampler=sampler, trials=9, parallel=parallel, rungs=(1, 3), promotes=promotes
+    )
+    life = SweepLife(definition, seed)
+    state = life.run(most=10_000)
+    assert state.state in ("succeeded", "failed")
+    assert (state.state == "succeeded") == (state.best is not None)
+    assert not state.in_flight
+    assert len(state.trials) == (6 if sampler == "grid" else 9)
+    assert sum(isinstance(action, End) for action in life.actions) == 1
+
+
+def test_a_grid_ends_with_its_last_point_whatever_is_asked_for() -> None:
+    life = SweepLife(definition_of(space={"a": "choice(1, 2)"}, sampler="grid", trials=2, parallel=9))
+    life.act()
+    life.write(Extended(time=life.now, trials=50))
+    assert next_action(life.state, life.now) is None
+    assert [trial.parameters["a"] for trial in life.state.trials] == [1, 2]
+
+
+def test_a_sweep_that_is_done_says_nothing_of_a_budget_that_is_used_up() -> None:
+    life = SweepLife(definition_of(trials=1, budget=Caps(usd=2.0), trial_cap=Caps(usd=2.0)))
+    life.act()
+    life.report(life.state.trials[0], 0.5)
+    life.end(life.state.trials[0], "completed")
+    assert next_action(life.state, life.now) == End("succeeded")
+
+
+def test_what_ends_a_sweep_early_is_said() -> None:
+    life = SweepLife(definition_of(trials=2, budget=Caps(usd=3.0), trial_cap=Caps(usd=2.0)))
+    life.act()
+    life.report(life.state.trials[0], 0.5)
+    life.end(life.state.trials[0], "completed", usd=1.5)
+    expected = End("succeeded", "1.50 of 3.00 USD are left, a trial may take 2.00")
+    assert next_action(life.state, life.now) == expected
+
+
+def test_nothing_is_started_where_it_is_not_known_what_that_may_cost() -> None:
+    life = SweepLife(definition_of(budget=Caps(usd=3.0)))
+    assert not life.act()
+    assert life.state.reason == "what a trial may cost is not known, and the budget is in money"
+    assert life.state.trials == []
+
+
+def test_a_sweep_that_is_stopped_starts_nothing_and_ends_when_nothing_runs() -> None:
+    life = SweepLife(definition_of(parallel=2))
+    life.act()
+    life.write(StopRequested(time=life.now))
+    assert next_action(life.state, life.now) is None
+    for trial in life.state.trials:
+        life.end(trial, "stopped")
+    assert next_action(life.state, life.now) == End("stopped", "it was asked to stop")
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(2, 4))
+def test_trials_are_promoted_as_in_plain_asynchronous_successive_halving(seed: int, parallel: int, eta: int) -> None:
+    """From the highest rung that has one, the best of its top 1/eta that was not promoted; else a new one."""
+    rungs = (1, 3, 9)
+    life = SweepLife(definition_of(trials=25, parallel=parallel, rungs=rungs, eta=eta, promotes=True), seed)
+    plain = PlainHalving(rungs, eta)
+    while life.act():
+        started = [action for action in life.actions if isinstance(action, Start)]
+        while len(plain.starts) < len(started):
+            plain.start()
+        assert [(action.trial, action.until) for action in started] == plain.starts
+        trial = life.random.choice([trial for trial in life.state.trials if trial.state == "running"])
+        until = trial.runs[-1].until or 20
+        value = round(life.random.random(), 2)
+        for _ in range(trial.reports, until):
+            life.report(trial, value)
+        life.end(trial, "paused" if until in rungs else "completed")
+        plain.reached(trial.number, until, value)
+    assert len(life.state.trials) == 25
+
+
+class PlainHalving:
+    """The paper's algorithm with lists. It minimizes."""
+
+    def __init__(self, rungs: tuple[int, ...], eta: int) -> None:
+        self.rungs, self.eta = rungs, eta
+        self.values: list[dict[int, float]] = [{} for _ in rungs]
+        self.promoted: list[set[int]] = [set() for _ in rungs]
+        self.starts: list[tuple[int, int | None]] = []
+        self.new = 0
+
+    def reached(self, trial: int, report: int, value: float) -> None:
+        if report in self.rungs:
+            self.values[self.rungs.index(report)][trial] = value
+
+    def start(self) -> None:
+        ends: list[int | None] = [*self.rungs, None]
+        for at in range(len(self.rungs) - 1, -1, -1):
+            values = self.values[at]
+            top = sorted(values, key=lambda trial: (values[trial], trial))[: len(values) // self.eta]
+            for trial in top:
+                if trial not in self.promoted[at]:
+                    self.promoted[at].add(trial)
+                    return self.starts.append((trial, ends[at + 1]))
+        self.starts.append((self.new, self.rungs[0]))
+        self.new += 1
+        return None
+
+
+def promoting(**changes: Any) -> SweepLife:
+    life = SweepLife(definition_of(rungs=(1, 3), promotes=True, eta=2, **changes))
+    life.act()
+    return life
+
+
+@pytest.mark.parametrize("outcome", ["failed", "interrupted"])
+def test_a_run_that_dies_at_its_rung_has_got_to_it_and_is_not_promoted_for_it(outcome: str) -> None:
+    life = promoting(retries=1)
+    life.report(life.state.trials[0], 0.5)
+    life.end(life.state.trials[0], outcome)
+    assert life.state.trials[0].state == "paused"
+    life.act()
+    assert life.state.trials[1].state == "running"
+
+
+def test_a_trial_that_went_past_its_rung_is_promoted_from_it_once() -> None:
+    life = promoting(trials=2)
+    first = life.state.trials[0]
+    life.report(first, 0.1)
+    life.report(first, 0.1)  # before it was ended
+    life.end(first, "paused")
+    life.act()
+    life.report(life.state.trials[1], 0.9)
+    life.end(life.state.trials[1], "paused")
+    life.act()
+    assert (first.state, first.runs[-1].until) == ("running", 3)
+    life.report(first, 0.1)
+    life.end(first, "paused")
+    assert next_action(life.state, life.now) == End("succeeded")
+
+
+def test_a_trial_that_is_run_again_ends_at_the_rung_that_it_was_on_its_way_to() -> None:
+    life = promoting(retries=1)
+    life.end(life.state.trials[0], "failed")
+    life.act()
+    assert [run.until for run in life.state.trials[0].runs] == [1, 1]

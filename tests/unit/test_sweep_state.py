@@ -1,0 +1,219 @@
+"""What a sweep's journal adds up to, and that events which do not fit change nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.events import (
+    Extended,
+    Launching,
+    Reported,
+    RunEnded,
+    StopRequested,
+    Suggested,
+    SweepEnded,
+    SweepEvent,
+)
+from cloudtrain.sweeps.state import ENDED, SweepState, state_of
+from tests.support.sweep_lives import SweepLife, definition_of, read_back
+
+SEEDS = st.integers(0, 10_000)
+
+
+def running(**changes: object) -> SweepLife:
+    """A sweep whose first trial runs."""
+    life = SweepLife(definition_of(**changes))
+    life.act()
+    return life
+
+
+def test_a_definition_is_the_same_after_it_was_written_and_read() -> None:
+    definition = definition_of(rungs=(1, 3), budget=Caps(usd=5.0), trial_cap=Caps(seconds=60.0), overrides=("a=1",))
+    assert Definition.from_json(json.loads(json.dumps(definition.to_json()))) == definition
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Suggested(time=0.0, trial=0, parameters={}),
+        Suggested(time=0.0, trial=2, parameters={}),
+        Launching(time=0.0, trial=0, run="again"),
+        Launching(time=0.0, trial=5, run="unknown"),
+        Launching(time=0.0, trial=-1, run="unknown"),
+        Reported(time=0.0, trial=0, report=1, value=0.1),
+        Reported(time=0.0, trial=0, report=3, value=0.1),
+        Reported(time=0.0, trial=-1, report=2, value=0.1),
+        RunEnded(time=0.0, trial=0, run="another", outcome="completed"),
+        RunEnded(time=0.0, trial=7, run="digits-k2x9-t000", outcome="completed"),
+        Extended(time=0.0, trials=0),
+    ],
+    ids=lambda event: json.dumps(event.to_json()),
+)
+def test_an_event_that_does_not_fit_changes_nothing(event: SweepEvent) -> None:
+    life = running()
+    life.report(life.state.trials[0], 0.5)
+    before = copy.deepcopy(asdict(life.state))
+    life.state.apply(event)
+    assert asdict(life.state) == before
+
+
+def test_a_trial_that_has_ended_takes_no_report_and_no_run_any_more() -> None:
+    life = running()
+    trial = life.state.trials[0]
+    life.report(trial, 0.5)
+    life.end(trial, "completed")
+    for event in (
+        Reported(time=0.0, trial=0, report=2, value=0.1),
+        Launching(time=0.0, trial=0, run="digits-k2x9-t000-2"),
+        RunEnded(time=0.0, trial=0, run=trial.run, outcome="failed"),
+    ):
+        life.state.apply(event)
+    assert (trial.state, trial.curve, len(trial.runs), trial.failures) == ("completed", [0.5], 1, 0)
+
+
+EVENTS: st.SearchStrategy[SweepEvent] = st.one_of(
+    st.builds(Suggested, time=st.just(1.0), trial=st.integers(-1, 4), parameters=st.just({"lr": 0.1})),
+    st.builds(
+        Launching, time=st.just(1.0), trial=st.integers(-1, 4), run=st.sampled_from("ab"), until=st.sampled_from([1, 3])
+    ),
+    st.builds(
+        Reported,
+        time=st.just(1.0),
+        trial=st.integers(-1, 4),
+        report=st.integers(-1, 4),
+        value=st.sampled_from([None, 0.1, 0.2]),
+    ),
+    st.builds(
+        RunEnded,
+        time=st.just(1.0),
+        trial=st.integers(-1, 4),
+        run=st.sampled_from("ab"),
+        outcome=st.sampled_from(["completed", "pruned", "paused", "failed", "interrupted", "stopped", "refused"]),
+    ),
+    st.builds(Extended, time=st.just(9.0), trials=st.integers(0, 9)),
+    st.builds(StopRequested, time=st.just(2.0)),
+    st.builds(SweepEnded, time=st.just(3.0), state=st.sampled_from(["succeeded", "failed", "stopped"])),
+)
+
+
+@given(st.lists(EVENTS, max_size=40))
+def test_whatever_a_journal_holds_its_state_makes_sense(events: list[SweepEvent]) -> None:
+    state = SweepState.new(definition_of(rungs=(1, 3), retries=1))
+    for event in events:
+        ended = {trial.number: trial.state for trial in state.trials if trial.state in ENDED}
+        state.apply(event)
+        assert ended.items() <= {trial.number: trial.state for trial in state.trials}.items()
+    for trial in state.trials:
+        assert trial.failures <= 2
+        assert trial.number in state.rungs[0] or trial.reports < 1
+        assert trial.number in state.rungs[1] or trial.reports < 3
+    for rung, gone in zip(state.rungs, state.promoted, strict=True):
+        assert gone <= rung.keys() <= set(range(len(state.trials)))
+    assert state.wanted >= 0
+
+
+@given(SEEDS)
+def test_another_process_reads_the_same_state(seed: int) -> None:
+    life = SweepLife(definition_of(parallel=3, retries=1, rungs=(1, 3), promotes=True), seed)
+    life.run()
+    found = state_of(life.state.definition, [None, *read_back(life.journal)])
+    # Two NaN are not equal: compared as text.
+    assert repr(found) == repr(life.state)
+
+
+def test_an_interruption_is_no_failure_and_the_trial_is_run_again() -> None:
+    life = running()
+    trial = life.state.trials[0]
+    for attempt in range(2, 6):
+        life.end(trial, "interrupted")
+        assert trial.state == "waiting"
+        life.act()
+        assert trial.run == f"digits-k2x9-t000-{attempt}"
+    assert trial.failures == 0
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_failed_trial_is_run_again_as_often_as_the_spec_says(retries: int) -> None:
+    life = running(retries=retries, trials=1)
+    trial = life.state.trials[0]
+    for _ in range(retries):
+        life.end(trial, "failed")
+        assert life.act()
+        assert trial.state == "running"
+    life.end(trial, "failed")
+    assert trial.state == "failed"
+    assert not life.act()
+    assert (life.state.state, life.state.reason) == ("failed", "all 1 trials failed")
+
+
+def test_what_an_ended_run_cost_is_its_cap_where_that_is_unknown_and_nothing_where_it_was_never_started() -> None:
+    life = running(trial_cap=Caps(usd=2.0), budget=Caps(usd=50.0))
+    life.end(life.state.trials[0], "completed")
+    assert life.state.spent_usd == 2.0
+    life.act()
+    life.end(life.state.trials[1], "completed", usd=0.25)
+    assert life.state.spent_usd == 2.25
+    life.act()
+    life.end(life.state.trials[2], "refused")
+    assert life.state.spent_usd == 2.25
+
+
+def test_a_run_goes_on_from_the_run_that_made_the_latest_report() -> None:
+    life = running()
+    trial = life.state.trials[0]
+    life.report(trial, 0.5)
+    life.end(trial, "interrupted")
+    life.act()
+    life.end(trial, "interrupted")  # before it could save anything
+    life.act()
+    assert [run.resumes for run in trial.runs] == ["", "digits-k2x9-t000", "digits-k2x9-t000"]
+
+
+def test_the_best_trial_is_the_one_with_the_best_latest_value() -> None:
+    life = running(trials=5, parallel=5, goal="maximize")
+    curves: list[list[float | None]] = [[0.9, 0.5], [0.7], [0.8], [None], [0.7]]
+    outcomes = ["completed", "pruned", "failed", "completed", "completed"]
+    for trial, curve, outcome in zip(list(life.state.trials), curves, outcomes, strict=True):
+        for value in curve:
+            life.report(trial, value)
+        life.end(trial, outcome)
+    best = life.state.best
+    assert best is not None
+    assert best.number == 1
+    assert life.state.trials[3].value is not None
+    assert math.isnan(life.state.trials[3].value)
+
+
+def test_more_trials_go_on_from_the_same_sweep() -> None:
+    life = running(trials=2)
+    life.run()
+    assert life.state.state != "running"
+    before = [trial.parameters for trial in life.state.trials]
+    life.write(Extended(time=life.now, trials=5))
+    assert life.state.state == "running"
+    life.run()
+    assert len(life.state.trials) == 5
+    assert [trial.parameters for trial in life.state.trials[:2]] == before
+    whole = SweepLife(definition_of(trials=5))
+    whole.run()
+    assert [trial.parameters for trial in whole.state.trials] == [trial.parameters for trial in life.state.trials]
+
+
+def test_the_time_between_an_end_and_more_trials_is_not_of_the_budget() -> None:
+    life = running(trials=1, budget=Caps(seconds=3600.0))
+    life.now += 600
+    life.report(life.state.trials[0], 0.5)
+    life.end(life.state.trials[0], "completed")
+    life.act()
+    life.now += 1_000_000
+    life.write(Extended(time=life.now, trials=2))
+    assert life.act()
+    assert life.state.trials[1].runs[0].cap_seconds == 3000.0

@@ -1,0 +1,171 @@
+"""The values of trials: they depend on the journal alone, lie in the space, and are learnt from what trials reached."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import Counter
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.errors import UsageError
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
+from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
+from cloudtrain.sweeps.state import SweepState, state_of
+from cloudtrain.sweeps.suggest import halton, suggester_of, value_at
+from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
+
+GRID = {"a": "int(1, 3)", "b": "choice(1, true, 'x')"}
+PARTS = st.floats(0.0, 1.0, exclude_max=True)
+
+
+@pytest.mark.parametrize(("sampler", "trials"), [("grid", 9), ("random", 30), ("qmc", 30), ("tpe", 30)])
+def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(sampler: str, trials: int) -> None:
+    space = GRID if sampler == "grid" else SPACE
+    promotes = sampler == "tpe"
+    rungs = (1, 3) if promotes else ()
+    life = SweepLife(
+        definition_of(space=space, sampler=sampler, trials=trials, parallel=3, rungs=rungs, promotes=promotes, seed=7),
+        seed=1,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing that Optuna calls experimental
+        life.run(most=5_000)
+    assert len(life.state.trials) == trials
+    told = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
+    for at in told[::3]:
+        event = life.journal[at]
+        assert isinstance(event, Suggested)
+        state = state_of(life.state.definition, read_back(life.journal[:at]))
+        assert suggester_of(state.definition).suggest(state) == event.parameters
+
+
+def test_a_gaussian_process_that_is_fitted_anew_suggests_the_same() -> None:
+    state = history_of("gp", 11)
+    found = [suggester_of(state.definition).suggest(state) for _ in range(2)]
+    assert found[0] == found[1]
+    assert float(found[0]["x"]) == pytest.approx(0.3, abs=0.1)
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+def test_another_seed_gives_another_sequence(sampler: str) -> None:
+    found = []
+    for seed in (0, 0, 1):
+        state = SweepState.new(definition_of(sampler=sampler, seed=seed))
+        found.append(suggester_of(state.definition).suggest(state))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_grid_takes_every_combination_and_the_last_setting_varies_fastest() -> None:
+    life = SweepLife(definition_of(space=GRID, sampler="grid", trials=9, parallel=9))
+    life.act()
+    points = [tuple(trial.parameters.values()) for trial in life.state.trials]
+    assert list(map(repr, points[:4])) == ["(1, 1)", "(1, True)", "(1, 'x')", "(2, 1)"]
+    assert len(set(map(repr, points))) == 9
+
+
+@given(
+    st.sampled_from(
+        [
+            Uniform(-1.0, 2.5),
+            Uniform(-1.7e308, 1.7e308),
+            Uniform(1e-300, 1e300, log=True),
+            Integers(-3, 4),
+            Integers(1, 2**70),
+            Integers(1, 3, log=True),
+            Choice((1, True, "x")),
+        ]
+    ),
+    st.one_of(PARTS, st.just(1.0 - 2.0**-53)),
+)
+def test_every_drawn_value_lies_in_its_dimension(dimension: Dimension, part: float) -> None:
+    value = value_at(dimension, part)
+    if isinstance(dimension, Choice):
+        assert any(value is one for one in dimension.values)
+    else:
+        assert type(value) is (int if isinstance(dimension, Integers) else float)
+        assert isinstance(value, (int, float))
+        assert dimension.low <= value <= dimension.high
+
+
+def test_each_value_is_as_likely_as_the_others_and_both_ends_come_up() -> None:
+    parts = [(at + 0.5) / 3000 for at in range(3000)]
+    assert Counter(value_at(Integers(1, 3), part) for part in parts) == {1: 1000, 2: 1000, 3: 1000}
+    assert Counter(value_at(Choice(("a", "b", "c")), part) for part in parts) == {"a": 1000, "b": 1000, "c": 1000}
+    tens = Counter(value_at(Uniform(1.0, 1000.0, log=True), part) // 10**2 > 0 for part in parts)  # type: ignore[operator]
+    assert tens[True] == 1000
+
+
+@given(st.integers(0, 500), st.sampled_from([2, 3, 7, 113]), st.integers(0, 99))
+def test_even_values_fall_once_into_each_equal_part(first: int, base: int, seed: int) -> None:
+    found = {int(halton(number, base, f"{seed}:0") * base) for number in range(first * base, (first + 1) * base)}
+    assert found == set(range(base))
+
+
+def journal_of(trials: int, rungs: tuple[int, ...] = ()) -> list[SweepEvent]:
+    """Trials over x in [0, 1] that have all ended with the value (x - 0.3) squared: four events of each."""
+    found: list[SweepEvent] = []
+    for number in range(trials):
+        x, run = (number * 0.618) % 1.0, f"run-{number}"
+        outcome: Literal["pruned", "completed"] = "pruned" if rungs and number % 3 else "completed"
+        found += [
+            Suggested(time=1.0, trial=number, parameters={"x": x}),
+            Launching(time=1.0, trial=number, run=run),
+            Reported(time=1.0, trial=number, report=1, value=(x - 0.3) ** 2),
+            RunEnded(time=1.0, trial=number, run=run, outcome=outcome),
+        ]
+    return found
+
+
+def history_of(sampler: str, trials: int, rungs: tuple[int, ...] = (), **changes: int) -> SweepState:
+    """The state after them."""
+    space = {"x": "uniform(0, 1)"}
+    definition = definition_of(space=space, sampler=sampler, trials=trials + 9, rungs=rungs, **changes)
+    return state_of(definition, journal_of(trials, rungs))
+
+
+@pytest.mark.parametrize("rungs", [(), (1, 3)], ids=["whole trials", "early stopping"])
+def test_what_is_learnt_lies_near_the_best_trials(rungs: tuple[int, ...]) -> None:
+    found = []
+    for seed in range(5):
+        state = history_of("tpe", 40, rungs=rungs, seed=seed)
+        found.append(suggester_of(state.definition).suggest(state)["x"])
+    assert sum(abs(float(x) - 0.3) < 0.15 for x in found) >= 4
+
+
+def test_trials_that_run_are_kept_away_from() -> None:
+    state = history_of("tpe", 40, parallel=8)
+    chosen = []
+    for number in range(40, 48):
+        x = float(suggester_of(state.definition).suggest(state)["x"])
+        chosen.append(x)
+        state.apply(Suggested(time=1.0, trial=number, parameters={"x": x}))
+        state.apply(Launching(time=1.0, trial=number, run=f"run-{number}"))
+    assert len({round(x, 3) for x in chosen}) == 8
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+def test_a_journal_of_a_thousand_trials_is_read_and_gone_on_from_quickly(sampler: str) -> None:
+    state = history_of(sampler, 1000)
+    before = time.process_time()
+    suggester_of(state.definition).suggest(state)
+    assert time.process_time() - before < 3.0
+
+
+def test_without_optuna_only_what_learns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    suggester_of(definition_of(sampler="random"))
+    suggester_of(definition_of(sampler="qmc"))
+    with pytest.raises(UsageError, match="tpe is Optuna's, which is not installed") as caught:
+        suggester_of(definition_of(sampler="tpe"))
+    assert caught.value.hint == "pip install 'cloudtrain[sweeps]'"
+
+
+def test_gaussian_processes_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.sweeps.optuna_sampler.find_spec", {}.get)
+    with pytest.raises(UsageError, match="need scipy and torch, not installed"):
+        suggester_of(definition_of(sampler="gp"))
