@@ -45,6 +45,8 @@ def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(sample
 
 
 def test_a_gaussian_process_that_is_fitted_anew_suggests_the_same() -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # its matrices are tiny: more threads only wait for each other
     state = history_of("gp", 11)
     found = [suggester_of(state.definition).suggest(state) for _ in range(2)]
     assert found[0] == found[1]
