@@ -78,7 +78,8 @@ class OurSearch:
             self._report(now, number)
             self._start_all(now)
         best = self.state.best
-        assert best is not None and best.value is not None
+        assert best is not None
+        assert best.value is not None
         return best.value, self._curves[best.number]
 
     def _start_all(self, now: float) -> None:
