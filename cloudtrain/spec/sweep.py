@@ -78,10 +78,12 @@ class Sweep(Section):
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
     ] = Field(description=f"settings, each with what it may be: {FORMS}, or a list")
     method: Annotated[Literal["grid", "random", "bayesian", "asha"], BeforeValidator(_read_method)] = Field(
-        "bayesian", description="how values are chosen; asha: at random, and early stopping ends what is not worth it"
+        "bayesian",
+        description="how values are chosen; asha: evenly spread, and early stopping ends what is not worth it",
     )
     sampler: Literal["tpe", "gp", "random", "qmc"] | None = Field(
-        None, description="how bayesian (tpe, gp), random or asha (random, qmc, tpe) choose; default: the first"
+        None,
+        description="how bayesian (tpe, gp), random (random, qmc), asha (qmc, random, tpe) choose; default: the first",
     )
     trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own")
     parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="how many trials run at once")
@@ -101,7 +103,8 @@ class Sweep(Section):
     @property
     def chosen_sampler(self) -> str:
         """What chooses the values: tpe, gp, random, qmc or grid."""
-        return self.sampler or {"grid": "grid", "bayesian": "tpe"}.get(self.method, "random")
+        default = {"grid": "grid", "bayesian": "tpe", "random": "random", "asha": "qmc"}
+        return self.sampler or default[self.method]
 
     @property
     def trial_count(self) -> int:

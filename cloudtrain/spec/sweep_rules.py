@@ -15,7 +15,7 @@ SAMPLERS = {
     "grid": (),
     "random": ("random", "qmc"),
     "bayesian": ("tpe", "gp"),
-    "asha": ("random", "qmc", "tpe"),
+    "asha": ("qmc", "random", "tpe"),
 }
 """The samplers of each method; the first is the default."""
 

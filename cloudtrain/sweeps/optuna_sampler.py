@@ -35,30 +35,31 @@ class OptunaSampler:
         return {key: _value(item, found[key]) for key, item in self._definition.space.items()}
 
     def _known(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        """What the sampler is to know of a trial.
-
-        One that has got to a rung counts as ended there, also while it goes on or waits for its promotion: values at
-        the same report can be compared. Of the rest, those that run count as no better than the others, so that the
-        next one is not put beside them.
-        """
-        states = self._optuna.trial.TrialState
-        curve = {report: trial.curve[report - 1] for report in self._definition.rungs if report <= trial.reports}
-        if trial.state == "completed" and trial.value is not None and math.isfinite(trial.value):
-            state, value = states.COMPLETE, trial.value
-        elif trial.state in ("completed", "failed", "stopped"):
-            state, value = states.FAIL, None
-        elif curve or trial.state == "pruned":
-            state, value = states.PRUNED, None
-        else:
-            state, value = states.RUNNING, None
+        """What the sampler is to know of a trial."""
         found: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
-            state=state,
-            value=value,
+            **self._outcome(trial),
             params={key: _internal(item, trial.parameters[key]) for key, item in self._definition.space.items()},
             distributions=self._distributions,
-            intermediate_values=curve,
         )
         return found
+
+    def _outcome(self, trial: Trial) -> dict[str, Any]:
+        """The state of a trial in Optuna's study, and its value there.
+
+        With early stopping the value at the last rung counts, also while the trial goes on or waits for its promotion.
+        Told as pruned, a trial would stand behind all that got further, which the first few did whatever they were.
+        The rest that run count as no better than the others, so that the next one is not put beside them.
+        """
+        states = self._optuna.trial.TrialState
+        report = max((rung for rung in self._definition.rungs if rung <= trial.reports), default=0)
+        value = trial.value
+        if trial.state not in ("completed", "pruned"):
+            value = trial.curve[report - 1] if report else None
+        if trial.state in ("failed", "stopped") or (value is not None and not math.isfinite(value)):
+            return {"state": states.FAIL}
+        if value is None:
+            return {"state": states.RUNNING if trial.state in ("waiting", "running") else states.FAIL}
+        return {"state": states.COMPLETE, "value": value}
 
     def _sampler(self, number: int) -> Any:
         seed = (self._definition.seed * 1_000_003 + number) % 2**32

@@ -9,12 +9,14 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cloudtrain.spec.search_space import Scalar, read_space
+from cloudtrain.spec.search_space import Choice, Integers, Scalar, read_space
+from cloudtrain.spec.sweep_rules import SAMPLERS
 from cloudtrain.sweeps.suggest import suggester_of
 from tests.bench.sweep_simulation import OurSearch, Outcome, World, configurations_of, definition_of, search_with
 
@@ -41,8 +43,7 @@ class Surrogate:
     """Validation accuracies of a configuration on a task."""
 
     def __init__(self, folder: Path) -> None:
-        import onnxruntime
-
+        onnxruntime = import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(
@@ -69,11 +70,17 @@ class Surrogate:
 
     def range_of(self, task: str) -> tuple[float, float]:
         """The best and the median last value of 1,200 random points: regrets 0 and 1."""
-        state = definition_of(
-            World(space=SPACE, curve_of=self.curve_of(task), epochs=EPOCHS), "random", 10**6, promotes=False
-        )
-        drawn = configurations_of(suggester_of(state), state)
-        points = [[float(value) for value in next(drawn).values()] for _ in range(POOL)]
+        import numpy
+
+        drawn = numpy.random.default_rng(0)
+
+        def log(low: float, high: float) -> Any:
+            return numpy.exp(drawn.uniform(numpy.log(low), numpy.log(high), POOL))
+
+        # In the order in which the bars were measured, so that the points are the same.
+        columns = [numpy.round(log(16, 512)), log(1e-4, 1e-1), drawn.uniform(0.1, 0.99, POOL)]
+        columns += [drawn.uniform(1e-5, 0.1, POOL), drawn.integers(1, 6, POOL), numpy.round(log(64, 1024))]
+        points = numpy.stack([*columns, drawn.uniform(0, 1, POOL)], 1).tolist()
         last = [curve[-1] for at in range(0, POOL, 100) for curve in self.curves(task, points[at : at + 100])]
         return max(last), statistics.median(last)
 
@@ -91,9 +98,8 @@ def ours(sampler: str, *, promotes: bool, halving: bool = True) -> Search:
 
 def rays(world: World, seed: int) -> Outcome:
     """Ray Tune's ASHA scheduler, asked at each epoch; random values, as Ray chooses them by default."""
-    from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
-
-    scheduler = AsyncHyperBandScheduler(
+    schedulers = import_module("ray.tune.schedulers")
+    scheduler = schedulers.AsyncHyperBandScheduler(
         time_attr="epoch", metric="value", mode="max", max_t=EPOCHS, grace_period=1, reduction_factor=ETA
     )
     known: dict[int, Any] = {}
@@ -103,7 +109,7 @@ def rays(world: World, seed: int) -> Outcome:
             known[number] = SimpleNamespace(trial_id=str(number))
             scheduler.on_trial_add(None, known[number])
         result = {"epoch": epoch, "value": value}
-        return scheduler.on_trial_result(None, known[number], result) == TrialScheduler.STOP
+        return bool(scheduler.on_trial_result(None, known[number], result) == schedulers.TrialScheduler.STOP)
 
     definition = definition_of(world, "random", seed, promotes=False)
     return search_with(world, configurations_of(suggester_of(definition), definition), stops)
@@ -144,21 +150,19 @@ def optunas(sampler: str) -> Search:
 def _distributions() -> dict[str, Any]:
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    from cloudtrain.spec.search_space import Choice, Integers
+    return {
+        key: IntDistribution(item.low, item.high, log=item.log)
+        if isinstance(item, Integers)
+        else FloatDistribution(item.low, item.high, log=item.log)
+        for key, item in SPACE.items()
+        if not isinstance(item, Choice)
+    }
 
-    found: dict[str, Any] = {}
-    for key, item in SPACE.items():
-        assert not isinstance(item, Choice)
-        kind = IntDistribution if isinstance(item, Integers) else FloatDistribution
-        found[key] = kind(item.low, item.high, log=item.log)
-    return found
 
-
-def searches(start: float, default: str) -> dict[str, Search]:
+def searches(start: float) -> dict[str, Search]:
     """What is compared: ours, first as it is by default, then others."""
-    promotes = start == 0
-    way = "promotion" if promotes else "stopping"
-    found = {f"ours, by default ({default}, {way})": ours(default, promotes=promotes)}
+    default, promotes = SAMPLERS["asha"][0], start == 0
+    found = {"ours, by default": ours(default, promotes=promotes)}
     for sampler in ("random", "qmc", "tpe"):
         for one in (True, False):
             if (sampler, one) != (default, promotes):
@@ -167,7 +171,7 @@ def searches(start: float, default: str) -> dict[str, Search]:
     found["Optuna's pruner, random"] = optunas("random")
     found["Optuna's pruner, TPE"] = optunas("tpe")
     try:
-        import ray.tune.schedulers  # noqa: F401
+        import_module("ray.tune.schedulers")
     except ImportError as error:
         print(f"Ray is left out: {error}; pip install 'ray[tune]'")
     else:
@@ -175,7 +179,7 @@ def searches(start: float, default: str) -> dict[str, Search]:
     return found
 
 
-def run(seeds: int, default: str, only: str = "") -> list[dict[str, object]]:
+def run(seeds: int, only: str = "") -> list[dict[str, object]]:
     """Rows: mean normalised regret and its standard error, for each pair of delays. ImportError, FileNotFoundError."""
     if not (DATA / "model.onnx").exists():
         raise FileNotFoundError(f"{DATA / 'model.onnx'} is not there")
@@ -183,7 +187,7 @@ def run(seeds: int, default: str, only: str = "") -> list[dict[str, object]]:
     ranges = {task: surrogate.range_of(task) for task in surrogate.tasks}
     found: list[dict[str, object]] = []
     for start, stop in DELAYS:
-        for name, search in searches(start, default).items():
+        for name, search in searches(start).items():
             if only and only not in name:
                 continue
             before, regrets = time.process_time(), []

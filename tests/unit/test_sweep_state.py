@@ -36,7 +36,7 @@ def running(**changes: object) -> SweepLife:
 
 
 def test_a_definition_is_the_same_after_it_was_written_and_read() -> None:
-    definition = definition_of(rungs=(1, 3), budget=Caps(usd=5.0), trial_cap=Caps(seconds=60.0), overrides=("a=1",))
+    definition = definition_of(rungs=(1, 3), budget=Caps(usd=5.0), trial_cap=Caps(seconds=60.0))
     assert Definition.from_json(json.loads(json.dumps(definition.to_json()))) == definition
 
 
