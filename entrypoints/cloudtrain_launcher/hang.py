@@ -12,13 +12,12 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Optional
 
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.events import Activity, Error
 from cloudtrain_launcher.hang_verdict import (
     RankActivity,
-    Sample,
     activity,
     describe,
     describe_wait,
@@ -27,10 +26,11 @@ from cloudtrain_launcher.hang_verdict import (
     to_error,
     verdict,
 )
-from cloudtrain_launcher.processes import use_by_root
+from cloudtrain_launcher.late_ranks import LateRanks
+from cloudtrain_launcher.rank_samples import RankSamples
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit
-from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
+from cloudtrain_launcher.stacks import STACK_SIGNAL
 
 SAMPLES = 20
 """Per limit."""
@@ -43,17 +43,21 @@ class HangWatch:
     """Samples the ranks of one node while they are silent, and ends them when they hang for `limits.hang`."""
 
     def __init__(self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]) -> None:
-        self._job, self._ranks, self._scratch, self._log = job, ranks, scratch, log
+        self._job, self._ranks, self._log = job, ranks, log
         self._limit = float(job.hang_seconds) if STACK_SIGNAL else 0.0
         self.seconds_between_checks = min(1.0, self._limit / SAMPLES) if self._limit else 1.0
         """How often `check` must be called."""
-        self._samples: Dict[int, List[Sample]] = {}
+        self._samples = RankSamples(scratch)
+        self._late_ranks = LateRanks(job, ranks, scratch, log)
         self._next_sample = 0.0
         self._has_warned = False
 
     def check(self, last_output: float) -> None:
         """Sample, warn, or end the ranks. `last_output`: when one of them last printed, by `time.monotonic()`."""
         now = time.monotonic()
+        if self._late_ranks.check(now - last_output):  # it asks the same ranks for their stacks
+            self._samples.clear()
+            return
         if not self._limit or now - last_output < self._limit / 4:
             self._samples.clear()
             self._take_back()
@@ -61,25 +65,14 @@ class HangWatch:
         if now < self._next_sample:
             return
         self._next_sample = now + self._limit / SAMPLES
-        self._sample(now)
+        self._samples.take(self._ranks.running())
         if now - last_output > self._limit / 2:
             self._judge(now - last_output)
 
-    def _sample(self, now: float) -> None:
-        running = self._ranks.running()
-        uses = use_by_root(running.values())
-        for local_rank, pid in running.items():
-            samples = self._samples.setdefault(local_rank, [])
-            is_first = not samples
-            stack = next_stack(self._scratch, local_rank, pid)
-            if is_first:
-                stack = "(asked)"  # what an earlier silence has left; the answer comes with the next sample
-            samples.append(Sample(now, uses[pid].cpu_seconds if pid in uses else 0.0, stack))
-
     def _judge(self, silent_seconds: float) -> None:
         """Say which rank the others wait for; end the job's attempt if the limit is over."""
-        known = {local_rank: samples[1:] for local_rank, samples in self._samples.items()}
-        if not known or any(len(samples) < _MIN_SAMPLES for samples in known.values()):
+        known = self._samples.known()
+        if self._samples.count() < _MIN_SAMPLES:
             return
         folder = Path.cwd()
         ranks = [activity(self._ranks.rank_of(local_rank), known[local_rank], folder) for local_rank in sorted(known)]

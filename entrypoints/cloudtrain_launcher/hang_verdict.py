@@ -90,8 +90,9 @@ def verdict(ranks: Sequence[RankActivity], nodes: int) -> Optional[Tuple[RankAct
     waiting = [rank for rank in ranks if rank.kind == "collective"]
     others = [rank for rank in ranks if rank.kind != "collective"]
     if not waiting:
-        is_stuck = bool(ranks) and all(rank.kind == "blocked" for rank in ranks)
-        return (ranks[0], list(ranks[1:])) if is_stuck else None
+        left = [rank for rank in ranks if rank.kind != "ended"]
+        is_stuck = bool(left) and all(rank.kind == "blocked" for rank in left)
+        return (left[0], left[1:]) if is_stuck else None
     if others:
         order = ("blocked", "ended", "busy")
         return min(others, key=lambda rank: (order.index(rank.kind), rank.rank)), waiting

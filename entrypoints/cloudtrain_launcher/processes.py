@@ -30,6 +30,16 @@ def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
     return {root: _sum(root, found, children) for root in roots if root in found}
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and has not ended; False where there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return False
+    return text[text.rindex(b")") + 2 :][:1] not in (b"Z", b"X")
+
+
 def _sum(root: int, found: dict[int, tuple[int, ProcessUse]], children: dict[int, list[int]]) -> ProcessUse:
     cpu, memory, waiting = 0.0, 0, [root]
     while waiting:

@@ -10,6 +10,7 @@ from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.events import Error, Event, Metrics, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain_launcher.printed_metrics import PrintedMetrics
+from cloudtrain_launcher.processes import is_alive
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
@@ -66,6 +67,11 @@ class RankTracker:
     def running(self) -> dict[int, int]:
         """The local ranks that have started and not ended well -> their process ids."""
         return {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] not in self.finished}
+
+    def lingering(self) -> dict[int, int]:
+        """The local ranks that have reported that they end well, and whose processes are still there -> those."""
+        pids = {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] in self.finished}
+        return {local: pid for local, pid in pids.items() if is_alive(pid)}
 
     def have_all_ended(self) -> bool:
         """Whether all ranks of this node have ended with exit code 0."""

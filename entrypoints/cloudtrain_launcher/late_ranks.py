@@ -1,0 +1,92 @@
+"""Says once which ranks of a node are still there long after others have ended, and what they do.
+
+It is information, no error: the first rank may evaluate or upload when the others have nothing left to do. It may also
+wait for one that is gone, or be stuck on its way out. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Callable, Iterable
+
+from cloudtrain_launcher.contract import Job
+from cloudtrain_launcher.events import Activity
+from cloudtrain_launcher.hang_verdict import activity, duration, stack_lines
+from cloudtrain_launcher.rank_samples import RankSamples
+from cloudtrain_launcher.rank_tracker import RankTracker
+from cloudtrain_launcher.reporting import emit
+
+SILENT_SECONDS = 60.0
+"""How long nothing has been heard of any rank, at most: the report comes before that of a hang."""
+_N_SAMPLES = 3
+_MAX_SHOWN = 4
+"""Ranks whose stacks are written."""
+
+
+class LateRanks:
+    """Watches one node for ranks that stay when others have ended, and reports them once in each attempt."""
+
+    def __init__(self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]) -> None:
+        self._ranks, self._log = ranks, log
+        self._samples = RankSamples(scratch)
+        self._seconds = min(SILENT_SECONDS, job.hang_seconds / 4) if job.hang_seconds else SILENT_SECONDS
+        self._next_sample = 0.0
+        self._reported_attempt = -1
+        self._is_shown = False
+
+    def check(self, silent_seconds: float) -> bool:
+        """Sample and report, if that is due; returns whether it asks the ranks for their stacks."""
+        if silent_seconds < self._seconds:
+            self._samples.clear()
+            self._take_back()
+            return False
+        late = {**self._ranks.running(), **self._ranks.lingering()}
+        if not late or not self._ranks.finished or self._reported_attempt == self._ranks.attempt:
+            return False
+        if time.monotonic() >= self._next_sample:
+            self._next_sample = time.monotonic() + self._seconds / SILENT_SECONDS
+            self._samples.take(late)
+        if self._samples.count() >= _N_SAMPLES:
+            self._reported_attempt = self._ranks.attempt
+            self._report(late)
+            self._samples.clear()
+        return True
+
+    def _report(self, late: Iterable[int]) -> None:
+        finished = self._ranks.finished
+        there = {self._ranks.rank_of(local_rank) for local_rank in late}
+        leaving, gone = there & set(finished), set(finished) - there
+        ended_ago = duration(max(0.0, time.time() - max(finished.values())))
+        texts = [f"{rank_names(gone)} ended {ended_ago} ago with exit code 0"] if gone else []
+        texts += [f"{_are(there - leaving)} still running"] if there - leaving else []
+        texts += [f"{_are(leaving)} at the end of the program, but not gone"] if leaving else []
+        self._log(f"{'; '.join(texts)}; nothing has been heard since")
+        known = self._samples.known()
+        for local_rank in sorted(known)[:_MAX_SHOWN]:
+            if any(sample.stack for sample in known[local_rank]):
+                found = activity(self._ranks.rank_of(local_rank), known[local_rank], Path.cwd())
+                for line in stack_lines(found):
+                    self._log(line)
+        emit(Activity(activity=(f"{rank_names(gone)} ended, " if gone else "") + f"waiting for {rank_names(there)}"))
+        self._is_shown = True
+
+    def _take_back(self) -> None:
+        if self._is_shown:
+            self._is_shown = False
+            emit(Activity(activity=""))
+
+
+def rank_names(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0, 2 and 5`, `ranks 1 to 7`; empty for none."""
+    numbers = sorted(ranks)
+    if len(numbers) < 2:
+        return f"rank {numbers[0]}" if numbers else ""
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"ranks {numbers[0]} to {numbers[-1]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def _are(ranks: Iterable[int]) -> str:
+    numbers = list(ranks)
+    return f"{rank_names(numbers)} {'is' if len(numbers) == 1 else 'are'}"
