@@ -181,14 +181,20 @@ def test_after_it_was_killed_one_run_starts_by_itself_and_the_next_from_a_new_on
 
 
 def test_when_packages_were_installed_it_is_not_used_any_more(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = runs.folder / "packages"
-    packages.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(packages))
-    run, served = runs.start("a")
+    packages, project = runs.folder / "packages", runs.folder / "project"
+    for folder in (packages, project):
+        folder.mkdir()
+    (packages / "framework.py").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{packages}:{project}")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(warm, "_MODULES", ("framework",))
+    assert end_of(runs.start("a")[0]) == "succeeded"
+    (project / "new.py").touch()  # nothing was imported from there
+    run, served = runs.start("b")
     assert served
     assert end_of(run) == "succeeded"
     (packages / "new.py").touch()
-    assert runs.start("b")[1] is None
+    assert runs.start("c")[1] is None
 
 
 def test_one_that_cannot_import_torch_is_started_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,12 +69,19 @@ def _has_ended(pid: int) -> bool:
 
 def _installed() -> list[int]:
     """When packages were last installed or removed, as far as folders show it."""
+    folders = set(map(Path, reserved.start_state.search_path)) & _imported_from()
     torch = Path(getattr(sys.modules.get("torch"), "__file__", os.devnull))
     found = []
-    for path in (*map(Path, reserved.start_state.search_path), torch.with_name("version.py")):
+    for path in (*sorted(folders), torch.with_name("version.py")):
         with suppress(OSError):
             found.append(path.stat().st_mtime_ns)
     return found
+
+
+def _imported_from() -> set[Path]:
+    """The folders of what has been imported: of modules, and those that have packages."""
+    files = [Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
+    return {folder for file in files for folder in file.parents[:2]}
 
 
 def _supervise(connection_fd: int, log: int) -> NoReturn:
