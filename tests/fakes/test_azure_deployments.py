@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.resource_manager.expressions import ExpressionError, evaluate
-from tests.fakes.azure.resource_manager.store import IDENTITIES
+from tests.fakes.azure.resource_manager.store import ASSIGNMENTS, DEFINITIONS, IDENTITIES
 from tests.fakes.azure.resource_manager.subscription import ResourceManager
 from tests.fakes.azure.resource_manager.template import Template
 from tests.fakes.azure.roles import READER
@@ -154,6 +154,38 @@ def test_a_role_is_assigned_once_to_those_there_are_and_to_nobody_else_later(gro
     assert begin(ground, role("1", "me"))["provisioningState"] == "Succeeded"
     assert code(ground, role("2", "me")) == "RoleAssignmentExists"
     assert code(ground, role("1", "you")) == "RoleAssignmentUpdateNotPermitted"
+
+
+def definition(name: str, role_name: str, *actions: str) -> dict[str, Any]:
+    return {
+        "type": DEFINITIONS,
+        "apiVersion": "2022-04-01",
+        "name": f"00000000-0000-0000-0000-00000000000{name}",
+        "properties": {
+            "roleName": role_name,
+            "permissions": [{"actions": list(actions)}],
+            "assignableScopes": [GROUP["id"]],
+        },
+    }
+
+
+def test_a_role_has_a_name_of_its_own_and_actions_that_there_are_and_outlives_its_assignments(
+    ground: ResourceManager,
+) -> None:
+    ground.people |= {"me"}
+    begin(ground, IDENTITY)
+    assert code(ground, definition("7", "mine", "Microsoft.Made/up/read")) == "InvalidActionOrNotAction"
+    own = definition("7", "mine", "Microsoft.KeyVault/vaults/read")
+    assert code(ground, role("1", "me", own["name"])) == "RoleDefinitionDoesNotExist"
+    assert begin(ground, own, name="first")["provisioningState"] == "Succeeded"
+    assert code(ground, definition("8", "mine")) == "RoleDefinitionWithSameNameExists"
+    assert begin(ground, role("1", "me", own["name"]), name="second")["provisioningState"] == "Succeeded"
+    id_ = f"{GROUP['id']}/providers/{DEFINITIONS}/{own['name']}"
+    with pytest.raises(ServiceError, match="RoleDefinitionHasAssignments"):
+        ground.store.delete(id_, {})
+    [assigned] = [each.id for each in ground.store.resources.values() if each.kind == ASSIGNMENTS]
+    ground.store.delete(assigned, {})
+    assert ground.store.delete(id_, {})
 
 
 def test_a_deleted_vault_keeps_its_name_until_it_is_recovered(ground: ResourceManager) -> None:

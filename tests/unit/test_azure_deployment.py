@@ -64,6 +64,8 @@ def test_failures_of_a_deployment_name_their_resources() -> None:
         ("OperationNotAllowed", "exceeding approved Total Regional Cores quota", "Quota > Azure Machine Learning"),
         ("ConflictError", "A vault with the same name already exists in deleted state.", "az keyvault recover"),
         ("400", "Start date of budgets cannot be updated.", "--set budget=0"),
+        ("RoleDefinitionHasAssignments", "There are existing role assignments", "again in some minutes"),
+        ("RoleDefinitionWithSameNameExists", "Role definition name must be unique.", "az role definition delete"),
         ("ScopeLocked", "The scope cannot perform write operation because of locks", "az lock list"),
         ("SomethingNew", "Nobody has seen this yet", None),
     ],

@@ -62,6 +62,15 @@ _REMEDIES = (
         "who has Role Based Access Control Administrator instead: --set submitter_role=built-in",
     ),
     _Remedy(
+        "roledefinitionhasassignments",
+        "Azure still knows an assignment of that role: the same command again in some minutes; one that somebody made "
+        "by hand elsewhere is shown by az role assignment list --all",
+    ),
+    _Remedy(
+        "roledefinitionwithsamenameexists",
+        "a role of that name is left of an earlier deployment: az role definition delete --name NAME",
+    ),
+    _Remedy(
         "roleassignments/write|does not have (permission|authorization)|authorizationfailed|linkedauthorizationfailed",
         "who sets up the account needs the role Owner on the resource group, or Contributor and Role Based Access "
         "Control Administrator: az role assignment create --role ROLE --assignee YOU --scope GROUP_ID",

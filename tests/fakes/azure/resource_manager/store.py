@@ -11,16 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes.azure.permissions import KNOWN
 from tests.fakes.azure.rbac import Assignment, Role, role_of
+from tests.fakes.azure.resource_manager import role_rules
 from tests.fakes.azure.resource_manager.kinds import KINDS, changed_for_good
-from tests.fakes.azure.roles import BUILT_IN
 from tests.fakes.messages import ServiceError
 
 WORKSPACES = "Microsoft.MachineLearningServices/workspaces"
 COMPUTES = f"{WORKSPACES}/computes"
-IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities"
-ASSIGNMENTS, DEFINITIONS = (f"Microsoft.Authorization/role{name}" for name in ("Assignments", "Definitions"))
+ASSIGNMENTS, DEFINITIONS, IDENTITIES = role_rules.ASSIGNMENTS, role_rules.DEFINITIONS, role_rules.IDENTITIES
 VAULTS = "Microsoft.KeyVault/vaults"
 BUDGETS = "Microsoft.Consumption/budgets"
 PURPOSES = ("Microsoft.Storage/storageAccounts", VAULTS, "Microsoft.ContainerRegistry/registries")
@@ -188,43 +186,14 @@ class Store:
     def _check_kind(self, id_: str, kind: str, body: Mapping[str, Any]) -> None:
         properties = body.get("properties") or {}
         if kind == ASSIGNMENTS:
-            self._check_assignment(id_, properties)
+            role_rules.check_assignment(self, id_, properties)
         elif kind == DEFINITIONS:
-            self._check_definition(id_, properties)
+            role_rules.check_definition(self, id_, properties)
         elif kind == COMPUTES and properties["properties"]["vmSize"] not in self.vm_sizes:
             size = properties["properties"]["vmSize"]
             raise ServiceError("BadRequest", f"VM size {size} is not available in region {body['location']}.", 400)
         elif kind == WORKSPACES:
             self._check_workspace(properties)
-
-    def _check_assignment(self, id_: str, properties: Mapping[str, Any]) -> None:
-        """After "Troubleshoot Azure RBAC": one role once per principal and scope, for principals that there are."""
-        principal, role = properties["principalId"], properties["roleDefinitionId"]
-        known = {each.answers.get("principalId") for each in self.resources.values() if each.kind == IDENTITIES}
-        if principal not in known | self.people:
-            message = (
-                f"Principal {principal} does not exist in the directory. Check that you have the correct principal ID."
-            )
-            raise ServiceError("PrincipalNotFound", message, 400)
-        if role.rpartition("/")[2] not in {**BUILT_IN, **self.roles()}:
-            message = f"The specified role definition with ID '{role.rpartition('/')[2]}' does not exist."
-            raise ServiceError("RoleDefinitionDoesNotExist", message, 404)
-        scope = id_.rpartition("/providers/")[0]
-        for each in self.below(f"{scope}/providers/Microsoft.Authorization", ASSIGNMENTS):
-            same = each.body["properties"]
-            if each.id.lower() != id_.lower() and (same["principalId"], same["roleDefinitionId"]) == (principal, role):
-                raise ServiceError("RoleAssignmentExists", "The role assignment already exists.", 409)
-
-    def _check_definition(self, id_: str, properties: Mapping[str, Any]) -> None:
-        """After "Troubleshoot Azure RBAC", custom roles: a name of its own, and actions that providers have."""
-        for each in self.resources.values():
-            name = (each.body.get("properties") or {}).get("roleName")
-            if each.kind == DEFINITIONS and each.id.lower() != id_.lower() and name == properties["roleName"]:
-                raise ServiceError("RoleDefinitionWithSameNameExists", "Role definition name must be unique.", 409)
-        for action in role_of("", properties["permissions"]).actions:
-            if action not in KNOWN:
-                message = f"'{action}' does not match any of the actions supported by the providers."
-                raise ServiceError("InvalidActionOrNotAction", message, 400)
 
     def _check_workspace(self, properties: Mapping[str, Any]) -> None:
         """After "Set up authentication between Azure Machine Learning and other services", user-assigned identity."""
@@ -237,10 +206,8 @@ class Store:
                 raise ServiceError("FailedIdentityOperation", message, 400)
 
     def _check_unused(self, found: Resource) -> None:
-        """After the pages on deleting virtual networks, NAT gateways, public addresses, DNS zones and custom roles."""
-        if found.kind == DEFINITIONS and any(each.role == found.name for each in self.assignments()):
-            message = "There are existing role assignments referencing role (code: RoleDefinitionHasAssignments)"
-            raise ServiceError("RoleDefinitionHasAssignments", message, 400)
+        """After the pages on deleting virtual networks, NAT gateways, public addresses and DNS zones."""
+        role_rules.check_unused(self, found)
         if not found.kind.startswith("Microsoft.Network/"):
             return
         inside = {each.id.lower() for each in self.below(found.id)}
