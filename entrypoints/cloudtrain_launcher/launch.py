@@ -22,6 +22,7 @@ from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, Metri
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages import Installation
+from cloudtrain_launcher.peer_channel import PORT_OFFSET, Announcer, listen
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import brief_cause, emit, log, mask_error, node_error, report_failure
@@ -78,8 +79,9 @@ class Launcher:
         uploaded = [Path(folder).name for folder in context.linked_dirs]
         self.working_folder = WorkingFolder(Path.cwd(), job.keep, uploaded, time.time_ns())
         self.trial: TrialWatch | None = None
+        self.announcer: Announcer | None = None
         if job.trial:
-            self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self.stop.end_trial)
+            self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self._end_trial)
         self._activity = ""
 
     def run(self) -> int:
@@ -149,9 +151,28 @@ class Launcher:
         # This node's own name too: its peers connect to it.
         for name in dict.fromkeys((context.master_addr, context.address or context.master_addr)):
             wait_for_dns(name, cancelled=self.stop.is_requested)
+        self._connect_peers()
         if self.job.dependencies:
             self._begin("installing")
             self._finish(packages)
+
+    def _connect_peers(self) -> None:
+        """Of a trial on several nodes the first one decides when it ends, and tells the others."""
+        address, port = self.context.master_addr, self.context.master_port + PORT_OFFSET
+        if not self.job.trial or self.context.nodes == 1:
+            return
+        if self.context.node_rank > 0:
+            listen(address, port, self.stop.on_first_node)
+            return
+        try:
+            self.announcer = Announcer(address, port)
+        except RuntimeError as error:
+            self._warn(f"the other nodes of this trial cannot be told when it ends early: {error}")
+
+    def _end_trial(self, outcome: str) -> None:
+        if self.announcer is not None:
+            self.announcer.announce(outcome)  # first: ranks of the peers fail as soon as those of this node have ended
+        self.stop.end_trial(outcome)
 
     def _finish(self, packages: Installation) -> None:
         """Wait for the packages; from then on this node's programs find them."""

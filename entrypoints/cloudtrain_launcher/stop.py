@@ -45,6 +45,7 @@ class StopRequest:
         """When the stop was requested, by `time.monotonic()`."""
         self.requested_at = 0.0
         """When it was requested, as a Unix timestamp."""
+        self._first_node: tuple[str, float] | None = None
         self._log = log
         self._file = StopFile(file) if file else None
         self._peers = StopFile(file + PREEMPTED_SUFFIX) if file else None
@@ -69,7 +70,9 @@ class StopRequest:
         """Whether the node must stop. Only for the main thread, since it writes the log."""
         if self.reason == "sigterm" or (not self.reason and self._scheduled_events.event):
             self._preempted()
-        if not self.reason and self._file and self._file.content:
+        if not self.reason and self._first_node:
+            self.end_trial(*self._first_node)
+        elif not self.reason and self._file and self._file.content:
             if self._file.content == TIME_LIMIT:
                 self._time_limit_near()
             else:
@@ -91,11 +94,16 @@ class StopRequest:
                 file.check()
         return self.is_requested()
 
-    def end_trial(self, outcome: str) -> None:
-        """The job is a trial of a sweep and ends at a rung: `pruned` or `paused`."""
+    def end_trial(self, outcome: str, when: float | None = None) -> None:
+        """The job is a trial of a sweep and ends at a rung: `pruned` or `paused`. `when`: by default now."""
         if not self.reason:
             self._request(outcome)
+            self.requested_at = when or self.requested_at
             self._log(f"this trial is {outcome}: stopping with a checkpoint")
+
+    def on_first_node(self, outcome: str, when: float) -> None:
+        """The first node has ended the trial, at a Unix timestamp. May be called by any thread."""
+        self._first_node = outcome, when
 
     def wait_for_preemption(self) -> None:
         """After an announced preemption, wait until the platform ends this node, at most `PREEMPTION_WAIT_SECONDS`.

@@ -40,17 +40,19 @@ def document(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def start(folder: Path, script: str, *, new_process: bool = False, **changes: Any) -> Launcher:
-    """Start a launcher: as a fork, which has imported torch, or as a new process."""
+def start(
+    folder: Path, script: str, *, new_process: bool = False, node: int = 0, port: int = 0, **changes: Any
+) -> Launcher:
+    """Start a launcher: as a fork, which has imported torch, or as a new process. `port`: of the first node."""
     (folder / "train.py").write_text(script)
     (folder / "job.json").write_text(json.dumps(document(**changes)))
     env = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_"))}
     env |= {
         "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"),
-        "CLOUDTRAIN_NODE_RANK": "0",
+        "CLOUDTRAIN_NODE_RANK": str(node),
         "CLOUDTRAIN_NODES": str(changes.get("nodes", 1)),
         "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
-        "CLOUDTRAIN_MASTER_PORT": str(free_port()),
+        "CLOUDTRAIN_MASTER_PORT": str(port or free_port()),
         "CLOUDTRAIN_OUTPUT_DIR": str(folder / "output"),
         "CLOUDTRAIN_MODEL_DIR": str(folder / "model"),
         "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -58,6 +60,8 @@ def start(folder: Path, script: str, *, new_process: bool = False, **changes: An
         "RANK": "17",
         "WORLD_SIZE": "99",
     }
+    if changes.get("nodes", 1) > 1 and sys.platform == "linux":
+        env["CLOUDTRAIN_NODE_ADDR"] = f"127.0.0.{101 + node}"  # by which c10d keeps the nodes in order
     if not new_process and sys.platform == "linux":
         return ForkedLauncher(ENTRYPOINTS, folder, env)
     return subprocess.Popen(

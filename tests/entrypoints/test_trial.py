@@ -11,6 +11,7 @@ import pytest
 
 from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
+from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.trial import RUNGS_FILE, Trial, TrialWatch
 from tests.entrypoints.test_launcher import events, finish, start
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
@@ -184,3 +185,33 @@ def test_a_program_of_any_kind_is_pruned_and_has_succeeded(tmp_path: Path, argv:
     end = events(text)[-1]
     assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "pruned", bool(argv))
     assert "Traceback" not in text
+
+
+WAITING = """
+import os, signal, time
+from cloudtrain_job import emit, log_metrics
+if os.environ["RANK"] == "0":
+    while not os.path.exists("../peer"):
+        time.sleep(0.05)
+    log_metrics(epoch=1, loss=1.0)
+else:
+    open("../peer", "w").close()
+time.sleep(60)
+"""
+"""Two ranks that know nothing of each other and would wait for ever; the first one reports."""
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_path: Path, restarts: int) -> None:
+    port, processes = free_port(), []
+    for node in range(2):
+        (tmp_path / str(node)).mkdir()
+        changes: dict[str, Any] = {"nodes": 2, "trial": RULES | {"until": 1}, "grace_seconds": 10, "restarts": restarts}
+        processes.append(start(tmp_path / str(node), WAITING, node=node, port=port, **changes))
+    for process in processes:
+        text = finish(process)
+        assert process.returncode == 0, text
+        end = events(text)[-1]
+        assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "paused", False)
+        assert end["error"] is None
