@@ -189,6 +189,16 @@ class JobSpec(Section):
     sweep: Sweep | None = Field(None, description="a search over settings, which `cloudtrain sweep` runs as trials")
 
     @property
+    def machines(self) -> int:
+        """How many machines run at once: those of the job, or of all trials of its sweep that do."""
+        return self.resources.nodes * (self.sweep.parallel if self.sweep else 1)
+
+    @property
+    def machines_at(self) -> tuple[str, ...]:
+        """The field that asks for so many."""
+        return ("resources",) if self.machines == self.resources.nodes else ("sweep", "parallel")
+
+    @property
     def sections(self) -> tuple[str, ...]:
         """The providers that the spec has a section for, by name."""
         return tuple(name for name in type(self).model_fields if name not in JobSpec.model_fields)

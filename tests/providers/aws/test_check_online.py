@@ -46,6 +46,27 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert {"verdict": "ok", "name": "quota"}.items() <= json.loads(capsys.readouterr().out)["checks"][8].items()
 
 
+def test_check_online_of_a_sweep_asks_for_the_machines_of_all_trials_that_run_at_once(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_in(healthy, monkeypatch)
+    sweep = {
+        "objective": {"metric": "val_loss", "goal": "minimize"},
+        "space": {"lr": [1, 2, 3, 4]},
+        "method": "grid",
+        "parallel": 4,
+    }
+    Path("job.yaml").write_text(json.dumps({**healthy.spec(), "sweep": sweep}, indent=1))
+    healthy.cloud.account.quotas.update(dict.fromkeys(P4D, 7))
+    assert checked("--online") == 2
+    assert re.search(
+        r"^job.yaml:\d+:\d+: sweep.parallel: quota: the quota '.*' \(L-.*\) is 7, 4 trials at once have 8$",
+        capsys.readouterr().err,
+        re.MULTILINE,
+    )
+    assert checked("--online", "--set", "sweep.parallel=3") == 0
+
+
 def test_check_online_tells_what_it_may_not_look_at_and_asks_nothing_of_a_wrong_spec(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

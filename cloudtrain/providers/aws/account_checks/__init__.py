@@ -27,6 +27,13 @@ class Account:
         return self.spec.resources.nodes
 
     @property
+    def demand(self) -> str:
+        """How many machines are wanted at once: `the job has 2`, `4 trials at once have 8`."""
+        if self.spec.machines == self.nodes:
+            return f"the job has {self.nodes}"
+        return f"{self.spec.machines // self.nodes} trials at once have {self.spec.machines}"
+
+    @property
     def role_name(self) -> str:
         """Of the execution role, without its path."""
         return self.config.role.rpartition("/")[2]

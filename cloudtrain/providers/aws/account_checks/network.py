@@ -50,8 +50,8 @@ def _subnets(account: Account, asked: Question, found: list[Resource]) -> Check:
     if len(networks) > 1:
         return asked.wrong(f"they are in different VPCs: {', '.join(networks)}", "subnets of one VPC")
     free = sum(each["AvailableIpAddressCount"] for each in found)
-    if free < account.nodes:
-        return asked.wrong(f"{free} addresses are free, the job has {account.nodes} nodes", "larger or further subnets")
+    if free < account.spec.machines:
+        return asked.wrong(f"{free} addresses are free, {account.demand} nodes", "larger or further subnets")
     return asked.ok(f"{free} addresses are free in {networks[0]}")
 
 

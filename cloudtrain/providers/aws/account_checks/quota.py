@@ -21,7 +21,7 @@ _CONSOLES = {"cn-": "console.amazonaws.cn", "us-gov-": "console.amazonaws-us-gov
 def quota_checks(account: Account) -> Iterator[Check]:
     """The quota of the job's machines, and that of kept machines where the job keeps them."""
     usage, name = (SPOT, "spot quota") if account.spec.resources.spot else (ON_DEMAND, "quota")
-    yield _check(account, name, usage, ("resources",))
+    yield _check(account, name, usage, account.spec.machines_at)
     if account.spec.section(AwsSection).keep_alive:
         yield _check(account, "warm pool", WARM_POOL, ("aws", "keep_alive"))
 
@@ -29,13 +29,13 @@ def quota_checks(account: Account) -> Iterator[Check]:
 def _check(account: Account, name: str, usage: str, at: tuple[str, ...]) -> Check:
     types = account.target.instances
     verb = "be kept" if usage == WARM_POOL else "run"
-    asked = Question(name, f"may {account.nodes} x {' or '.join(types)} {verb} at once", at)
+    asked = Question(name, f"may {account.spec.machines} x {' or '.join(types)} {verb} at once", at)
 
     def ask() -> Check:
         quotas = _quotas(account, {f"{each} for {usage}" for each in types})
         for kind in types:
             quota = quotas.get(f"{kind} for {usage}")
-            if quota is not None and quota["Value"] >= account.nodes:
+            if quota is not None and quota["Value"] >= account.spec.machines:
                 return asked.ok(f"the quota '{quota['QuotaName']}' ({quota['QuotaCode']}) is {quota['Value']:.0f}")
         if not quotas:
             return asked.not_applicable(f"AWS lists no quota '{types[0]} for {usage}' in {account.config.region}")
@@ -50,9 +50,9 @@ def _too_small(account: Account, asked: Question, quota: Mapping[str, Any]) -> C
     link = f"https://{region}.{console}/servicequotas/home/services/sagemaker/quotas/{code}"
     command = (
         f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {code} "
-        f"--desired-value {account.nodes} --region {region}"
+        f"--desired-value {account.spec.machines} --region {region}"
     )
-    message = f"the quota '{quota['QuotaName']}' ({code}) is {quota['Value']:.0f}, the job has {account.nodes}"
+    message = f"the quota '{quota['QuotaName']}' ({code}) is {quota['Value']:.0f}, {account.demand}"
     return asked.wrong(message, f"ask for more: {link}, or {command}; or name another instance type")
 
 

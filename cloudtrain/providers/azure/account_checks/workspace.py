@@ -45,7 +45,7 @@ def machines_check(account: Account) -> Check:
     asked = (
         Question("compute", f"has the cluster {compute} {nodes} nodes of the planned kind", ("azure", "compute"))
         if compute
-        else Question("quota", f"may {nodes} x {types[0]} run at once", ("resources",))
+        else Question("quota", f"may {spec.machines} x {types[0]} run at once", spec.machines_at)
     )
 
     def ask() -> Check:
@@ -53,7 +53,7 @@ def machines_check(account: Account) -> Check:
             if compute:
                 refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
                 return _state(account, asked)
-            refuse_serverless(account.cloud, types[0], nodes, spot=spec.resources.spot)
+            refuse_serverless(account.cloud, types[0], spec.machines, spot=spec.resources.spot)
         except RefusedError as error:
             return asked.wrong(error.what, error.hint or "")
         return asked.ok("they may" + (", as low-priority machines" if spec.resources.spot else ""))
