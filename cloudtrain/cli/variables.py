@@ -19,8 +19,7 @@ _OTHERS = frozenset(
         *("OUTPUT_DIR", "MODEL_DIR", "CHECKPOINT_DIR", "CHECKPOINT_EVERY", "CHECKPOINT_KEEP", "TENSORBOARD_DIR"),
         *("RESULT_FILE", "RESUME_DIR", "RUN_DIR", "STOP_FILE", "PAYLOAD", "LAUNCHER_PID", "SUPERVISOR_PID"),
         *("MASTER_ADDR", "MASTER_PORT", "NODE_ADDR", "INTERFACE", "SCHEDULED_EVENTS", "SSH_HOST", "PACKAGES_DIR"),
-        "PUBLISHED",
-        *("NAMESPACES", "ENGINE_DIR", "REWRITE_TABLES", "RANK_CPUS"),
+        *("NAMESPACES", "ENGINE_DIR", "REWRITE_TABLES", "RANK_CPUS", "PUBLISHED", "WARM_ROOM"),
     )
 )
 """Variables that are no settings: of a job, which people set to try their script by hand, and of our own tools."""

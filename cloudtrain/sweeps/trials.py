@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Literal
 
 from cloudtrain.api.monitor import RunMonitor
@@ -55,8 +55,7 @@ class RunTrials:
 
     def warm(self) -> AbstractContextManager[None]:
         """A process on this machine that has imported torch, where the provider keeps one."""
-        keep = getattr(self._provider, "warm", None)
-        return nullcontext() if keep is None else keep(self._data_dir)
+        return self._provider.warm(self._data_dir)
 
     def start(self, trial: Trial) -> RunEnded | None:
         """Submit the latest run of a trial, unless its folder is there: a submission has an id, and happens once."""
@@ -90,8 +89,7 @@ class RunTrials:
 
     def publish(self, state: SweepState) -> None:
         """Write the values at all rungs to each run that goes on, where they have changed."""
-        publish = getattr(self._provider, "publish", None)
-        if publish is None or not self._definition.rungs or self._definition.promotes:
+        if not self._definition.rungs or self._definition.promotes:
             return
         text = rungs_document(state)
         for trial in state.trials:
@@ -99,7 +97,7 @@ class RunTrials:
                 continue
             run = self._run(trial)
             with suppress(CloudError):  # it is told the next time
-                publish(run.monitor.folder, run.monitor.state, RUNGS_FILE, text)
+                self._provider.publish(run.monitor.folder, run.monitor.state, RUNGS_FILE, text)
                 self._published[trial.run] = text
 
     def request_stop(self, trial: Trial) -> None:
@@ -156,7 +154,7 @@ def _reports(trial: Trial, reports: MetricReports, events: Iterable[object]) -> 
 
 def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     """How a run has ended, for the sweep."""
-    told: str = getattr(state, "trial_outcome", "")
+    told = state.trial_outcome
     billing = state.billing
     seconds = state.seconds(time.time())
     usd = billing.usd if billing else None
