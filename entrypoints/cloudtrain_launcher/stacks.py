@@ -63,12 +63,15 @@ def main_thread(text: str) -> List[StackFrame]:
 
 
 def program_lines(text: str) -> List[str]:
-    """The lines of the main thread's frames, most recent call first, without those in which the launcher began it."""
+    """The lines of the main thread's frames, most recent call first, without those of what has begun it.
+
+    In a forked rank these are the frames of all the processes that it comes from, below those of `worker.py`.
+    """
     lines = text[max((found.start() for found in _THREAD.finditer(text)), default=0) :].splitlines()
     frames = [line for line in lines if _FRAME.match(line)]
-    while frames and f'"{Path(__file__).parent}{os.sep}' in frames[-1]:
-        frames.pop()
-    return frames
+    worker = f'"{Path(__file__).with_name("worker.py")}"'
+    begins = next((number for number, line in enumerate(frames) if worker in line), len(frames))
+    return frames[:begins]
 
 
 def _path(folder: Path, local_rank: int) -> Path:

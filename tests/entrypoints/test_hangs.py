@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain_launcher import stacks
 from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
 from tests.entrypoints.test_launcher import Launcher, events, finish, start
 from tests.support.waiting import eventually
@@ -269,3 +270,17 @@ def test_ranks_that_wait_for_ranks_of_their_own_are_told_what_to_ask_for() -> No
     spawning = rank(0, "blocked")._replace(has_children=True)
     assert describe(spawning, [], 60, processes=2).endswith("if those are the ranks, use processes: 1")
     assert "processes: 1" not in describe(spawning, [], 60, processes=1)
+
+
+def test_a_stack_ends_where_the_program_begins_whatever_has_forked_it() -> None:
+    launcher = Path(stacks.__file__).parent
+    program = '  File "/job/train.py", line 3 in step'
+    below = (
+        f"{launcher}/worker.py",
+        f"{launcher}/fork_server.py",
+        "/client/reserved.py",
+        f"{launcher}/agent.py",
+        "<string>",
+    )
+    frames = [program, *(f'  File "{file}", line 1 in main' for file in below)]
+    assert stacks.program_lines("\n".join(["Current thread 0x1 (most recent call first):", *frames])) == [program]

@@ -29,7 +29,8 @@ _MODULES = ("torch", "torch._dynamo", "torch.distributed.run", "torch.distribute
 """What torchrun, and the ranks of most programs, import and what takes long."""
 _PROGRAM = """
 import sys
-del sys.path[0]
+if sys.path[0] == "":  # not with PYTHONSAFEPATH
+    del sys.path[0]
 import importlib
 for name in sys.argv[3].split():
     importlib.import_module(name)
