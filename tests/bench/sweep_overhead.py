@@ -35,7 +35,7 @@ class Trials:
 definition = Definition(sweep_id="bench", name="bench", provider="local", metric="loss", goal="minimize",
                         space=read_space({{"x": "uniform(0, 1)", "y": "loguniform(1e-5, 1)"}}),
                         sampler={sampler!r}, trials={trials})
-folder = SweepFolder.create(Path.cwd() / "data{trials}{sampler}", definition, "")
+folder = SweepFolder.create(Path.cwd() / "data{trials}{sampler}", definition, {{"spec.yaml": "", "plan.json": "{{}}"}})
 state = drive(folder, Trials(), pause=lambda: None)
 assert len(state.trials) == {trials} and state.state == "succeeded", state
 """

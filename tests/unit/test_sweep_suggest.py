@@ -6,7 +6,8 @@ import sys
 import time
 import warnings
 from collections import Counter
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -108,35 +109,46 @@ def test_even_values_fall_once_into_each_equal_part(first: int, base: int, seed:
     assert found == set(range(base))
 
 
-def journal_of(trials: int, rungs: tuple[int, ...] = ()) -> list[SweepEvent]:
-    """Trials over x in [0, 1] that have all ended with the value (x - 0.3) squared: four events of each."""
+End = Literal["completed", "pruned", "paused", "running"]
+
+
+def journal_of(trials: int, ends: Sequence[End]) -> list[SweepEvent]:
+    """Trials over x in [0, 1] that have reported (x - 0.3) squared, and then ended in turn as `ends` says."""
     found: list[SweepEvent] = []
     for number in range(trials):
-        x, run = (number * 0.618) % 1.0, f"run-{number}"
-        outcome: Literal["pruned", "completed"] = "pruned" if rungs and number % 3 else "completed"
+        x, run, end = (number * 0.618) % 1.0, f"run-{number}", ends[number % len(ends)]
         found += [
             Suggested(time=1.0, trial=number, parameters={"x": x}),
             Launching(time=1.0, trial=number, run=run),
             Reported(time=1.0, trial=number, report=1, value=(x - 0.3) ** 2),
-            RunEnded(time=1.0, trial=number, run=run, outcome=outcome),
         ]
+        if end != "running":
+            found.append(RunEnded(time=1.0, trial=number, run=run, outcome=end))
     return found
 
 
-def history_of(sampler: str, trials: int, rungs: tuple[int, ...] = (), **changes: int) -> SweepState:
+def history_of(sampler: str, trials: int, *ends: End, **changes: Any) -> SweepState:
     """The state after them."""
-    space = {"x": "uniform(0, 1)"}
-    definition = definition_of(space=space, sampler=sampler, trials=trials + 9, rungs=rungs, **changes)
-    return state_of(definition, journal_of(trials, rungs))
+    definition = definition_of(space={"x": "uniform(0, 1)"}, sampler=sampler, trials=trials + 9, **changes)
+    return state_of(definition, journal_of(trials, ends or ("completed",)))
 
 
-@pytest.mark.parametrize("rungs", [(), (1, 3)], ids=["whole trials", "early stopping"])
-def test_what_is_learnt_lies_near_the_best_trials(rungs: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("ends", [["completed"], ["completed", "pruned"], ["paused"], ["running"]], ids=str)
+def test_what_is_learnt_lies_near_the_best_trials_however_they_ended(ends: list[End]) -> None:
     found = []
     for seed in range(5):
-        state = history_of("tpe", 40, rungs=rungs, seed=seed)
-        found.append(suggester_of(state.definition).suggest(state)["x"])
-    assert sum(abs(float(x) - 0.3) < 0.15 for x in found) >= 4
+        state = history_of("tpe", 40, *ends, rungs=() if ends == ["completed"] else (1, 3), seed=seed)
+        found.append(float(suggester_of(state.definition).suggest(state)["x"]))
+    assert sum(abs(x - 0.3) < 0.15 for x in found) >= 4
+
+
+def test_what_a_trial_has_reported_before_a_rung_can_be_compared_with_nothing() -> None:
+    state = history_of("tpe", 40, "running")
+    other = history_of("tpe", 40, "running")
+    for trial in other.trials:
+        trial.curve[0] = -trial.curve[0]
+    suggester = suggester_of(state.definition)
+    assert suggester.suggest(state) == suggester.suggest(other)
 
 
 def test_trials_that_run_are_kept_away_from() -> None:
