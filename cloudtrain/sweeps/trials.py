@@ -130,7 +130,7 @@ class RunTrials:
 def rungs_document(state: SweepState) -> str:
     """The content of `rungs.json`: for each rung, what the trials had reached there."""
     rungs = [
-        {"at": at, "values": {str(trial): value for trial, value in values.items() if math.isfinite(value)}}
+        {"at": at, "values": {str(trial): value if math.isfinite(value) else None for trial, value in values.items()}}
         for at, values in zip(state.definition.rungs, state.rungs, strict=True)
     ]
     return json.dumps({"version": 1, "rungs": rungs})

@@ -32,6 +32,7 @@ from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
 from cloudtrain_launcher.trial import Trial, TrialWatch
+from cloudtrain_launcher.trial_memory import TrialMemory
 from cloudtrain_launcher.usage import UsageSampler
 from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
 
@@ -81,7 +82,9 @@ class Launcher:
         self.trial: TrialWatch | None = None
         self.announcer: Announcer | None = None
         if job.trial:
-            self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self._end_trial)
+            restartable = context.platform != "plain"
+            memory = TrialMemory(Path(context.checkpoint_dir) if restartable else None, job.run_id)
+            self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self._end_trial, memory)
         self._activity = ""
 
     def run(self) -> int:

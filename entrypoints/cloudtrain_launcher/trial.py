@@ -15,6 +15,7 @@ from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.metric_reports import MetricReports
 from cloudtrain_launcher.published import read_published
 from cloudtrain_launcher.rungs import goes_on
+from cloudtrain_launcher.trial_memory import TrialMemory
 
 Outcome = Literal["goes_on", "pruned", "paused"]
 
@@ -57,18 +58,25 @@ class TrialWatch:
     """
 
     def __init__(
-        self, trial: Trial, published: str, report: Callable[[Event], None], end: Callable[[str], None]
+        self,
+        trial: Trial,
+        published: str,
+        report: Callable[[Event], None],
+        end: Callable[[str], None],
+        memory: TrialMemory,
     ) -> None:
         self._trial, self._published, self._report, self._end = trial, published, report, end
-        self._reports = MetricReports(trial.metric, trial.reports, trial.position)
+        self._memory = memory
+        self._reports: Optional[MetricReports] = None  # until the first one: checkpoints must be restored by then
         self._is_over, self._has_warned = False, False
 
     def on_metrics(self, event: Metrics) -> None:
         """Take in metrics of the first rank, as it has reported or printed them."""
-        value = self._reports.add(event)
+        reports, trial = self._reports or self._begin(), self._trial
+        value, count = reports.add(event), reports.count
         if value is None or self._is_over:
             return
-        count, trial = self._reports.count, self._trial
+        self._memory.write(count, reports.position)
         is_last = trial.until is not None and count >= trial.until
         if not is_last and count not in trial.rungs:
             return
@@ -77,6 +85,11 @@ class TrialWatch:
         if outcome != "goes_on":
             self._is_over = True
             self._end(outcome)
+
+    def _begin(self) -> MetricReports:
+        before, kept = (self._trial.reports, self._trial.position), self._memory.read()
+        self._reports = MetricReports(self._trial.metric, *(kept if kept[0] > before[0] else before))
+        return self._reports
 
     def _outcome(self, count: int, value: float, *, is_last: bool) -> Outcome:
         trial = self._trial

@@ -53,7 +53,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the job; runs are kept beside it."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     made = tmp_path / "job"
     made.mkdir()
     (made / "train.py").write_text(PROGRAM)
@@ -85,7 +84,8 @@ def pruned(job: Mapping[str, Any], provider: str, **more: Any) -> Run:
 
 
 def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> None:
-    job = cloudtrain.load({"name": "digits", "args": {"epochs": 500, "seed": 3}})
+    env = {"OMP_NUM_THREADS": "1"}  # two threads would wait for each other where there are other tests
+    job = cloudtrain.load({"name": "digits", "args": {"epochs": 500, "seed": 3}, "env": env})
     rules = replace(RULES, metric="val_loss", until=2)
     first = cloudtrain.submit(as_trial(cloudtrain.plan(job, "local"), rules))
     state = first.wait()

@@ -13,6 +13,7 @@ from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.trial import RUNGS_FILE, Trial, TrialWatch
+from cloudtrain_launcher.trial_memory import FILE_NAME, TrialMemory
 from tests.entrypoints.test_launcher import events, finish, start
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
@@ -28,10 +29,14 @@ def publish(folder: Path, rungs: dict[int, dict[int, float | None]]) -> None:
 class Watched:
     """A watch, and what it has said."""
 
-    def __init__(self, folder: Path | str, **changes: Any) -> None:
+    def __init__(
+        self, folder: Path | str, checkpoints: Path | None = None, run_id: str = "a-1", **changes: Any
+    ) -> None:
         self.told: list[Event] = []
         self.ends: list[str] = []
-        self.watch = TrialWatch(Trial.from_json(RULES | changes), str(folder), self.told.append, self.ends.append)
+        memory = TrialMemory(checkpoints, run_id)
+        trial = Trial.from_json(RULES | changes)
+        self.watch = TrialWatch(trial, str(folder), self.told.append, self.ends.append, memory)
 
     def report(self, *values: float, **more: Any) -> list[tuple[int, str]]:
         """Report these losses; what was decided so far, by report."""
@@ -93,6 +98,22 @@ def test_reports_of_earlier_runs_count_and_one_that_is_repeated_counts_once(tmp_
     assert watched.report(1.0, step=10) == []
     assert watched.report(1.0, step=20) == []
     assert watched.report(1.0, step=30) == [(3, "paused")]
+
+
+def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_path: Path) -> None:
+    assert Watched(tmp_path, tmp_path, until=3).report(1.0, epoch=1) == [(1, "goes_on")]
+    assert not (tmp_path / FILE_NAME).exists(), "without a checkpoint the program begins anew"
+    (tmp_path / "step-2").touch()
+    before = Watched(tmp_path, tmp_path, until=3)
+    for epoch in (1, 2):
+        before.report(1.0, epoch=epoch)
+    again = Watched(tmp_path, tmp_path, until=3)
+    assert again.report(1.0, epoch=2) == [], "it is reported again"
+    assert again.report(1.0, epoch=3) == [(3, "paused")]
+    promoted = Watched(tmp_path, tmp_path, run_id="a-2", until=2, reports=1, position=1)
+    assert promoted.report(1.0, epoch=2) == [(2, "paused")], "what it goes on from, the client has said"
+    (tmp_path / FILE_NAME).write_text("{")
+    assert Watched(tmp_path, tmp_path, until=3).report(1.0, epoch=1) == [(1, "goes_on")]
 
 
 @pytest.mark.parametrize(
