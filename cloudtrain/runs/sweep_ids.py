@@ -12,7 +12,8 @@ from cloudtrain.errors import StorageError
 SWEEPS = "sweeps"
 """The folder of all sweeps, beside that of all runs."""
 
-_TRIAL = re.compile(r"(.+)-t[0-9]{3,}(-[0-9]+)?")
+_TRIAL = re.compile(r"(.+)-(?:t[0-9]{3,}(?:-[0-9]+)?|[0-9]{3,}-[0-9a-z]{8})")
+"""The second form is SageMaker's, for the training jobs of a tuning job."""
 
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:

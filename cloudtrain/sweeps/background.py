@@ -8,6 +8,7 @@ from pathlib import Path
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.native import drive_native
 from cloudtrain.sweeps.trials import RunTrials
 
 
@@ -15,7 +16,11 @@ def main() -> int:
     """Drive the sweep in that folder to its end; the exit code."""
     folder = SweepFolder(Path(sys.argv[1]))
     try:
-        drive(folder, RunTrials(folder, folder.definition()))
+        definition = folder.definition()
+        if definition.is_native:
+            drive_native(folder)
+        else:
+            drive(folder, RunTrials(folder, definition))
     except CloudtrainError as error:
         print(error.render(), file=sys.stderr, flush=True)
         return error.exit_code

@@ -49,6 +49,11 @@ class Definition:
     trial_cap: Caps = Caps()
     """Of one trial, retries and promotions each by themselves."""
 
+    @property
+    def is_native(self) -> bool:
+        """Whether the cloud's own service carries it out; a rehearsal of that is carried out here."""
+        return self.engine == "native" and not self.as_
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format. The space is written as job.yaml says it."""
         space = {key: dimension.text() for key, dimension in self.space.items()}

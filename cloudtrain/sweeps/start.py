@@ -10,6 +10,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.images import resolve_image
 from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.native import start_native
 from cloudtrain.sweeps.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ def start_sweep(plan: SweepPlan, *, progress: Progress | None = None, pushing: P
     The first trial follows from what the driver finds. RunExists when its id is taken, and as `submit` does.
     """
     data_dir = Path(plan.job.context.data_dir)
-    pack_source(plan.job, progress)
-    resolve_image(plan.job, pushing, None)
+    archive, image = pack_source(plan.job, progress), resolve_image(plan.job, pushing, None)
+    if plan.definition.is_native:
+        sweep = Sweep(start_native(plan, archive, image))
+        sweep.start_driver()
+        return sweep
     documents = {"spec.yaml": plan.job.spec_text, "plan.json": as_text(plan.job.to_json())}
     sweep = Sweep(SweepFolder.create(data_dir, plan.definition, documents))
     sweep.start_driver()

@@ -113,6 +113,11 @@ class Sweep:
         """Want so many trials more, of the same search; a sweep that has ended goes on. UsageError after none."""
         if trials < 1:
             raise UsageError(f"{trials} more trials are none", hint="--more 20")
+        if self.definition.is_native:
+            message = f"the service that carries out sweep {self.id} takes no more trials"
+            raise UsageError(
+                message, hint="start another sweep, or engine: portable, which goes on from the same study"
+            )
         state = self.status()
         self.folder.append(Extended(time=time.time(), trials=max(state.wanted, len(state.trials)) + trials))
         self.start_driver()

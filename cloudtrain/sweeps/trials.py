@@ -111,7 +111,7 @@ class RunTrials:
         if trial.run not in self._runs:
             folder = self._folder(trial.run)
             # What the job itself was told that earlier runs of the trial have reported.
-            told = folder.document("plan.json")["facts"].get("trial") or {}
+            told = (folder.document("plan.json").get("facts") or {}).get("trial") or {}
             reports = MetricReports(self._definition.metric, told.get("reports", 0), told.get("position"))
             self._runs[trial.run] = _TrialRun(folder, reports)
         return self._runs[trial.run]

@@ -14,14 +14,22 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.run import Run
-from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.errors import CloudError, RunExists, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweeps
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
+from cloudtrain.sweeps import background
+from cloudtrain.sweeps.driver import request_stop
+from cloudtrain.sweeps.events import Launching, RunEnded
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.native import drive_native, start_native
+from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
+from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import grid_values
+from cloudtrain.sweeps.sweep import Sweep
 from tests.fakes.aws.cloud import Cloud
 from tests.support.native_sweeps import begin, ended
 from tests.support.waiting import eventually
@@ -216,24 +224,81 @@ def test_the_time_of_the_budget_ends_a_sweep_well(native: NativeSweeps, cloud: C
     assert [trial.state for trial in state.trials] == ["stopped", "stopped"]
 
 
+def sweep_plan(cloud: Cloud, name: str, sweep: dict[str, Any], **more: Any) -> SweepPlan:
+    job = {**JOB, "image": cloud.image, "sweep": {**SWEEP, "engine": "native", **sweep}, **more}
+    return plan_sweep(cloudtrain.load(job), "aws", sweep_id=name)
+
+
+class Killed(Exception):
+    """The driver ends here."""
+
+
+def test_a_driver_that_is_killed_at_every_look_mirrors_each_trial_once(cloud: Cloud) -> None:
+    plan = sweep_plan(cloud, "whole-1", {})
+    folder = start_native(plan, pack_source(plan.job, None), None)
+
+    def kill() -> None:
+        raise Killed
+
+    def drive_once() -> SweepState | None:
+        try:
+            return drive_native(folder, pause=kill)
+        except Killed:
+            return None
+
+    state = eventually(drive_once)
+    assert state is not None
+    assert (state.state, [trial.state for trial in state.trials]) == ("succeeded", ["completed"] * 5)
+    for trial in state.trials:
+        x = trial.parameters["x"]
+        assert isinstance(x, float)
+        assert trial.run.startswith("whole-1-00")
+        assert trial.spent_usd <= 0.24
+    events = [event for event, _ in folder.events_from() if event is not None]
+    assert sum(isinstance(event, Launching) for event in events) == 5
+    assert sum(isinstance(event, RunEnded) for event in events) == 5
+
+
+def test_a_sweep_is_stopped_by_its_driver(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = sweep_plan(cloud, "whole-2", {}, env={"EPOCHS": 1, "WAIT": 1})
+    folder = start_native(plan, pack_source(plan.job, None), None)
+    eventually(lambda: len(cloud.service.tuning_jobs["whole-2"].values) == 2)
+    request_stop(folder)
+    monkeypatch.setattr("sys.argv", ["background", str(folder.path)])
+    assert background.main() == 0
+    state = Sweep(folder).status()
+    assert (state.state, [trial.state for trial in state.trials]) == ("stopped", ["stopped", "stopped"])
+    with pytest.raises(UsageError, match="takes no more trials"):
+        Sweep(folder).extend(3)
+
+
+def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(cloud: Cloud) -> None:
+    cloud.account.tuning_parallel = 1
+    plan = sweep_plan(cloud, "whole-3", {})
+    try:
+        with pytest.raises(CloudError, match="parallel training jobs per hyperparameter tuning job"):
+            start_native(plan, pack_source(plan.job, None), None)
+    finally:
+        cloud.account.tuning_parallel = 10
+    folder = SweepFolder(Path(plan.job.context.data_dir, "sweeps", "whole-3"))
+    assert Sweep(folder).status().state == "failed"
+    assert "whole-3" not in cloud.service.tuning_jobs
+
+
 @pytest.mark.torchrun
-def test_trials_of_a_grid_really_train(native: NativeSweeps, cloud: Cloud, folder: Path) -> None:
+def test_trials_of_a_grid_really_train(cloud: Cloud, folder: Path) -> None:
     """By the image's own `train` and our launcher: flags, numbers and words as a trial of our own gets them."""
     use_image(cloud, DOCKER)
     space = {"x": [2], "flag": [True, False]}
-    state = ended("aws", begin(planned(cloud, "grid-1", {"method": "grid", "space": space, "trials": None})))
-    points = [(2, True), (2, False)]
-    assert [tuple(trial.parameters.values()) for trial in state.trials] == points
-    assert [(trial.state, trial.value) for trial in state.trials] == [("completed", x * 10) for x, _ in points]
-    for trial, (x, flag) in zip(state.trials, points, strict=True):
-        assert trial.run is not None
-        made = RunStore(folder / "data").create(trial.name, trial.run.documents(), trial.run.submitting)
-        made.append(trial.run.submitted)
-        run = Run(made)
-        assert run.wait().state == "succeeded"
-        assert [point.values["score"] for point in run.metrics()] == [0.0, x * 10]
-        run.fetch(folder / trial.name)
-        seen = json.loads((folder / trial.name / "model" / "seen.json").read_text())
-        assert seen["run"] == trial.name
-        assert seen["argv"] == ["--epochs", "2", "--x", str(x), *(["--flag"] if flag else [])]
-        assert seen["arguments"] == {"epochs": 2, "x": x, "flag": flag}
+    plan = sweep_plan(cloud, "grid-1", {"method": "grid", "space": space, "trials": None})
+    made = start_native(plan, pack_source(plan.job, None), None)
+    state = drive_native(made)
+    assert [(trial.state, trial.curve) for trial in state.trials] == [("completed", [0.0, 20.0])] * 2
+    for trial, flag in zip(state.trials, (True, False), strict=True):
+        assert trial.parameters == {"x": 2, "flag": flag}
+        Sweep(made).run_of(trial).fetch(folder / trial.run)
+        seen = json.loads((folder / trial.run / "model" / "seen.json").read_text())
+        assert seen["run"] == trial.run
+        assert seen["argv"] == ["--epochs", "2", "--x", "2", *(["--flag"] if flag else [])]
+        assert seen["arguments"] == {"epochs": 2, "x": 2, "flag": flag}
+    assert Sweep(made).best()[0].number == 0
