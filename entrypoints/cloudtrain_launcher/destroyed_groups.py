@@ -24,7 +24,7 @@ _is_watching = False
 
 
 def keep_those_in_use() -> None:
-    """Watch `destroy_process_group` of torch, now or as soon as the program imports it."""
+    """Watch how groups of torch begin and end, now or as soon as the program imports it."""
     global _is_watching
     if _is_watching:
         return
@@ -59,10 +59,17 @@ def _then_watch(exec_module: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _watch(c10d: Any) -> None:
-    """Replace the function in the modules that have it by now; every later import gets the new one."""
-    destroy = getattr(c10d, "destroy_process_group", None)
-    if destroy is None:
-        return
+    """Replace functions in the modules that have them by now; every later import gets the new ones."""
+    for name, wrap in (("destroy_process_group", _then_keep), ("init_process_group", _after_release)):
+        function = getattr(c10d, name, None)
+        wrapped = function and wrap(function, c10d)
+        for module in (c10d, sys.modules.get("torch.distributed")):
+            if function is not None and getattr(module, name, None) is function:
+                setattr(module, name, wrapped)
+
+
+def _then_keep(destroy: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
+    """`destroy_process_group`, after which groups are kept that a model refers to."""
 
     @functools.wraps(destroy)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
@@ -73,9 +80,20 @@ def _watch(c10d: Any) -> None:
             with suppress(Exception):  # a torch that is built otherwise: as without this
                 _keep(groups, _registered(c10d))
 
-    for module in (c10d, sys.modules.get("torch.distributed")):
-        if getattr(module, "destroy_process_group", None) is destroy:
-            setattr(module, "destroy_process_group", destroy_process_group)  # noqa: B010
+    return destroy_process_group
+
+
+def _after_release(init: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
+    """`init_process_group`, before which groups are released whose models are gone: they may hold a port."""
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        if _kept:
+            with suppress(Exception):
+                _keep((), _registered(c10d))
+        return init(*args, **kwargs)
+
+    return init_process_group
 
 
 def _registered(c10d: Any) -> List[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ STACK = """Current thread 0x02 (most recent call first):
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
 def test_a_rank_that_works_on_alone_is_reported_with_its_stack_and_left_alone(tmp_path: Path) -> None:
-    process = start(tmp_path, EVALUATING_ALONE, processes=2, hang_seconds=4)
+    process = start(tmp_path, EVALUATING_ALONE, processes=2, hang_seconds=8)
     text = output_until(process, '"activity":"rank 1 ended, waiting for rank 0"')
     (tmp_path / "go").touch()
     text += finish(process)
@@ -44,7 +45,7 @@ def test_a_rank_that_works_on_alone_is_reported_with_its_stack_and_left_alone(tm
     (line,) = (line for line in text.splitlines() if "is still running" in line)
     assert line.startswith("[node 0] rank 1 ended ")
     assert line.endswith(" s ago with exit code 0; rank 0 is still running; nothing has been heard since")
-    assert "[node 0] rank 0 is busy:" in text
+    assert re.search(r"^\[node 0\] rank 0 is (busy|blocked):$", text, re.MULTILINE)  # too little CPU looks like none
     assert any(line.startswith("[node 0]   File") and "in evaluate" in line for line in text.splitlines())
     assert [event for event in events(text) if event["type"] == "error"] == []
 
