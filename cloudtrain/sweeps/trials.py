@@ -13,7 +13,7 @@ from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.providers import get_provider
-from cloudtrain.runs.events import Metrics
+from cloudtrain.runs.events import Metrics, RungReached
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
@@ -40,6 +40,8 @@ class _TrialRun:
         self.reports = reports
         self.offset = 0
         self.stop_requested = False
+        self.is_decided = False
+        """Whether it has reached the rung at which it ends: what a program still reports then counts no more."""
 
 
 class RunTrials:
@@ -82,7 +84,7 @@ class RunTrials:
         state = run.monitor.state
         ended = state.has_ended  # before the events are read: there are no more after its end
         events, run.offset = run.monitor.folder.events_since(run.offset)
-        found: list[SweepEvent] = list(_reports(trial, run.reports, events))
+        found: list[SweepEvent] = list(_reports(trial, run, events))
         if ended:
             found.append(_end_of(trial, state, self._definition))
         return found
@@ -136,19 +138,21 @@ def rungs_document(state: SweepState) -> str:
     return json.dumps({"version": 1, "rungs": rungs})
 
 
-def _reports(trial: Trial, reports: MetricReports, events: Iterable[object]) -> Iterable[Reported]:
+def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable[Reported]:
     """Reports that the journal does not have yet."""
     for event in events:
-        if not isinstance(event, Metrics):
+        if isinstance(event, RungReached):
+            run.is_decided |= event.outcome != "goes_on"
+        if run.is_decided or not isinstance(event, Metrics):
             continue
-        value = reports.add(event)
-        if value is not None and reports.count > trial.reports:
+        value = run.reports.add(event)
+        if value is not None and run.reports.count > trial.reports:
             yield Reported(
                 time=event.time or time.time(),
                 trial=trial.number,
-                report=reports.count,
+                report=run.reports.count,
                 value=value if math.isfinite(value) else None,
-                position=reports.position,
+                position=run.reports.position,
             )
 
 

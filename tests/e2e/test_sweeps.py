@@ -6,8 +6,9 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -33,6 +34,25 @@ for epoch in (1, 2):
     cloudtrain_job.log_metrics(step=epoch, score=-((x - 0.3) ** 2) - 1 / epoch)
 """
 
+LEARNER = """\
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import cloudtrain_job
+
+saved = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "epoch")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+x = float(sys.argv[sys.argv.index("--x") + 1])
+for epoch in range(int(saved.read_text()) + 1 if saved.exists() else 1, 5):
+    saved.write_text(str(epoch))
+    cloudtrain_job.log_metrics(step=epoch, score=x - 1 / epoch)
+    while epoch in (1, 2) and (x < 1 or "--wait" in sys.argv):  # for the end that they are told at a rung
+        time.sleep(0.01)
+"""
+
 SPEC: dict[str, Any] = {
     "name": "parabola",
     "entrypoint": "train.py",
@@ -55,8 +75,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def start(folder: Path, name: str, **section: Any) -> Sweep:
-    spec = {**SPEC, "sweep": {**SPEC["sweep"], **section}}
+def start(folder: Path, name: str, arguments: Mapping[str, Any] = MappingProxyType({}), **section: Any) -> Sweep:
+    spec = {**SPEC, "args": dict(arguments), "sweep": {**SPEC["sweep"], **section}}
     plan = plan_sweep(cloudtrain.load(spec), "local", sweep_id=name, data_dir=str(folder / name))
     return start_sweep(plan)
 
@@ -116,3 +136,39 @@ def test_ten_killed_drivers_change_nothing(folder: Path) -> None:
     best, run = sweep.best()
     assert best.value == max(trial.value or -9 for trial in state.trials)
     assert run.result().metrics["score"] == best.value
+
+
+def asha(folder: Path, name: str, promote: str, **arguments: Any) -> SweepState:
+    """A grid of four trials, one after the other; rungs after the first and the second of four reports."""
+    Path("train.py").write_text(LEARNER)
+    return start(
+        folder,
+        name,
+        arguments,
+        method="grid",
+        space={"x": [1, 0.9, 2, 0.8]},
+        trials=4,
+        early_stopping={"grace": 1, "eta": 2, "max": 4, "promote": promote},
+    ).wait()
+
+
+def test_trials_that_are_behind_at_a_rung_end_there_by_themselves(folder: Path) -> None:
+    state = asha(folder, "stopping", "never")
+    assert [(trial.state, trial.reports) for trial in state.trials] == [
+        ("completed", 4),
+        ("pruned", 1),
+        ("completed", 4),
+        ("pruned", 1),
+    ]
+    assert state.best is state.trials[2]
+
+
+def test_trials_wait_at_their_rung_and_the_best_come_back_from_their_checkpoints(folder: Path) -> None:
+    state = asha(folder, "promoting", "always", wait=True)
+    assert [(trial.state, trial.reports, len(trial.runs)) for trial in state.trials] == [
+        ("paused", 2, 2),
+        ("paused", 1, 1),
+        ("completed", 4, 3),
+        ("paused", 1, 1),
+    ]
+    assert [round(value, 3) for value in state.trials[2].curve] == [1.0, 1.5, 1.667, 1.75]
