@@ -21,6 +21,9 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
+    from cloudtrain.sweeps.planning import plan_sweep
+    from cloudtrain.sweeps.start import start_sweep
+    from cloudtrain.sweeps.sweep import Sweep, find_sweep
 
 _ERRORS = ("CloudtrainError", "JobFailed", "RefusedError", "RunExists", "RunNotFound", "SpecError", "UsageError")
 _HOMES = {
@@ -28,6 +31,9 @@ _HOMES = {
     **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
     "Run": "api.run",
     "launch": "api.notebook",
+    "plan_sweep": "sweeps.planning",
+    "start_sweep": "sweeps.start",
+    **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
 }
 """Where the names above live, when not in `cloudtrain.api.jobs`."""
 
@@ -40,13 +46,17 @@ __all__ = [
     "RunExists",
     "RunNotFound",
     "SpecError",
+    "Sweep",
     "UsageError",
     "find_run",
+    "find_sweep",
     "launch",
     "list_runs",
     "load",
     "plan",
+    "plan_sweep",
     "render",
+    "start_sweep",
     "submit",
     "vendor",
 ]
