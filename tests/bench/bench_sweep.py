@@ -36,8 +36,8 @@ def curves(given: argparse.Namespace) -> Rows:
     rows = sweep_curves.run(given.seeds or 10, given.only)
     print("\n| search | " + " | ".join(f"{a:g}/{b:g}" for a, b in sweep_curves.DELAYS) + " |\n|---|---|---|---|")
     for name in dict.fromkeys(str(row["who"]) for row in rows):
-        cells = [f"{row['regret']:.3f} ± {row['error']:.3f}" for row in rows if row["who"] == name]
-        print(f"| {name} | {' | '.join(cells)} |")
+        cells = {row["start"]: f"{row['regret']:.3f} ± {row['error']:.3f}" for row in rows if row["who"] == name}
+        print(f"| {name} | {' | '.join(cells.get(start, '') for start, _ in sweep_curves.DELAYS)} |")
     for row in rows:
         if "by default" in str(row["who"]):
             verdict = "met" if float(str(row["regret"])) <= float(str(row["bar"])) else "missed"
