@@ -15,7 +15,7 @@ from cloudtrain.catalog.pricing import HOUR, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue, Keys, warning
-from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import read_arguments
 from cloudtrain.spec.model import JobSpec
@@ -172,6 +172,17 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         message = f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
         hint = "promote: never ends trials that are behind, and starts none again"
         yield warning(message, hint, path=("sweep", "early_stopping", "promote"))
+    yield from _trial_issues(plan, sweep, stopping)
+
+
+def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator[Issue]:
+    """What the provider refuses of a trial that ends early, and not of the job itself."""
+    metric, goal = sweep.objective.metric, sweep.objective.goal
+    trial = TrialRules(trial=0, metric=metric, goal=goal, rungs=(stopping.grace,), eta=stopping.eta)
+    rules_of = get_provider(plan.target.provider).rules
+    before = {_bare(issue) for issue in rules_of(plan)}
+    found = map(_bare, rules_of(replace(plan, context=replace(plan.context, trial=trial))))
+    yield from (issue for issue in found if issue not in before)
 
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:

@@ -161,6 +161,13 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(monkeypatch: pyt
     ]
 
 
+def test_what_the_provider_refuses_of_a_trial_alone_is_refused_before_the_first_one() -> None:
+    job = f"entrypoint: run.sh\nmetrics: {{val_loss: 'loss ([0-9.]+)'}}\n{AWS}\naws: {{network_isolation: true}}"
+    (line,) = told(plan(f"method: asha\n  trials: 3\n  {SPACE}", job, provider="aws"))
+    assert line.startswith("job.yaml:5:7: aws.network_isolation: ")
+    assert told(plan(f"method: random\n  trials: 3\n  {SPACE}", job, provider="aws")) == []
+
+
 def test_an_engine_that_is_not_there_is_refused() -> None:
     (line,) = told(plan(f"trials: 3\n  engine: native\n  {SPACE}"))
     assert "sweep.engine: " in line
