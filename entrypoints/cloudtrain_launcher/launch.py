@@ -81,6 +81,8 @@ class Launcher:
         self.working_folder = WorkingFolder(Path.cwd(), job.keep, uploaded, time.time_ns())
         self.trial: TrialWatch | None = None
         self.announcer: Announcer | None = None
+        self.unsaved: Error | None = None
+        """Why not all files of this node were saved to storage."""
         if job.trial:
             restartable = context.platform != "plain"
             memory = TrialMemory(Path(context.checkpoint_dir) if restartable else None, job.run_id)
@@ -112,7 +114,8 @@ class Launcher:
             ended = ended._replace(code=ended.code or 1)
         problem = self.storage_sync.finish()
         if problem:
-            self.ranks.add_error(node_error(OSError(f"not all files of this node were saved to storage: {problem}")))
+            unsaved = node_error(OSError(f"not all files of this node were saved to storage: {problem}"))
+            self.unsaved = self.ranks.add_error(unsaved)
             ended = ended._replace(code=1)
         code = self._conclude(ended.code, time.monotonic() - started, killed=ended.killed)
         self.stop.wait_for_preemption()
@@ -256,6 +259,8 @@ class Launcher:
         if code or result == "stopped":  # the peers may have seen the stop before this node did
             self.stop.recheck()
         cause = self.ranks.root_cause()
+        if self.unsaved and self.stop.reason == "paused":  # what it is to go on from is lost
+            return "failed", self.unsaved
         if result is not None and (code == 0 or self.stop.reason):
             return result, None
         if code == 0:  # never after a SIGTERM that reached torchrun

@@ -25,6 +25,7 @@ from cloudtrain.runs.state import RunState
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.containers import Container
+from tests.support.engine import engine_and_image, left_of
 
 pytestmark = pytest.mark.torchrun
 
@@ -106,6 +107,14 @@ def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> No
 @pytest.mark.parametrize("contract", ["aws", "azure"])
 def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(folder: Path, contract: str) -> None:
     pruned(JOB, "local", as_=contract)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("contract", [None, "aws"], ids=["plain", "as SageMaker"])
+def test_containers_find_what_is_published_while_they_run(folder: Path, tmp_path: Path, contract: str | None) -> None:
+    with engine_and_image() as (client, image):
+        pruned({**JOB, "image": {"docker": image}}, "docker", as_=contract)
+        assert left_of(client, tmp_path / "data") == []
 
 
 @pytest.fixture

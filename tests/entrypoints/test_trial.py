@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,19 @@ def test_a_trial_that_failed_before_it_was_to_end_has_failed(tmp_path: Path) -> 
     launcher.ranks.errors.append(error(1, 10.0))
     launcher.stop.end_trial("pruned")
     assert launcher._conclude(1, 1.0) == 1
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("paused", 1), ("pruned", 0)])
+def test_a_trial_that_waits_for_its_promotion_has_failed_without_its_checkpoint(
+    tmp_path: Path, outcome: str, code: int
+) -> None:
+    launcher = launch.Launcher(
+        contract.Job(**{**vars(JOB), "trial": RULES}), platforms.plain_context(ENVIRON), tmp_path
+    )
+    (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
+    launcher.stop.end_trial(outcome)
+    launcher.unsaved = launcher.ranks.add_error(error(-1, time.time() + 1, exception="OSError"))
+    assert launcher._conclude(1, 1.0) == code
 
 
 STUBBORN = """
