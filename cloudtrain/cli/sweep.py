@@ -19,6 +19,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.sweep_files import plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ Examples:
   cloudtrain sweep                                     the section sweep of job.yaml
   cloudtrain sweep --set args.lr=1e-4,1e-3,1e-2        a grid, without a section
   cloudtrain sweep train.py --set 'args.lr=loguniform(1e-4, 1e-1)' --objective val_loss:minimize --trials 20
-  cloudtrain sweep more digits-k2x9 20                 twenty more trials of the same search""",
+  cloudtrain sweep more digits-k2x9 20                 twenty more trials of the same search
+  cloudtrain sweep plot digits-k2x9                    its charts, as one page of HTML""",
 )
 def sweep_command() -> None:
     """Search over settings: each trial is a run of the job with other values.
@@ -55,6 +57,9 @@ def sweep_command() -> None:
     `cloudtrain sweep JOB` is short for `cloudtrain sweep start JOB`. `list`, `status`, `attach`, `stop` and `logs` take
     a sweep where they take a run.
     """
+
+
+sweep_command.add_command(plot_command)
 
 
 @sweep_command.command(

@@ -1,0 +1,51 @@
+"""What a sweep had reached, and what it had cost, each time that a run of it ended: its journal, read once more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.events import RunEnded, SweepEvent
+from cloudtrain.sweeps.state import SweepState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """The end of one run of a trial."""
+
+    trial: int
+    state: str
+    """Of the trial, from then on."""
+    value: float | None
+    """The trial's latest value; None before the first, or where it was not a finite number."""
+    best: float | None
+    """The best trial's value by then."""
+    usd: float
+    """What all runs had cost that had ended."""
+    seconds: float
+    """Since the first trial was suggested; the time between an end and `sweep more` left out."""
+
+
+def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequence[Moment]:
+    """The moments at which runs ended, by a sweep's events."""
+    state, found = SweepState.new(definition), []
+    for event in events:
+        if event is None:
+            continue
+        state.apply(event)
+        if isinstance(event, RunEnded) and 0 <= event.trial < len(state.trials):
+            trial, best = state.trials[event.trial], state.best
+            value = trial.value
+            found.append(
+                Moment(
+                    trial=trial.number,
+                    state=trial.state,
+                    value=value if value is not None and math.isfinite(value) else None,
+                    best=best.value if best else None,
+                    usd=state.spent_usd,
+                    seconds=max(0.0, event.time - state.started),
+                )
+            )
+    return found

@@ -1,0 +1,116 @@
+"""A sweep as a study of Optuna: the trials with what they reported, in a file that `optuna.load_study` opens."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.files import private_opener
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.state import SweepState, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+INSTALL = "pip install 'cloudtrain[sweeps]'"
+
+
+def distributions_of(definition: Definition) -> Mapping[str, Any]:
+    """The space of a sweep, as Optuna has it."""
+    return {key: _distribution(item) for key, item in definition.space.items()}
+
+
+def optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """The values of a trial, as they stand in these distributions."""
+    space = definition.space
+    return {key: _told(space[key], parameters[key]) for key in space}
+
+
+def write_study(state: SweepState, times: Mapping[int, Sequence[float]], file: Path) -> None:
+    """Write all trials into an SQLite file, a study named like the sweep.
+
+    `times`: for each trial when it was suggested, and when it was last heard of (Unix timestamps). UsageError without
+    Optuna, OSError.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise UsageError(f"{file.name} needs Optuna, which is not installed ({error})", hint=INSTALL) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    trials = [_frozen(state, trial, times[trial.number]) for trial in state.trials]
+    # Made elsewhere: the path of a database URL cannot have every character, and nobody is to see it half-written.
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "study.db"
+        storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
+        try:
+            study = optuna.create_study(
+                storage=storage, study_name=state.definition.sweep_id, direction=state.definition.goal
+            )
+            study.set_metric_names([state.definition.metric])
+            study.add_trials(trials)
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        with open(made, "rb") as source, open(draft, "wb", opener=private_opener) as copy:
+            shutil.copyfileobj(source, copy)
+    draft.replace(file)
+
+
+def _frozen(state: SweepState, trial: Trial, times: Sequence[float]) -> optuna.trial.FrozenTrial:
+    import optuna
+
+    kind = getattr(optuna.trial.TrialState, _state(state, trial))
+    value = trial.value if kind.is_finished() and kind.name != "FAIL" else None
+    frozen = optuna.trial.create_trial(
+        state=kind,
+        value=value if value is not None and math.isfinite(value) else None,
+        params=dict(optuna_values(state.definition, trial.parameters)),
+        distributions=dict(distributions_of(state.definition)),
+        intermediate_values=dict(enumerate(trial.curve, start=1)),
+        user_attrs={
+            "state": trial.state,
+            "run": trial.run,
+            "reason": trial.reason,
+            "usd": trial.spent_usd,
+            "seconds": trial.seconds,
+        },
+    )
+    began, heard = (datetime.fromtimestamp(time) for time in times)
+    frozen.datetime_start = began
+    frozen.datetime_complete = heard if kind.is_finished() else None
+    return frozen
+
+
+def _state(state: SweepState, trial: Trial) -> str:
+    """Optuna's name of a trial's state. It has none for a trial that waits for its promotion, or was stopped."""
+    if trial.state == "completed":
+        return "COMPLETE" if trial.value is not None and math.isfinite(trial.value) else "FAIL"
+    if trial.state == "pruned" or (trial.state == "paused" and state.ended):
+        return "PRUNED"
+    return "FAIL" if trial.state in ("failed", "stopped") or state.ended else "RUNNING"
+
+
+def _distribution(item: Dimension) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(item, Choice):
+        return CategoricalDistribution([_told(item, value) for value in item.values])
+    if isinstance(item, Integers):
+        return IntDistribution(item.low, item.high, log=item.log)
+    return FloatDistribution(item.low, item.high, log=item.log)
+
+
+def _told(item: Dimension, value: Scalar) -> Scalar:
+    """A value as Optuna is told it: as text where values of a choice are equal, as 1 and true: it would mix them up."""
+    if isinstance(item, Choice) and len(set(item.values)) < len(item.values):
+        return repr(value)
+    return value

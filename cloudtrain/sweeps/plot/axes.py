@@ -1,0 +1,101 @@
+"""Where values stand in a chart: scales with round ticks, and the frame of axes around a drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.sweeps.plot.svg import line, text
+from cloudtrain.units import format_number
+
+WIDTH, HEIGHT = 440.0, 280.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 428.0, 28.0, 236.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels). What lies outside is drawn at the edge."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Where a value is drawn."""
+        low, high, value = (self._linear(each) for each in (self.low, self.high, value))
+        # Halves: 1e308 and -1e308 lie too far apart.
+        part = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        return self.start + (self.end - self.start) * min(max(part, 0.0), 1.0)
+
+    def ticks(self) -> Sequence[float]:
+        """Three to eight round numbers; of a logarithmic scale powers of ten, where there are two or more."""
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            if last > first:
+                every = max(1, (last - first) // 5)
+                return [10.0**power for power in range(first, last + 1, every)]
+            return [self.low, self.high]
+        span = self.high - self.low
+        if not 1e-300 < span < 1e300:
+            return [self.low] if self.low == self.high else [self.low, self.high]
+        unit = 10.0 ** math.floor(math.log10(span / 5))
+        step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 6)
+        first = math.ceil(self.low / step - 1e-9)
+        return [number * step for number in range(first, first + 12) if number * step <= self.high + step * 1e-9]
+
+    def _linear(self, value: float) -> float:
+        return math.log(max(value, 1e-300)) if self.log else value
+
+
+def y_scale(values: Iterable[float]) -> Scale:
+    """Upwards, for these values and a little room; a few that lie far off, as after a divergence, are left outside."""
+    low, high = usual_range(values)
+    room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
+    return Scale(low - room, high + room, BOTTOM, TOP)
+
+
+def x_scale(low: float, high: float) -> Scale:
+    """To the right."""
+    return Scale(low, high if high > low else low + 1, LEFT + 8, RIGHT - 8)
+
+
+def usual_range(values: Iterable[float]) -> tuple[float, float]:
+    """The least and the greatest value, without those that lie five times the middle half's width away from it."""
+    ordered = sorted(value for value in values if math.isfinite(value))
+    if not ordered:
+        return 0.0, 1.0
+    quarter, three = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+    reach = 5 * (three - quarter) or math.inf
+    return max(ordered[0], quarter - reach), min(ordered[-1], three + reach)
+
+
+def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None) -> str:
+    """Axes with ticks and names, and lines across at the ticks of y."""
+    parts = [line([(LEFT, y.at(tick)), (RIGHT, y.at(tick))], "grid") for tick in y.ticks()]
+    labels = labels_of(y.ticks())
+    parts += [
+        text(label, LEFT - 6, y.at(tick) + 4, anchor="end") for tick, label in zip(y.ticks(), labels, strict=True)
+    ]
+    across = x.ticks() if x_ticks is None else x_ticks
+    for tick, label in zip(across, labels_of(across), strict=True):
+        parts += [
+            line([(x.at(tick), BOTTOM), (x.at(tick), BOTTOM + 4)], "axis"),
+            text(label, x.at(tick), BOTTOM + 17, anchor="middle"),
+        ]
+    parts += [
+        line([(LEFT, BOTTOM), (RIGHT, BOTTOM)], "axis"),
+        text(x_name, (LEFT + RIGHT) / 2, HEIGHT - 8, anchor="middle", class_="name"),
+        text(y_name, 4, 14, class_="name"),
+    ]
+    return "\n".join(parts)
+
+
+def labels_of(ticks: Sequence[float]) -> Sequence[str]:
+    """Ticks as texts, with so many digits that no two of them look alike."""
+    found = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
+    if len(set(found)) == len(found):
+        return found
+    return [f"{tick:.7g}" for tick in ticks]

@@ -1,0 +1,113 @@
+"""Charts of a sweep's objective: over its trials, over what they have cost, and the curve of every trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cloudtrain.sweeps.history import Moment
+from cloudtrain.sweeps.plot.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, x_scale, y_scale
+from cloudtrain.sweeps.plot.svg import Point, line, mark, picture, steps, text
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.units import format_number
+
+MAX_POINTS = 300
+"""So many points of one curve are drawn: a screen shows no more."""
+
+
+def told(state: SweepState, trial: Trial) -> str:
+    """A trial in words, shown where the mouse rests on it: `trial 3, completed: val_accuracy 0.98 (lr 0.01)`."""
+    values = ", ".join(f"{key} {format_number(value)}" for key, value in trial.parameters.items())
+    value = "" if trial.value is None else f": {state.definition.metric} {format_number(trial.value)}"
+    return f"trial {trial.number}, {trial.state}{value} ({values})"
+
+
+def value_of(trial: Trial) -> float | None:
+    """Its latest report; None where that was not a finite number, or there is none."""
+    return trial.value if trial.value is not None and math.isfinite(trial.value) else None
+
+
+def over_trials(state: SweepState) -> str:
+    """The value of each trial, by number; those without one at the bottom. A line shows the best so far."""
+    x = x_scale(0, max(len(state.trials) - 1, 1))
+    values = [value_of(trial) for trial in state.trials]
+    y = y_scale([value for value in values if value is not None])
+    better = max if state.definition.goal == "maximize" else min
+    best: list[Point] = []
+    so_far: float | None = None
+    for trial, value in zip(state.trials, values, strict=True):
+        if value is not None and trial.state != "failed":
+            so_far = value if so_far is None else better(so_far, value)
+            best.append((x.at(trial.number), y.at(so_far)))
+    marks = [
+        mark(
+            trial.state,
+            x.at(trial.number),
+            BOTTOM if value is None else y.at(value),
+            best=trial is state.best,
+            title=told(state, trial),
+        )
+        for trial, value in zip(state.trials, values, strict=True)
+    ]
+    label = f"{state.definition.metric} of each trial, and the best so far"
+    names = frame(x, y, "trial", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)])
+    return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
+
+
+def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
+    """The best trial's value each time that a run had ended, by the money spent; by time where nothing is billed."""
+    billed = state.definition.trial_cap.usd is not None
+    longest = max((moment.seconds for moment in moments), default=0.0)
+    unit, size = ("h", 3600) if longest > 7200 else ("min", 60) if longest > 120 else ("s", 1)
+    at = [moment.usd if billed else moment.seconds / size for moment in moments]
+    x = x_scale(0, max(at, default=1.0))
+    y = y_scale([each for moment in moments for each in (moment.value, moment.best) if each is not None])
+    best = [
+        (x.at(here), y.at(moment.best)) for here, moment in zip(at, moments, strict=True) if moment.best is not None
+    ]
+    marks = [
+        mark(
+            moment.state,
+            x.at(here),
+            BOTTOM if moment.value is None else y.at(moment.value),
+            title=f"trial {moment.trial}, {moment.state}",
+        )
+        for here, moment in zip(at, moments, strict=True)
+    ]
+    spent = "USD spent" if billed else f"time since the first trial ({unit})"
+    names = frame(x, y, spent, state.definition.metric)
+    label = f"{state.definition.metric} over the {spent}, and the best so far"
+    return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
+
+
+def curves(state: SweepState) -> str:
+    """Every report of every trial, with the rungs at which they were compared. The best trial is the thick line."""
+    y = y_scale([value for trial in state.trials for value in trial.curve])
+    x = x_scale(1, max((trial.reports for trial in state.trials), default=1))
+    best = state.best
+    parts = [frame(x, y, "report", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)])]
+    for at, rung in enumerate(rung for rung in state.definition.rungs if rung <= x.high):
+        parts.append(line([(x.at(rung), TOP), (x.at(rung), BOTTOM)], "rung"))
+        parts.append(text(f"rung {at + 1}", min(x.at(rung) + 3, RIGHT - 34), BOTTOM - 4, class_="rung-name"))
+    for trial in sorted(state.trials, key=lambda each: each is best):
+        kind = "curve best" if trial is best else "curve"
+        parts += [
+            line([(x.at(report), y.at(value)) for report, value in piece], kind, told(state, trial))
+            for piece in _pieces(trial.curve)
+        ]
+        if (value := value_of(trial)) is not None:
+            place = x.at(trial.reports), y.at(value)
+            parts.append(mark(trial.state, *place, best=trial is best, title=told(state, trial)))
+    return picture(WIDTH, HEIGHT, f"{state.definition.metric} over the reports of each trial", *parts)
+
+
+def _pieces(curve: Sequence[float]) -> Sequence[Sequence[Point]]:
+    """A curve as points (report, value), in pieces where something between them is not a finite number."""
+    every = max(1, math.ceil(len(curve) / MAX_POINTS))
+    pieces: list[list[Point]] = [[]]
+    for at, value in enumerate(curve):
+        if not math.isfinite(value):
+            pieces.append([])
+        elif at % every == 0 or at == len(curve) - 1:
+            pieces[-1].append((at + 1, value))
+    return pieces

@@ -1,0 +1,48 @@
+"""How the page of a sweep looks, by day and by night, on a screen and on a phone. Its fonts are the reader's own."""
+
+STYLE = """
+:root { --paper: #fff; --ink: #1d2430; --soft: #5d6675; --faint: #dde1e7; --main: #0b63ce; --good: #5b9ae6;
+  --other: #9aa3b1; --bad: #c5303c; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14181f; --ink: #e8ebf0; --soft: #a2abba; --faint: #2c333e; --main: #6cb2ff; --good: #3f78bd;
+    --other: #69727f; --bad: #ff7b80; }
+}
+body { margin: 0 auto; padding: 16px; max-width: 1040px; background: var(--paper); color: var(--ink);
+  font: 16px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 24px; margin: 0; }
+h2 { font-size: 17px; margin: 0; }
+.note { color: var(--soft); font-size: 14px; margin: 0 0 6px; }
+main { display: grid; gap: 26px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
+section { min-width: 0; }
+.wide { grid-column: 1 / -1; }
+.drawing { overflow-x: auto; }
+.drawing > svg { display: block; width: 100%; max-width: 620px; }
+.wide .drawing > svg { max-width: none; max-height: 420px; }
+.legend { list-style: none; padding: 0; margin: 8px 0; display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 14px; }
+.legend svg { vertical-align: -3px; }
+svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+svg .name { fill: var(--ink); font-weight: 600; }
+svg .on-line { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
+svg .rung-name { font-size: 11px; }
+svg path { fill: none; stroke: var(--soft); stroke-width: 1; vector-effect: non-scaling-stroke; }
+svg .grid { stroke: var(--faint); }
+svg .rung { stroke-dasharray: 4 4; }
+svg .so-far { stroke: var(--main); stroke-width: 2; }
+svg .curve { stroke: var(--other); stroke-opacity: 0.6; }
+svg .good { stroke: var(--good); stroke-width: 1.6; stroke-opacity: 1; }
+svg .curve.best { stroke: var(--main); stroke-width: 3; stroke-opacity: 1; }
+svg .mark { fill: var(--good); stroke: var(--paper); }
+svg .circle { fill: var(--main); }
+svg .ring, svg .cross { fill: none; stroke: var(--main); stroke-width: 2; }
+svg .cross, svg .diamond { stroke: var(--bad); }
+svg .diamond, svg .square { fill: var(--paper); stroke-width: 1.8; }
+svg .square { stroke: var(--main); }
+svg .triangle { fill: var(--other); }
+svg .mark.best { stroke: var(--ink); stroke-width: 2; }
+svg .bar { stroke: var(--main); stroke-width: 8; }
+svg .bar-room { stroke: var(--faint); stroke-width: 8; }
+table { border-collapse: collapse; font-size: 14px; }
+th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }
+details { margin-top: 22px; }
+summary { cursor: pointer; }
+"""

@@ -1,0 +1,109 @@
+"""Elements of SVG as text, every value escaped; and the marks by which the states of trials are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+Point = tuple[float, float]
+
+MARKS = {
+    "completed": ("circle", "trained to its end"),
+    "pruned": ("triangle", "ended at a rung, behind the others"),
+    "paused": ("square", "waits at a rung"),
+    "running": ("ring", "goes on"),
+    "waiting": ("ring", "goes on"),
+    "stopped": ("diamond", "stopped by somebody"),
+    "failed": ("cross", "failed"),
+}
+"""For each state of a trial its shape, and what it means: shapes, because not everybody sees colours."""
+
+_PATHS = {
+    "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+    "ring": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+    "triangle": "M-4.5 -3.5L4.5 -3.5L0 4.5Z",
+    "square": "M-3.5 -3.5L3.5 -3.5L3.5 3.5L-3.5 3.5Z",
+    "diamond": "M0 -5L5 0L0 5L-5 0Z",
+    "cross": "M-4 -4L4 4M-4 4L4 -4",
+}
+
+
+def readable(text: object) -> str:
+    """Text without the characters that neither XML nor HTML may hold."""
+    return "".join(sign for sign in str(text) if sign in "\t\n" or (sign >= " " and not "\ud800" <= sign <= "\udfff"))
+
+
+def element(name: str, *children: str, **attributes: object) -> str:
+    """One element. Children are markup already; `class_` is the attribute class, `_` in names stands for `-`."""
+    shown = "".join(
+        f" {key.rstrip('_').replace('_', '-')}={quoteattr(readable(_plain(value)))}"
+        for key, value in attributes.items()
+        if value is not None and value != ""
+    )
+    return f"<{name}{shown}>{''.join(children)}</{name}>" if children else f"<{name}{shown}/>"
+
+
+def words(text: object) -> str:
+    """Text as markup."""
+    return escape(readable(text))
+
+
+def text(content: object, x: float, y: float, *, anchor: str = "", class_: str = "") -> str:
+    """Words at a place; `anchor`: middle or end of them is there, not the beginning."""
+    return element("text", words(content), x=x, y=y, text_anchor=anchor, class_=class_)
+
+
+def line(points: Sequence[Point], class_: str, title: str = "") -> str:
+    """A line through these points; nothing for fewer than two."""
+    if len(points) < 2:
+        return ""
+    path = "M" + "L".join(f"{_plain(x)} {_plain(y)}" for x, y in points)
+    return element("path", *_title(title), d=path, class_=class_)
+
+
+def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
+    """The corners of a line that stays at a height until the next point, up to x = `end`."""
+    corners: list[Point] = []
+    for x, y in points:
+        if corners:
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y))
+    return [*corners, (end, corners[-1][1])] if corners else []
+
+
+def mark(state: str, x: float, y: float, *, best: bool = False, title: str = "") -> str:
+    """The mark of a trial in that state."""
+    shape = MARKS[state][0]
+    place = f"translate({_plain(x)} {_plain(y)})" + (" scale(1.5)" if best else "")
+    kind = f"mark {shape}" + (" best" if best else "")
+    return element("path", *_title(title), d=_PATHS[shape], transform=place, class_=kind)
+
+
+def legend(states: Iterable[str]) -> str:
+    """What the marks of these states mean, as HTML."""
+    found = {MARKS[state]: "running" if state == "waiting" else state for state in states}
+    ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in found]
+    items = (
+        element(
+            "li",
+            element("svg", mark(found[shape], 8, 8), viewBox="0 0 16 16", width=16, height=16, aria_hidden="true"),
+            words(f" {found[shape]}: {shape[1]}"),
+        )
+        for shape in ordered
+    )
+    return element("ul", "", *items, class_="legend")
+
+
+def picture(width: float, height: float, label: str, *parts: str, wide: bool = False) -> str:
+    """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn."""
+    style = f"min-width:{width:.0f}px" if wide else ""
+    size = f"0 0 {width:.0f} {height:.0f}"
+    return element("svg", "\n".join(filter(None, parts)), viewBox=size, role="img", aria_label=label, style=style)
+
+
+def _title(title: str) -> Sequence[str]:
+    return (element("title", words(title)),) if title else ()
+
+
+def _plain(value: object) -> object:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value

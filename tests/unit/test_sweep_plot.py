@@ -1,0 +1,211 @@
+"""The page of charts of a sweep, read as a browser would: what it shows, and that it needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
+from cloudtrain.sweeps import importance as importances
+from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.events import RunEnded, Suggested
+from cloudtrain.sweeps.history import history
+from cloudtrain.sweeps.importance import importance
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.plot.axes import BOTTOM, TOP, Scale, labels_of, y_scale
+from cloudtrain.sweeps.plot.page import page
+from cloudtrain.sweeps.state import SweepState, state_of
+from tests.support.function_trials import FunctionTrials, Values, learning
+from tests.support.in_process import call
+
+SPACE: dict[str, Dimension] = {
+    "lr": Uniform(1e-4, 1e-1, True),
+    "batch": Choice(("<b>", 1, True)),
+    "layers": Integers(1, 8),
+}
+
+
+def definition_of(space: dict[str, Dimension], **options: object) -> Definition:
+    values = {"trials": 12, "parallel": 3, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options}
+    return Definition(
+        sweep_id="digits-k2x9",
+        name="digits",
+        provider="aws",
+        metric="val<accuracy>",
+        goal="maximize",
+        space=space,
+        sampler="random",
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def by_rate(values: Values, report: int) -> float:
+    return math.nan if values["layers"] == 8 else learning(values, report)
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    """A sweep with trials that were pruned, that failed, that never had a number, and that trained to their end."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    folder = SweepFolder.create(tmp_path, definition_of(SPACE), {"spec.yaml": "", "plan.json": "{}"})
+    drive(folder, FunctionTrials(folder, by_rate, lambda run: run.endswith("t005")), pause=lambda: None)
+    return folder
+
+
+def state(folder: SweepFolder) -> SweepState:
+    return state_of(folder.definition(), (event for event, _ in folder.events_from()))
+
+
+def parsed(html: str) -> ElementTree.Element:
+    first, _, rest = html.partition("\n")
+    assert first == "<!DOCTYPE html>"
+    return ElementTree.fromstring(rest)
+
+
+def titles(drawing: ElementTree.Element) -> list[str]:
+    return [found.text or "" for found in drawing.iter("title")]
+
+
+def test_the_page_is_one_file_that_needs_nothing_else(ended: SweepFolder) -> None:
+    done = call("sweep", "plot", "digits-k2x9")
+    assert (done.code, done.out) == (0, "digits-k2x9.html\n"), done.err
+    html = Path("digits-k2x9.html").read_text()
+    assert not re.search(r"https?:|<script|<link|@import|url\(| on\w+=", html)
+    assert "prefers-color-scheme: dark" in html
+    assert "width=device-width" in html
+
+
+def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
+    now = state(ended)
+    root = parsed(page(now, history(now.definition, [event for event, _ in ended.events_from()]), importance(now)))
+    drawings = {
+        section.findtext("h2"): found for section in root.iter("section") for found in section.iterfind("div/svg")
+    }
+    assert [*drawings] == [
+        "Objective over trials",
+        "Objective over money",
+        "Curves",
+        "Importance of settings",
+        "Settings and objective",
+    ]
+    marks = titles(drawings["Objective over trials"])
+    assert [title.partition(":")[0].split(" (")[0] for title in marks] == [
+        f"trial {trial.number}, {trial.state}" for trial in now.trials
+    ]
+    shapes = {
+        each.get("class", "").split()[1]
+        for each in drawings["Objective over trials"].iter("path")
+        if "mark" in each.get("class", "")
+    }
+    assert shapes == {"circle", "triangle", "cross"}
+    rungs = [each for each in drawings["Curves"].iter("path") if each.get("class") == "rung"]
+    assert len(rungs) == 2
+    rows = [[cell.text for cell in row.iter("td")] for row in root.iter("tr")][1:]
+    assert [row[0] for row in rows] == [str(trial.number) for trial in now.trials]
+
+
+def test_nothing_that_a_job_says_becomes_markup(ended: SweepFolder) -> None:
+    reason = "</style><script>alert('x')\ud800\x00</script>"
+    now = state(ended)
+    now.trials[2].reason = reason
+    root = parsed(page(now, [], importance(now)))
+    assert "script" not in {each.tag for each in root.iter()}
+    assert any("<script>alert('x')</script>" in (cell.text or "") for cell in root.iter("td"))
+
+
+def test_a_sweep_without_a_trial_has_a_page(tmp_path: Path) -> None:
+    now = SweepState.new(definition_of(SPACE))
+    root = parsed(page(now, [], importance(now)))
+    assert "0 of 12 trials" in (root.findtext("body/p") or "")
+
+
+def test_a_file_that_is_there_is_written_over_only_on_request(ended: SweepFolder) -> None:
+    Path("mine.html").write_text("mine")
+    refused = call("sweep", "plot", "digits", "-o", "mine.html")
+    assert (refused.code, "mine.html is there already" in refused.err) == (2, True)
+    assert Path("mine.html").read_text() == "mine"
+    assert call("sweep", "plot", "digits", "-o", "mine.html", "--force").code == 0
+    assert "<svg" in Path("mine.html").read_text()
+
+
+def test_what_was_best_and_spent_is_known_for_every_end_of_a_run(ended: SweepFolder) -> None:
+    now = state(ended)
+    moments = history(now.definition, [event for event, _ in ended.events_from()])
+    assert len(moments) == sum(len(trial.runs) for trial in now.trials)
+    assert moments[-1].usd == pytest.approx(now.spent_usd)
+    assert now.best is not None
+    assert moments[-1].best == now.best.value
+
+
+def quadratic(important: str) -> Callable[[Values, int], float]:
+    return lambda values, _: -((float(values[important]) - 0.5) ** 2) - float(values[important])
+
+
+@pytest.mark.parametrize("with_fanova", [True, False])
+def test_the_setting_that_decides_is_the_most_important(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_fanova: bool
+) -> None:
+    if with_fanova:
+        pytest.importorskip("optuna")
+        pytest.importorskip("sklearn")
+    else:
+        monkeypatch.setattr(importances, "find_spec", lambda _: None)
+    definition = definition_of({"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Choice(("x", "y"))}, rungs=(), trials=30)
+    folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
+    found = importance(drive(folder, FunctionTrials(folder, quadratic("b")), pause=lambda: None))
+    assert next(iter(found.shares)) == "b"
+    assert found.shares["b"] > 0.8
+    assert found.method.startswith("fANOVA" if with_fanova else "rank correlation")
+
+
+def test_importance_compares_trials_after_the_same_number_of_reports(ended: SweepFolder) -> None:
+    now = state(ended)
+    assert (
+        f"the values at report 1 of {sum(map(math.isfinite, now.rungs[0].values()))} trials" in importance(now).method
+    )
+
+
+def test_too_few_trials_have_no_importance() -> None:
+    definition = definition_of({"a": Uniform(0, 1)})
+    now = state_of(definition, [Suggested(time=1.0, trial=0, parameters={"a": 0.5})])
+    assert importance(now).shares == {}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log"),
+    [(0, 1, False), (-3, 1e9, False), (1e-5, 1e-1, True), (8, 9, True), (5, 5, False), (-1e308, 1e308, False)],
+)
+def test_ticks_lie_on_their_axis_and_differ(low: float, high: float, log: bool) -> None:
+    scale = Scale(low, high, 0, 100, log)
+    ticks = scale.ticks()
+    assert 1 <= len(ticks) <= 12
+    assert all(low - 1e-6 * abs(low) <= tick <= high + 1e-6 * abs(high) for tick in ticks)
+    assert len(set(labels_of(ticks))) == len(ticks)
+    assert all(0 <= scale.at(tick) <= 100 for tick in ticks)
+
+
+def test_a_value_after_a_divergence_does_not_flatten_the_others() -> None:
+    scale = y_scale([0.1, 0.2, 0.3, 0.4, 0.5, 1e30])
+    assert scale.at(0.1) - scale.at(0.5) > (BOTTOM - TOP) / 10
+    assert scale.at(1e30) == TOP
+
+
+def test_a_time_between_an_end_and_more_trials_is_none_of_the_sweep(ended: SweepFolder) -> None:
+    ends = [event for event, _ in ended.events_from() if isinstance(event, RunEnded)]
+    moments = history(ended.definition(), [event for event, _ in ended.events_from()])
+    assert len(moments) == len(ends)
+    assert all(moment.seconds >= 0 for moment in moments)
+
+
+def test_no_library_is_needed_to_draw_a_page() -> None:
+    code = "import sys, cloudtrain.sweeps.plot.page; assert not {'optuna', 'numpy', 'sklearn'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)
