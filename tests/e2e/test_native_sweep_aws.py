@@ -17,12 +17,13 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, RunExists, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweeps
+from cloudtrain.runs.files import as_text
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
 from cloudtrain.sweeps import background
-from cloudtrain.sweeps.driver import request_stop
+from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.events import Launching, RunEnded
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
@@ -30,6 +31,7 @@ from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import grid_values
 from cloudtrain.sweeps.sweep import Sweep
+from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
 from tests.support.native_sweeps import begin, ended
 from tests.support.waiting import eventually
@@ -302,3 +304,25 @@ def test_trials_of_a_grid_really_train(cloud: Cloud, folder: Path) -> None:
         assert seen["argv"] == ["--epochs", "2", "--x", "2", *(["--flag"] if flag else [])]
         assert seen["arguments"] == {"epochs": 2, "x": 2, "flag": flag}
     assert Sweep(made).best()[0].number == 0
+
+
+@pytest.mark.torchrun
+def test_a_trial_is_rehearsed_here_as_a_tuning_job_would_run_it(cloud: Cloud, folder: Path) -> None:
+    space = {"x": [0.5], "kind": [True]}
+    sweep = {**SWEEP, "engine": "native", "method": "grid", "space": space, "trials": None}
+    job = {**JOB, "image": cloud.image, "sweep": sweep}
+    plan = plan_sweep(cloudtrain.load(job), "local", as_="aws", sweep_id="rehearsed")
+    pack_source(plan.job, None)
+    documents = {"spec.yaml": plan.job.spec_text, "plan.json": as_text(plan.job.to_json())}
+    made = SweepFolder.create(folder / "data", plan.definition, documents)
+    [trial] = drive(made, RunTrials(made, plan.definition)).trials
+    assert (trial.state, trial.curve) == ("completed", [0.0, 5.0]), trial.reason
+    run = Sweep(made).run_of(trial)
+    request = run.folder.document("request.json")
+    assert "ContainerEntrypoint" not in request["AlgorithmSpecification"]
+    assert request["HyperParameters"] == {"x": "0.5", "kind": "true", "_tuning_objective_metric": "score"}
+    run.fetch(folder / "fetched")
+    seen = json.loads((folder / "fetched" / "model" / "seen.json").read_text())
+    assert seen["argv"] == ["--epochs", "2", "--x", "0.5", "--kind"]
+    assert seen["arguments"] == {"epochs": 2, "x": 0.5, "kind": True}
+    assert seen["run"] == "rehearsed-t000"

@@ -71,9 +71,17 @@ class SageMakerProvider(Provider):
         return account_checks(cloud, target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The body of CreateTrainingJob as plain JSON, and the job document."""
+        """The body of CreateTrainingJob as plain JSON, and the job document.
+
+        A rehearsed trial of a sweep with `engine: native` is as a tuning job would start it.
+        """
         from cloudtrain.providers.aws.request import body_of, job_of
 
+        if plan.is_rehearsal and plan.spec.sweep is not None:
+            from cloudtrain.providers.aws.tuning_request import is_rehearsed_trial, trial_body, tuning_document
+
+            if is_rehearsed_trial(plan):
+                return Request(provider=self.name, document=trial_body(plan), job=tuning_document(plan))
         return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:

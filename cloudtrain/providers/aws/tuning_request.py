@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.tuned import room_for, text_of
+from cloudtrain.contracts.tuned import argument_of, room_for, text_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.request import body_of, event_pattern, job_of
 from cloudtrain.providers.cloud.tags import TAG_PREFIX
@@ -59,6 +59,33 @@ def tuning_document(plan: Plan) -> JobDocument:
     """The job document that all trials share: their launchers put the chosen values in, and their own run ids."""
     room, rules = room_for(plan)
     return replace(job_of(room), tuned=rules)
+
+
+def is_rehearsed_trial(plan: Plan) -> bool:
+    """Whether a plan is rehearsed on this machine as a tuning job would run it: a trial with all of its values."""
+    sweep, values = plan.spec.sweep, plan.spec.args.values
+    if not plan.is_rehearsal or sweep is None or sweep.engine != "native" or plan.context.trial is not None:
+        return False
+    return isinstance(values, Mapping) and all(argument_of(key) in values for key in sweep.space)
+
+
+def trial_body(plan: Plan) -> dict[str, Any]:
+    """The training job that SageMaker makes of the definition for a trial, whose values are arguments of the plan."""
+    sweep, values = sweep_of(plan), plan.spec.args.values
+    if not isinstance(values, Mapping):
+        raise TypeError("a sweep varies arguments by their names")
+    body = tuning_body(plan)
+    definition = body["TrainingJobDefinition"]
+    flexible = definition.pop("HyperParameterTuningResourceConfig", None)
+    if flexible is not None:
+        definition["ResourceConfig"] = {"InstancePreferences": flexible["InstanceConfigs"]}
+    chosen = {key: text_of(values[argument_of(key)]) for key in sweep.space}
+    return {
+        "TrainingJobName": plan.run_id,
+        **definition,
+        "HyperParameters": {**chosen, "_tuning_objective_metric": sweep.objective.metric},
+        "Tags": body["Tags"],
+    }
 
 
 def comes_back(plan: Plan) -> bool:

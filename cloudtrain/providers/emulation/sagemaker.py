@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bundle import bundled
 from cloudtrain.contracts.launch import Launch
-from cloudtrain.contracts.sagemaker import ROOT, training_job
+from cloudtrain.contracts.sagemaker import ROOT, NodeContainer, training_job
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
@@ -18,6 +20,13 @@ from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variable
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync_folder
+
+
+def _with_program(container: NodeContainer) -> NodeContainer:
+    """The container with the program of our image where it names none: `train`, which this machine's PATH lacks."""
+    if container.argv[:1] != ("train",):
+        return container
+    return replace(container, argv=("python3", str(bundled("docker") / "train"), *container.argv))
 
 
 class SageMakerEmulator:
@@ -56,7 +65,7 @@ class SageMakerEmulator:
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
             container_emulator.create_folders(self.job, container, root, paths)
             argv, env = container_emulator.command(
-                container, root, hosts_file=hosts, address=address, master=addresses[0], private=private
+                _with_program(container), root, hosts_file=hosts, address=address, master=addresses[0], private=private
             )
             env, secrets = {**machine, **env, **published_variables(self.paths)}, self.plan.local_secrets()
             launches.append(Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets))
