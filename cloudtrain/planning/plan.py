@@ -88,6 +88,8 @@ class PlanContext:
     """Where the checkpoints of that run are: a folder, or a URI."""
     trial: TrialRules | None = None
     """As a trial of a sweep that ends trials early; None for any other run."""
+    trials_at_once: int = 1
+    """How many trials of a sweep run at once: on one machine they share its cores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,6 +60,7 @@ def replan(
     resume_run: str = "",
     resume_from: str = "",
     trial: TrialRules | None = None,
+    trials_at_once: int = 1,
 ) -> Plan:
     """A plan with the source of an earlier one, and the spec of `document`. SpecError lists the mistakes in it."""
     folder = Path(old.context.folder)
@@ -79,6 +80,7 @@ def replan(
         resume_run=resume_run,
         resume_from=resume_from,
         trial=trial,
+        trials_at_once=trials_at_once,
     )
     # The same rehearsal again, unless it is to run somewhere else now.
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None

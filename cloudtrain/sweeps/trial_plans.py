@@ -48,6 +48,7 @@ class TrialPlans:
             resume_run=launching.resumes if resume_from else "",
             resume_from=resume_from,
             trial=self._rules(trial, launching, resumes=bool(resume_from)),
+            trials_at_once=self._definition.parallel,
         )
 
     def _overrides(self, parameters: Parameters, launching: Launching) -> list[str]:

@@ -135,7 +135,7 @@ class LocalProvider(LocalBackend):
             layout,
             addresses=addresses,
             interface="lo" if linux else "lo0",
-            threads=max(1, config.cores // (nodes * per_node)),
+            threads=max(1, config.cores // (nodes * per_node * plan.context.trials_at_once)),
         )
         job = plain_job(plan)
         document = {
