@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
-from cloudtrain.cli.sweep_files import plot_command
+from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def sweep_command() -> None:
 
 
 sweep_command.add_command(plot_command)
+sweep_command.add_command(export_command)
 
 
 @sweep_command.command(

@@ -39,6 +39,43 @@ def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: 
     print_output(str(file))
 
 
+@click.command("export", epilog="Example:\n\n  cloudtrain sweep export digits-k2x9 -o optuna.db")
+@click.argument("sweep", metavar="SWEEP")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A table (.csv) or a study of Optuna (.db). Default: SWEEP.csv.",
+)
+@FORCE
+@data_dir
+def export_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
+    """Write the trials of SWEEP into a file: a line each as .csv, or as a study that Optuna opens (.db).
+
+    `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values and its reports.
+    """
+    from cloudtrain.sweeps.export import as_csv
+    from cloudtrain.sweeps.history import heard_of
+    from cloudtrain.sweeps.optuna_study import write_study
+    from cloudtrain.sweeps.sweep import find_sweep
+
+    found = find_sweep(sweep, data_dir=folder)
+    file = output or Path(f"{found.id}.csv")
+    if file.suffix not in (".csv", ".db"):
+        hint = "-o trials.csv is a table, -o optuna.db a study of Optuna"
+        raise UsageError(f"{file}: the end of its name does not say what it is to be", hint=hint)
+    file = _target(file, force)
+    state = found.status()
+    with storing(file, "write it elsewhere with -o"):
+        if file.suffix == ".csv":
+            replace_text(file, as_csv(state))
+        else:
+            times = heard_of(event for event, _ in found.folder.events_from())
+            write_study(state, times, file)
+    print_output(str(file))
+
+
 def _target(file: Path, force: bool) -> Path:
     """The file to write. UsageError where something is there already."""
     if file.is_dir():

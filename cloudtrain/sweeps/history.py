@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import RunEnded, SweepEvent
+from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.state import SweepState
 
 
@@ -48,4 +48,16 @@ def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequ
                     seconds=max(0.0, event.time - state.started),
                 )
             )
+    return found
+
+
+def heard_of(events: Iterable[SweepEvent | None]) -> Mapping[int, tuple[float, float]]:
+    """For each trial when it was suggested, and when it was last heard of (Unix timestamps)."""
+    found: dict[int, tuple[float, float]] = {}
+    for event in events:
+        if isinstance(event, Suggested):
+            found.setdefault(event.trial, (event.time, event.time))
+        elif isinstance(event, (Launching, Reported, RunEnded)) and event.trial in found:
+            first, last = found[event.trial]
+            found[event.trial] = first, max(last, event.time)
     return found

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ def optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> M
     return {key: _told(space[key], parameters[key]) for key in space}
 
 
-def write_study(state: SweepState, times: Mapping[int, Sequence[float]], file: Path) -> None:
+def write_study(state: SweepState, times: Mapping[int, tuple[float, float]], file: Path) -> None:
     """Write all trials into an SQLite file, a study named like the sweep.
 
     `times`: for each trial when it was suggested, and when it was last heard of (Unix timestamps). UsageError without
@@ -45,7 +45,7 @@ def write_study(state: SweepState, times: Mapping[int, Sequence[float]], file: P
     except ImportError as error:
         raise UsageError(f"{file.name} needs Optuna, which is not installed ({error})", hint=INSTALL) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    trials = [_frozen(state, trial, times[trial.number]) for trial in state.trials]
+    trials = [_frozen(state, trial, times.get(trial.number, (0.0, 0.0))) for trial in state.trials]
     # Made elsewhere: the path of a database URL cannot have every character, and nobody is to see it half-written.
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "study.db"
@@ -54,7 +54,7 @@ def write_study(state: SweepState, times: Mapping[int, Sequence[float]], file: P
             study = optuna.create_study(
                 storage=storage, study_name=state.definition.sweep_id, direction=state.definition.goal
             )
-            study.set_metric_names([state.definition.metric])
+            study.set_user_attr("metric", state.definition.metric)
             study.add_trials(trials)
         finally:
             storage.remove_session()
@@ -65,7 +65,7 @@ def write_study(state: SweepState, times: Mapping[int, Sequence[float]], file: P
     draft.replace(file)
 
 
-def _frozen(state: SweepState, trial: Trial, times: Sequence[float]) -> optuna.trial.FrozenTrial:
+def _frozen(state: SweepState, trial: Trial, times: tuple[float, float]) -> optuna.trial.FrozenTrial:
     import optuna
 
     kind = getattr(optuna.trial.TrialState, _state(state, trial))

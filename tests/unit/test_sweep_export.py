@@ -1,0 +1,154 @@
+"""Trials in files for other programs: a table, and a study that Optuna opens."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.events import Launching, Reported, Suggested
+from cloudtrain.sweeps.export import as_csv
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.optuna_study import write_study
+from cloudtrain.sweeps.state import SweepState, state_of
+from tests.support.function_trials import FunctionTrials, learning
+from tests.support.in_process import call
+
+SPACE: dict[str, Dimension] = {
+    "lr": Uniform(1e-4, 1e-1, True),
+    "state": Choice(("a, b", 'say "no"')),
+    "same": Choice((1, True, 1.5)),
+    "layers": Integers(1, 8),
+}
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepState:
+    """A sweep in which one trial has failed, and most were ended at a rung."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    definition = Definition(
+        sweep_id="digits-k2x9",
+        name="digits",
+        provider="local",
+        metric="accuracy",
+        goal="maximize",
+        space=SPACE,
+        sampler="random",
+        trials=9,
+        parallel=3,
+        rungs=(1, 3),
+        last_report=9,
+    )
+    folder = SweepFolder.create(tmp_path / "data", definition, {"spec.yaml": "", "plan.json": "{}"})
+    return drive(folder, FunctionTrials(folder, learning, lambda run: run.endswith("t005")), pause=lambda: None)
+
+
+def opened(file: Path) -> Any:
+    optuna = pytest.importorskip("optuna")
+    return optuna.load_study(study_name="digits-k2x9", storage=f"sqlite:///{file}")
+
+
+def as_given(trial: Any) -> dict[str, Scalar]:
+    """The values of Optuna's trial; of a choice whose values are equal each stands as text."""
+    return {**trial.params, "same": {"1": 1, "True": True, "1.5": 1.5}[trial.params["same"]]}
+
+
+def test_a_table_has_one_line_for_each_trial(state: SweepState) -> None:
+    done = call("sweep", "export", "digits-k2x9", "-o", "trials.csv")
+    assert (done.code, done.out) == (0, "trials.csv\n"), done.err
+    with Path("trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["trial"]) for row in rows] == [trial.number for trial in state.trials]
+    for row, trial in zip(rows, state.trials, strict=True):
+        assert row["parameters.state"] == trial.parameters["state"]
+        assert (row["state"], row["run"], int(row["reports"])) == (trial.state, trial.run, trial.reports)
+        assert float(row["lr"]) == trial.parameters["lr"]
+        assert float(row["usd"]) == trial.spent_usd
+        assert (float(row["value"]) if row["value"] else None) == trial.value
+
+
+def test_a_value_that_is_no_number_is_empty_in_the_table() -> None:
+    definition = Definition(
+        sweep_id="a-bcde", name="a", provider="local", metric="loss", goal="minimize",
+        space={"on": Choice((True, False))}, sampler="grid", trials=2,
+    )  # fmt: skip
+    now = state_of(
+        definition,
+        [
+            Suggested(time=1.0, trial=0, parameters={"on": True}),
+            Launching(time=2.0, trial=0, run="a-bcde-t000"),
+            Reported(time=3.0, trial=0, report=1, value=None),
+        ],
+    )
+    assert as_csv(now).splitlines() == [
+        "trial,on,state,reports,value,usd,seconds,run",
+        "0,true,running,1,,0.0,0.0,a-bcde-t000",
+    ]
+
+
+def test_optuna_opens_every_trial_with_its_values_reports_and_state(state: SweepState, tmp_path: Path) -> None:
+    done = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
+    assert (done.code, done.out) == (0, "optuna.db\n"), done.err
+    study = opened(tmp_path / "optuna.db")
+    states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+    assert {trial.state for trial in state.trials} == {*states}
+    assert [trial.state.name for trial in study.trials] == [states[trial.state] for trial in state.trials]
+    assert study.direction.name == "MAXIMIZE"
+    assert state.best is not None
+    assert (
+        study.best_trial.number
+        == max((each for each in state.trials if each.state == "completed"), key=lambda each: each.value or 0.0).number
+    )
+    for told, trial in zip(study.trials, state.trials, strict=True):
+        assert as_given(told) == trial.parameters
+        assert [type(value) for value in as_given(told).values()] == [type(each) for each in trial.parameters.values()]
+        assert told.intermediate_values == dict(enumerate(trial.curve, start=1))
+        assert told.user_attrs["run"] == trial.run
+        assert told.value == (None if trial.state == "failed" else trial.value)
+    assert study.trials[0].distributions["lr"].log
+    assert study.trials[0].distributions["layers"].high == 8
+
+
+def test_a_sweep_that_goes_on_can_be_exported(state: SweepState, tmp_path: Path) -> None:
+    going = SweepState.new(state.definition)
+    for number, parameters in enumerate(trial.parameters for trial in state.trials[:2]):
+        going.apply(Suggested(time=1.0, trial=number, parameters=parameters))
+    going.apply(Launching(time=2.0, trial=0, run="digits-k2x9-t000"))
+    going.apply(Reported(time=3.0, trial=0, report=1, value=math.nan))
+    write_study(going, {0: (1.0, 3.0), 1: (1.0, 1.0)}, tmp_path / "a?b %20.db")
+    (tmp_path / "a?b %20.db").rename(tmp_path / "going.db")
+    study = opened(tmp_path / "going.db")
+    assert [trial.state.name for trial in study.trials] == ["RUNNING", "RUNNING"]
+    assert math.isnan(study.trials[0].intermediate_values[1])
+
+
+@pytest.mark.parametrize("name", ["trials.csv", "optuna.db"])
+def test_no_file_is_written_over_without_force(state: SweepState, name: str) -> None:
+    Path(name).write_text("mine")
+    refused = call("sweep", "export", "digits-k2x9", "-o", name)
+    assert (refused.code, f"{name} is there already" in refused.err) == (2, True)
+    assert Path(name).read_text() == "mine"
+    assert call("sweep", "export", "digits-k2x9", "-o", name, "--force").code == 0
+    assert Path(name).read_bytes() != b"mine"
+    assert [file.name for file in Path().iterdir() if file.name.startswith(".")] == []
+
+
+def test_a_name_that_says_no_format_is_refused(state: SweepState) -> None:
+    refused = call("sweep", "export", "digits-k2x9", "-o", "trials.xlsx")
+    assert (refused.code, "-o trials.csv is a table, -o optuna.db a study" in refused.err) == (2, True)
+
+
+def test_without_optuna_the_line_that_installs_it_is_told(state: SweepState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    refused = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
+    assert (refused.code, "pip install 'cloudtrain[sweeps]'" in refused.err) == (2, True)
+    assert not Path("optuna.db").exists()
+    assert call("sweep", "export", "digits-k2x9").out == "digits-k2x9.csv\n"
