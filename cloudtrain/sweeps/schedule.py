@@ -15,6 +15,10 @@ SHORTEST_SECONDS = 60
 """A run that may take less than this trains nothing: none is started."""
 
 
+HOPELESS_TRIALS = 3
+"""When so many have failed, and none has ever reported the metric, the job itself is wrong, and not its values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Suggest:
     """Choose the values of the next trial."""
@@ -49,6 +53,8 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None if running else End("stopped", "it was asked to stop")
     if len(running) >= state.definition.parallel:
         return None
+    if _is_hopeless(state):
+        return None if running else _end(state, f"the first {HOPELESS_TRIALS} trials failed: {state.trials[-1].reason}")
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _wanted(state):
         return None if running else _end(state, "")
@@ -104,6 +110,11 @@ def _wanted(state: SweepState) -> int:
     if state.definition.sampler != "grid":
         return state.wanted
     return min(state.wanted, grid_size(state.definition.space))
+
+
+def _is_hopeless(state: SweepState) -> bool:
+    failed = sum(trial.state == "failed" for trial in state.trials)
+    return failed >= HOPELESS_TRIALS and not any(trial.reports for trial in state.trials)
 
 
 def _waiting(state: SweepState) -> Trial | None:

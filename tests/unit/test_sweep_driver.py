@@ -154,6 +154,14 @@ def test_a_failed_trial_is_run_again_as_often_as_it_may_be_and_then_counts_as_fa
     ]
 
 
+def test_a_job_that_only_fails_is_not_tried_forty_times(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "bayesian")
+    end = drive(folder, FunctionTrials(folder, fails=lambda _: True), pause=lambda: None)
+    assert [trial.state for trial in end.trials] == ["failed"] * len(end.trials)
+    assert len(end.trials) <= 5  # three that failed, and those that ran beside them
+    assert (end.state, end.reason) == ("failed", "the first 3 trials failed: it was told to")
+
+
 def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:
     folder, whole = sweep(tmp_path / "extended", "random"), sweep(tmp_path / "whole", "random")
     for each, trials in ((folder, ()), (folder, (5,)), (whole, (5,))):
