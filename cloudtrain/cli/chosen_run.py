@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
+from cloudtrain.errors import UsageError
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.sweep_ids import sweep_named
 from cloudtrain.settings import load_settings
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
 
-def chosen_run(name: str | None, data_dir: str | None) -> Run:
+def chosen_run(name: str | None, data_dir: str | None, *, best: bool = False) -> Run:
     """The run of that name; without a name the last one that this machine has started, named on stderr.
 
-    Of a sweep, its best trial.
+    Of a sweep, its best trial. `best`: only that; UsageError where no sweep is named.
     """
     if sweep := chosen_sweep(name, data_dir):
         trial, run = sweep.best()
         print_message(f"{run.id}, the best trial of {sweep.id}: {sweep.definition.metric} {trial.value:g}")
         return run
+    if best:
+        named = f"{name} is none" if name else "none is named"
+        raise UsageError(f"--best is of a sweep, and {named}", hint="cloudtrain list shows them")
     run = find_run(name or "last", data_dir=data_dir)
     if name is None:
         print_message(f"{run.id}, the last run")

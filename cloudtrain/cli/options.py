@@ -69,5 +69,6 @@ profile_option = click.option(
     callback=_choose_profile,
     help="Profile of the AWS CLI: credentials and region (default: AWS_PROFILE).",
 )
+best_option = click.option("--best", is_flag=True, help="Of a sweep, its best trial, as its name alone means, too.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask before a job that costs money.")
 data_dir = click.pass_obj

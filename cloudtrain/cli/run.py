@@ -15,6 +15,7 @@ from cloudtrain.api.run import MAX_LISTED, Run
 from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
 from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.options import (
+    best_option,
     data_dir,
     json_option,
     last_run_argument,
@@ -53,21 +54,39 @@ if TYPE_CHECKING:
 )
 @click.option("--grep", metavar="RE", help="Only lines that this regular expression matches.")
 @click.option("--metrics/--no-metrics", default=True, help="Also the lines of metrics and progress (default).")
+@click.option("--trial", type=click.IntRange(0), metavar="N", help="Of a sweep, only this trial.")
 @json_option
 @data_dir
 def logs_command(
-    folder: str | None, /, run: str | None, following: bool, since: str | None, as_json: bool, **options: Any
+    folder: str | None,
+    /,
+    run: str | None,
+    following: bool,
+    since: str | None,
+    trial: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Print the log lines of RUN (default: the last run): all nodes and ranks together, or some of them apart."""
-    found = chosen_run(run, folder)
+    """Print the log lines of RUN (default: the last run): all nodes and ranks together, or some of them apart.
+
+    Of a sweep, those of all trials, each with the number of its trial in front.
+    """
     since_time = None if since is None else _parse_since(since)
+    if sweep := chosen_sweep(run, folder):
+        from cloudtrain.cli.sweep_logs import print_logs
+
+        print_logs(sweep, trial=trial, following=following, as_json=as_json, since=since_time, **options)
+        return
+    found = chosen_run(run, folder)
+    if trial is not None:
+        raise UsageError(f"{found.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both")
     display = ProgressDisplay(wanted=following and not as_json and sys.stdout.isatty())
     line = None
     try:
         for line in found.logs(follow=following, since=since_time, waiting=display.draw, **options):
             display.clear()
             if as_json:
-                write_json(_line_as_json(line), indent=None)
+                write_json(line_as_json(line), indent=None)
             else:
                 mark = "" if options["rank"] is not None else f"[{line.source or f'node {line.node}'}] "
                 write_log(mark, line.text)
@@ -84,7 +103,8 @@ def logs_command(
         )
 
 
-def _line_as_json(line: LogLine) -> dict[str, Any]:
+def line_as_json(line: LogLine) -> dict[str, Any]:
+    """A line of a log for scripts."""
     return {
         "time": line.time,
         "node": line.node,
@@ -202,12 +222,20 @@ def _say_whether_told(found: Run) -> None:
 @click.command("fetch", epilog="Example:\n\n  cloudtrain fetch ../result --checkpoints")
 @last_run_argument
 @click.argument("target", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@best_option
 @click.option("--checkpoints", is_flag=True, help="Checkpoints too, not only model and output.")
 @click.option("--force", is_flag=True, help="Again into the same folder: what an earlier fetch brought is replaced.")
 @json_option
 @data_dir
 def fetch_command(
-    folder: str | None, /, run: str | None, target: Path | None, checkpoints: bool, force: bool, as_json: bool
+    folder: str | None,
+    /,
+    run: str | None,
+    target: Path | None,
+    best: bool,
+    checkpoints: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Copy model and output of RUN (default: the last run) into DIR (default: a folder named like the run).
 
@@ -215,7 +243,7 @@ def fetch_command(
     """
     if run is not None and target is None and ("/" in run or run.startswith(".")):  # no id has these: it is DIR
         target, run = Path(run), None
-    found = chosen_run(run, folder)
+    found = chosen_run(run, folder, best=best)
     notes: list[str] = []
     bar = progress_bar("fetching", bytes_=True)
     path = found.fetch(target, checkpoints=checkpoints, force=force, progress=bar, note=notes.append)
@@ -234,6 +262,7 @@ def fetch_command(
 
 @click.command("rerun", epilog="Example:\n\n  cloudtrain rerun --set limits.max_runtime='2 h'")
 @last_run_argument
+@best_option
 @set_option
 @provider_option
 @profile_option
@@ -251,7 +280,7 @@ def rerun_command(folder: str | None, /, run: str | None, as_json: bool, detach:
     from cloudtrain.submission.context import archive_of
     from cloudtrain.submission.preflight import preflight, raise_errors
 
-    old = chosen_run(run, folder)
+    old = chosen_run(run, folder, best=options["best"])
     plan = old.plan_again(options["overrides"], fresh=options["fresh"], provider=options["provider"])
     issues = preflight(plan)
     raise_errors(issues)

@@ -137,6 +137,12 @@ class Sweep:
             raise RunNotFound(f"trial {trial.number} of sweep {self.id} has no run")
         return Run(folder)
 
+    def runs_of(self, trial: Trial) -> list[Run]:
+        """All runs of a trial that were started, the latest last."""
+        runs = self.folder.path.parents[1] / "runs"
+        folders = [RunFolder(runs / each.run) for each in trial.runs]
+        return [Run(folder) for folder in folders if folder.path.is_dir()]
+
 
 def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
     """The sweep of that id, or the only one whose id begins so. RunNotFound when there is none."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.sweep_ids import sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.events import Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
 from tests.support.function_trials import FunctionTrials
 from tests.support.in_process import call
@@ -91,6 +94,66 @@ def test_the_trials_of_a_sweep_are_compared(sweep: SweepFolder) -> None:
     head, *rows = call("compare", "digits-k2x9").out.splitlines()
     assert head.split() == [f"digits-k2x9-t00{number}" for number in range(3)]
     assert ["args.lr", "0.001", "0.01", "0.1"] in [row.split() for row in rows]
+
+
+def log(sweep: SweepFolder, run: str, *lines: tuple[float, str]) -> None:
+    folder = sweep.path.parents[1] / "runs" / run / "logs"
+    folder.mkdir(exist_ok=True)
+    (folder / "node-0.log").write_text("".join(f"{format_timestamp(time)} [rank 0] {text}\n" for time, text in lines))
+
+
+@pytest.fixture
+def logs(sweep: SweepFolder) -> None:
+    log(sweep, "digits-k2x9-t000", (101.0, "a"), (103.0, "c"))
+    log(sweep, "digits-k2x9-t002", (102.0, "b"), (104.0, "d"))
+
+
+@pytest.mark.usefixtures("logs")
+def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> None:
+    lines = [f"[trial {trial}] [rank 0] {text}" for trial, text in ((0, "a"), (2, "b"), (0, "c"), (2, "d"))]
+    assert call("logs", "digits-k2x9").out.splitlines() == lines
+    assert call("logs", "digits-k2x9", "--tail", "3").out.splitlines() == lines[1:]
+    assert call("logs", "digits-k2x9", "--trial", "2", "--tail", "1").out.splitlines() == lines[3:]
+    assert call("logs", "digits-k2x9", "--grep", "c|d", "--rank", "0").out.splitlines() == [
+        "[trial 0] c",
+        "[trial 2] d",
+    ]
+    told = [json.loads(line) for line in call("logs", "digits-k2x9", "--json").out.splitlines()]
+    assert [(each["trial"], each["text"]) for each in told] == [(0, "a"), (2, "b"), (0, "c"), (2, "d")]
+
+
+@pytest.mark.usefixtures("logs")
+def test_the_lines_of_one_trial_are_those_of_all_its_runs(sweep: SweepFolder) -> None:
+    again = Launching(time=1.0, trial=3, run="digits-k2x9-t000")
+    sweep.append(
+        Suggested(time=1.0, trial=3, parameters={"lr": 1e-3}),
+        again,
+        RunEnded(time=2.0, trial=3, run="digits-k2x9-t000", outcome="interrupted"),
+        replace(again, run="digits-k2x9-t002"),
+    )
+    shown = call("logs", "digits-k2x9", "--trial", "3", "-f").out.splitlines()
+    assert [line.removeprefix("[trial 3] [rank 0] ") for line in shown] == ["a", "c", "b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("digits-k2x9", "--trial", "3"), "sweep digits-k2x9 has no trial 3"),
+        (("digits-k2x9", "-f"), "cloudtrain attach digits-k2x9 follows the sweep"),
+        (("digits-k2x9-t001", "--trial", "1"), "digits-k2x9-t001 is a run, --trial is of a sweep"),
+    ],
+)
+def test_lines_that_no_sweep_has_are_refused(sweep: SweepFolder, words: tuple[str, ...], message: str) -> None:
+    done = call("logs", *words)
+    assert (done.code, message in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize("command", ["fetch", "rerun"])
+def test_the_best_can_be_asked_for_by_name_and_only_of_a_sweep(sweep: SweepFolder, command: str) -> None:
+    assert "digits-k2x9-t001, the best trial of digits-k2x9" in call(command, "digits-k2x9", "--best").err
+    done = call(command, "digits-k2x9-t002", "--best")
+    assert (done.code, "--best is of a sweep, and digits-k2x9-t002 is none" in done.err) == (2, True)
+    assert "--best is of a sweep, and none is named" in call(command, "--best").err
 
 
 def test_a_trial_is_a_run_of_its_own(sweep: SweepFolder) -> None:
