@@ -143,7 +143,7 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
     for event in events:
         if isinstance(event, RungReached):
             run.is_decided |= event.outcome != "goes_on"
-        if run.is_decided or not isinstance(event, Metrics):
+        if run.is_decided or not isinstance(event, Metrics) or event.rank > 0:  # the launcher counts those of rank 0
             continue
         value = run.reports.add(event)
         if value is not None and run.reports.count > trial.reports:
