@@ -179,7 +179,9 @@ def entry() -> NoReturn:
 def _show(error: click.ClickException) -> None:
     """What is wrong with the command line, as any other error looks; of a group without its command, the help."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2; before, it is no error
-        click.echo(error.format_message(), err=True)
+        from cloudtrain.cli.terminal import write
+
+        write(error.format_message(), err=True)
         return
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)

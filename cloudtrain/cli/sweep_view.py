@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cloudtrain.cli.output import colour_state, command, count, print_message, table
-from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.errors import Outcome, RefusedError
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
@@ -125,16 +125,13 @@ class _Screen:
         width = shutil.get_terminal_size().columns
         lines = [line[: width - 1] for line in (summary_line(state), *trial_table(state, live=True).splitlines())]
         if lines != self._lines:
-            self.clear()
-            sys.stderr.write("".join(f"{line}\n" for line in lines))
-            sys.stderr.flush()
+            redraw_lines(lines, len(self._lines))
             self._lines = lines
 
     def clear(self) -> None:
         """Take the lines away."""
         if self._lines:
-            sys.stderr.write(f"\x1b[{len(self._lines)}A\x1b[J")
-            sys.stderr.flush()
+            redraw_lines([], len(self._lines))
             self._lines = []
 
 

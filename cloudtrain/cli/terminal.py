@@ -125,6 +125,13 @@ def redraw(text: str) -> None:
     sys.stderr.flush()
 
 
+def redraw_lines(lines: Sequence[str], before: int) -> None:
+    """Replace the last `before` lines on stderr, which is a terminal, by these."""
+    back = f"\x1b[{before}A\x1b[J" if before else ""
+    sys.stderr.write(back + "".join(f"{one_line(line)}\n" for line in lines))
+    sys.stderr.flush()
+
+
 @contextmanager
 def full_screen() -> Iterator[Callable[[Sequence[str]], None]]:
     """A screen of its own on the terminal's stdout, drawn by the function given; at the end all is as before."""

@@ -21,7 +21,7 @@ from cloudtrain.spec.objective import LENGTHS, report_count
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import arguments_of
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.rungs import rungs_of
+from cloudtrain.sweeps.rungs import most_runs, rungs_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +35,11 @@ class SweepPlan:
     @property
     def worst_usd(self) -> float | None:
         """The most that all trials together can cost; None where nothing is billed, or a price is not known."""
-        budget, each = self.definition.budget.usd, self.definition.trial_cap.usd
+        found = self.definition
+        budget, each = found.budget.usd, found.trial_cap.usd
         if each is None:
             return None
-        runs = self.definition.trials * (1 + self.definition.retries)
+        runs = most_runs(found.trials, found.retries, len(found.rungs) * found.promotes, found.eta)
         return each * runs if budget is None else min(budget, each * runs)
 
     @property

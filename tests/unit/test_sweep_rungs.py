@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.sweeps.rungs import goes_on, is_better, promotable, rungs_of
+from cloudtrain.sweeps.rungs import goes_on, is_better, most_runs, promotable, rungs_of
 
 VALUES = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 0.4]), st.floats(-1, 1), st.just(math.nan))
 GOALS = st.sampled_from(["minimize", "maximize"])
@@ -65,3 +65,9 @@ def test_a_value_that_is_not_a_number_is_worse_than_every_number() -> None:
     assert is_better(1.0, math.nan, "minimize")
     assert not is_better(math.nan, 1.0, "maximize")
     assert not is_better(math.nan, math.nan, "maximize")
+
+
+def test_the_most_runs_of_a_sweep_count_promotions_and_retries() -> None:
+    assert most_runs(trials=27, retries=0, promoting_rungs=0, eta=3) == 27
+    assert most_runs(trials=27, retries=0, promoting_rungs=3, eta=3) == 27 + 9 + 3 + 1
+    assert most_runs(trials=4, retries=2, promoting_rungs=1, eta=4) == 15
