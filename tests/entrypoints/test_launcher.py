@@ -129,7 +129,8 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
     script = (
         "import signal, sys, time\nfrom cloudtrain_job import emit\n"
         "def leave(*_):\n    print('saved'); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, leave)\nemit('ready')\ntime.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, leave)\nemit('ready')\n"
+        "while True: time.sleep(0.05)\n"  # a signal just before one long sleep would wake nobody
     )
     process = start(tmp_path, script, new_process=True)
     output = output_until(process, '"type":"ready"')

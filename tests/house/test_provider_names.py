@@ -21,6 +21,7 @@ EXPLAINED = {
     ("catalog/type_names.py", "azure"): "the same",
     ("images/recipe.py", "docker"): "the folder of the repository that holds our Dockerfile",
     ("images/contents.py", "docker"): "the same, with its lock files",
+    ("providers/emulation/sagemaker.py", "docker"): "the same, with the program `train` of the image",
     ("submission/build.py", "docker"): "the program that builds images",
     ("submission/registry.py", "aws"): "the extra to install for ECR, whose address says whose it is",
     ("submission/registry.py", "azure"): "the same for ACR",

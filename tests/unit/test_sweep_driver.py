@@ -71,7 +71,19 @@ def in_a_process(work: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def kill_at(folder: SweepFolder, count: int, *, torn: bool) -> None:
+class Killed(BaseException):
+    """A driver that is killed does nothing any more."""
+
+
+def raise_killed() -> None:
+    raise Killed
+
+
+def kill_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at(folder: SweepFolder, count: int, kill: Callable[[], None], *, torn: bool = False) -> None:
     """Drive, and be killed right after that many events were written; `torn`: in the middle of the next one."""
     written = len(history(folder))
     append = SweepFolder.append
@@ -84,10 +96,11 @@ def kill_at(folder: SweepFolder, count: int, *, torn: bool) -> None:
             if torn:
                 with (self.path / JOURNAL).open("ab") as file:
                     file.write(b'{"type":"suggested","trial":99')
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill()
 
-    SweepFolder.append = append_and_die  # type: ignore[method-assign]
-    run_to_the_end(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SweepFolder, "append", append_and_die)
+        run_to_the_end(folder)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -97,8 +110,8 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_s
     expected = history(never_killed)
     for count in range(1, len(expected)):
         folder = sweep(tmp_path / str(count), name)
-        status = in_a_process(lambda folder=folder, count=count: kill_at(folder, count, torn=count % 2 == 0))  # type: ignore[misc]
-        assert os.WIFSIGNALED(status)
+        with pytest.raises(Killed):
+            kill_at(folder, count, raise_killed, torn=count % 2 == 0)
         written = history(folder)
         assert len(written) >= count
         assert written == expected[: len(written)]
@@ -112,7 +125,7 @@ def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(nam
     run_to_the_end(never_killed)
     expected = history(never_killed)
     for count in range(1, len(expected) + 1):
-        in_a_process(lambda count=count: kill_at(folder, count, torn=False))  # type: ignore[misc]
+        in_a_process(lambda count=count: kill_at(folder, count, kill_process))  # type: ignore[misc]
     assert history(folder) == expected
 
 
