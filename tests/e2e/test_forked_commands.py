@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
+from cloudtrain.runs.folder import RunFolder
 from tests.support.command_line import CommandLine
 from tests.support.forked_command import ForkedCommand
+from tests.support.samples import BORN, write_events
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.linux("what tells a program of the end of a process that it has not started")
-RUNNING = """
-{"type": "submitting", "time": 1, "name": "a", "provider": "local", "contract": "plain", "nodes": 1, "processes": 1}
-"""
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_it_leads_a_session_and_ends_by_a_signal(cli: CommandLine) -> None:
     run = cli.run_folder("a-1")
     run.mkdir(parents=True)
     (run / "plan.json").write_text("{}")
-    (run / "events.jsonl").write_text(RUNNING.lstrip())
+    write_events(RunFolder(run), {**BORN, "time": time.time()})  # just submitted: it is waited for
     cli.write(job_yaml="")
     waiting = cli.start("wait", "a-1")
     assert os.getsid(waiting.pid) == waiting.pid
