@@ -195,3 +195,24 @@ def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
 def encode_json(text: str) -> bytes:
     """JSON text as UTF-8. Half a surrogate pair, which JSON may hold and UTF-8 may not, stays JSON's escape for it."""
     return text.encode("utf-8", "backslashreplace")
+
+
+def append_lines(path: Path, lines: str, *, durable: bool) -> None:
+    """Append whole lines of JSON in one piece, under a lock. `durable`: flushed to the disk before this returns.
+
+    StorageError when the disk refuses.
+    """
+    with storing(path):
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
+        try:
+            lock_file(file)
+            size = os.fstat(file).st_size
+            # A writer that died left an incomplete line: the next one begins on a new one.
+            is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            data = (b"\n" if is_incomplete else b"") + encode_json(lines)
+            if os.write(file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,16 +12,13 @@ from typing import Any, TypeVar
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.events import Event, parse
 from cloudtrain.runs.files import (
-    FILE_MODE,
-    encode_json,
+    append_lines,
     end_of_lines,
     is_locked,
-    lock_file,
     open_regular_file,
     read_lines,
     read_lines_backward,
     read_regular_file,
-    storing,
     strict_json,
 )
 from cloudtrain.runs.identity import ProcessIdentity
@@ -119,20 +114,7 @@ class RunFolder:
         StorageError when the disk refuses.
         """
         lines = "".join(strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events)
-        with storing(self.events_file):
-            file = os.open(self.events_file, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
-            try:
-                lock_file(file)
-                size = os.fstat(file).st_size
-                # A writer that died left an incomplete line: the next event begins on a new one.
-                is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-                data = (b"\n" if is_incomplete else b"") + encode_json(lines)
-                if os.write(file, data) < len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if durable:
-                    os.fsync(file)
-            finally:
-                os.close(file)
+        append_lines(self.events_file, lines, durable=durable)
 
     def events(self) -> list[Event]:
         """All events so far, in the order they were appended. StorageError when they cannot be read."""

@@ -39,6 +39,10 @@ class Trials(Protocol):
         """Ask the run of a trial to stop; repeating it does no harm."""
 
 
+START_RETRY_SECONDS = 30.0
+"""After a start that failed for a reason that may pass, such as a throttled request, nothing is started so long."""
+
+
 class SweepJournal:
     """The journal, read as it grows, and the state that it adds up to. Others may append to it, too."""
 
@@ -94,6 +98,8 @@ class Driver:
 
     def __init__(self, journal: SweepJournal, trials: Trials, suggester: Suggester) -> None:
         self.journal, self.trials, self.suggester = journal, trials, suggester
+        self._no_start_before = 0.0
+        """Monotonic time."""
 
     @property
     def state(self) -> SweepState:
@@ -128,6 +134,8 @@ class Driver:
                 if trial.state == "running":
                     self.trials.request_stop(trial)
         while (action := next_action(self.state, time.time())) is not None:
+            if isinstance(action, Start) and time.monotonic() < self._no_start_before:
+                return False
             if isinstance(action, End):
                 self.journal.write(SweepEnded(time=time.time(), state=action.state, reason=action.reason))
                 return True
@@ -162,6 +170,8 @@ class Driver:
         refused = self.trials.start(self.state.trials[number])
         if refused is not None:
             self.journal.write(refused)
+            if refused.outcome == "interrupted":
+                self._no_start_before = time.monotonic() + START_RETRY_SECONDS
         self.trials.publish(self.state)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from cloudtrain.errors import RunExists, StorageError, UsageError
 from cloudtrain.runs.files import (
     FILE_MODE,
+    append_lines,
     as_text,
     encode_json,
     is_locked,
@@ -74,20 +75,7 @@ class SweepFolder:
     def append(self, *events: SweepEvent) -> None:
         """Append events, one line of JSON each, flushed to the disk before this returns. StorageError."""
         lines = "".join(strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events)
-        journal = self.path / JOURNAL
-        with storing(journal):
-            file = os.open(journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
-            try:
-                lock_file(file)
-                size = os.fstat(file).st_size
-                # A writer that died left an incomplete line: the next event begins on a new one.
-                is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-                data = (b"\n" if is_incomplete else b"") + encode_json(lines)
-                if os.write(file, data) < len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file)
-            finally:
-                os.close(file)
+        append_lines(self.path / JOURNAL, lines, durable=True)
 
     def events_from(self, offset: int = 0) -> Iterator[tuple[SweepEvent | None, int]]:
         """The events appended after a byte offset, each with the offset after it; None for a line that holds none.

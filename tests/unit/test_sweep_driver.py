@@ -14,10 +14,11 @@ import pytest
 from cloudtrain.errors import UsageError
 from cloudtrain.spec.search_space import Choice, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.driver import SweepJournal, drive, request_stop
+from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
 from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
-from cloudtrain.sweeps.state import SweepState, state_of
+from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from cloudtrain.sweeps.suggest import suggester_of
 from tests.support.function_trials import FunctionTrials
 
 SPACE = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
@@ -173,6 +174,24 @@ def test_a_job_that_only_fails_is_not_tried_forty_times(tmp_path: Path) -> None:
     assert [trial.state for trial in end.trials] == ["failed"] * len(end.trials)
     assert len(end.trials) <= 5  # three that failed, and those that ran beside them
     assert (end.state, end.reason) == ("failed", "the first 3 trials failed: it was told to")
+
+
+class Throttled(FunctionTrials):
+    """Trials that the cloud does not let start for now."""
+
+    starts = 0
+
+    def start(self, trial: Trial) -> RunEnded:
+        self.starts += 1
+        return RunEnded(time=1.0, trial=trial.number, run=trial.run, outcome="interrupted", reason="throttled")
+
+
+def test_a_start_that_fails_for_now_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "grid")
+    trials, suggester = Throttled(folder), suggester_of(folder.definition())
+    driver = Driver(SweepJournal(folder, SweepState.new(folder.definition())), trials, suggester)
+    assert [driver.advance() for _ in range(3)] == [False] * 3
+    assert (trials.starts, driver.state.trials[0].state, driver.state.trials[0].failures) == (1, "waiting", 0)
 
 
 def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:
