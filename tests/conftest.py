@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.browser import browser_fixture
 from tests.support.limits import cpu_time, pytest_configure, pytest_runtest_protocol
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-__all__ = ["cpu_time", "pytest_configure", "pytest_runtest_protocol"]  # hooks and fixtures for every test
+__all__ = [
+    "browser_fixture",
+    "cpu_time",
+    "pytest_configure",
+    "pytest_runtest_protocol",
+]  # hooks and fixtures for every test
 
 settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is no bug
 settings.load_profile("busy machine")
