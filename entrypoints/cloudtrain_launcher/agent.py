@@ -13,9 +13,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Callable, Iterator
+from typing import IO, Any, Callable
 
 if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -25,13 +24,12 @@ from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.checkpoint_sync import CheckpointSync, sync_before_each_start
 from cloudtrain_launcher.contract import JOB_FILE, LAUNCHER_PID, STREAM_DIR, STREAM_KEY, read_job
 from cloudtrain_launcher.events import Error, RankFailed
+from cloudtrain_launcher.exit_barrier import STOPPED_EXIT_CODE, leave_quickly_and_quietly
 from cloudtrain_launcher.failure import is_consequence
 from cloudtrain_launcher.fork_server import ForkServer
 from cloudtrain_launcher.forked_ranks import fork_server, start_as_forks
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME
-
-STOPPED_EXIT_CODE = 143
 
 
 class _FailureMonitor(logging.Handler):
@@ -76,41 +74,6 @@ class _FailureMonitor(logging.Handler):
                     emit_event(RankFailed(local_rank=local_rank, exitcode=handler.proc.returncode))
 
 
-@contextmanager
-def _redirect_stderr(file: IO[bytes]) -> Iterator[None]:
-    """Write standard error into a file, that of C++ code included."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(before, 2)
-        os.close(before)
-
-
-def _quiet_shutdown(file: IO[bytes]) -> None:
-    """Write into a file what torchrun prints to standard error while it leaves the rendezvous.
-
-    When all ranks have ended, it waits for the other nodes. The node that hosts the store may be gone by then, which
-    does no harm and prints what looks like a crash (a C++ stack of 20 lines).
-    """
-    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-
-    def redirected(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with _redirect_stderr(file):
-                return method(*args, **kwargs)
-
-        return call
-
-    for owner, name in ((SimpleElasticAgent, "_exit_barrier"), (DynamicRendezvousHandler, "shutdown")):
-        if hasattr(owner, name):
-            setattr(owner, name, redirected(getattr(owner, name)))
-
-
 def main(argv: list[str]) -> int:
     """Run torchrun with `argv`; returns 0 if all ranks succeeded, 1 if one failed, 143 after a stop."""
     set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
@@ -148,7 +111,7 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
         api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
     checkpoint_sync = start_checkpoint_sync(argv)
-    _quiet_shutdown(shutdown_output)
+    leave_quickly_and_quietly(shutdown_output)
     try:
         run.run(_parse(run, argv))
     except ChildFailedError as error:

@@ -73,10 +73,6 @@ class RankTracker:
         pids = {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] in self.finished}
         return {local: pid for local, pid in pids.items() if is_alive(pid)}
 
-    def have_all_ended(self) -> bool:
-        """Whether all ranks of this node have ended with exit code 0."""
-        return len(self.finished) == self._job.processes
-
     def rank_of(self, local_rank: int) -> int:
         """The rank of a local rank; -1 if it has not started."""
         return self._ranks.get(local_rank, -1)

@@ -23,9 +23,6 @@ from cloudtrain_launcher.streams import Streams
 JOIN_TIMEOUT_SECONDS = 900
 """How long nodes wait for each other at the rendezvous: they pull the image at different speeds."""
 
-_WAIT_FOR_PEERS_SECONDS = 2.0
-"""How long torchrun may go on after a stop when its ranks have ended well."""
-
 RESERVED_PROCESSES = "_cloudtrain_reserved"
 """The module, where the launcher was forked from a warm process, that has processes with torch in reserve."""
 
@@ -65,7 +62,6 @@ def run_torchrun(
     grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
     hang = HangWatch(job, ranks, scratch, lambda text: log(context.node_rank, text))
     terminated = killed = False
-    idle_since = 0.0
     while torchrun.poll() is None:
         if stop.is_requested() and not terminated:  # only once: a second SIGTERM would interrupt torchrun's own stop
             terminated = True
@@ -74,11 +70,7 @@ def run_torchrun(
         _report_failures(ranks, streams, stop)
         if not stop.reason:
             hang.check(streams.last_output)
-        # torchrun then waits for those of other nodes, which may be gone, where no SIGTERM interrupts it.
-        idle_since = (idle_since or time.monotonic()) if terminated and ranks.have_all_ended() else 0.0
-        if idle_since and time.monotonic() > idle_since + _WAIT_FOR_PEERS_SECONDS:
-            torchrun.kill()
-        elif stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
+        if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
             killed = True
             torchrun.kill()  # its ranks end with it: see set_parent_death_signal
     streams.drain()

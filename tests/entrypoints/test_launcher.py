@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -141,37 +140,40 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
     assert "Traceback" not in output
 
 
-BARRIER = """
-import os, signal, sys, time
-from pathlib import Path
-entrypoints = Path(__file__).parents[1]
-sys.path[:0] = [str(entrypoints), str(entrypoints / "job")]
-from cloudtrain_job import emit_event, set_output
-from cloudtrain_launcher.events import RankEnded, RankStarted
+WAITING_AGENT = """
+import signal, sys
+from types import SimpleNamespace
+from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+from cloudtrain_launcher import exit_barrier
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-set_output(1, os.environ["CLOUDTRAIN_STREAM_KEY"])
-emit_event(RankStarted(rank=0, local_rank=0, attempt=0, pid=os.getpid()))
-emit_event(RankEnded(rank=0, exitcode=0))
-time.sleep(600)
+store = TCPStore("127.0.0.1", 0, is_master=True)
+print(store.port, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: None)
+with open("output", "wb") as output:
+    exit_barrier.leave_quickly_and_quietly(output)
+    group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
+    SimpleElasticAgent._exit_barrier(SimpleNamespace(_store=store, _worker_group=group, _exit_barrier_timeout=600))
 """
-"""In torchrun's place: its ranks have ended, and it waits for those of another node, where no SIGTERM arrives."""
+"""torchrun's agent of a node whose ranks have ended well, as it waits for those of a second node, in C++ code."""
 
 
-def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_its_peers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "entrypoints"
-    shutil.copytree(ENTRYPOINTS, copy)
-    (copy / "cloudtrain_launcher" / "agent.py").write_text(BARRIER)
-    monkeypatch.setattr("tests.entrypoints.test_launcher.ENTRYPOINTS", copy)
-    process = start(tmp_path, "", new_process=True, grace_seconds=600)
-    output = output_until(process, '"type":"rank_ended"')
-    process.send_signal(signal.SIGTERM)
-    output += finish(process)
-    end = events(output)[-1]
-    assert (end["type"], end["outcome"], end["forced"]) == ("node_ended", "stopped", False), output
-    assert end["seconds"] < 300, "half of the grace period"
+@pytest.mark.torchrun
+def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_a_peer_that_has_left(tmp_path: Path) -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
+
+    env = os.environ | {"PYTHONPATH": f"{ENTRYPOINTS}{os.pathsep}{ENTRYPOINTS / 'job'}"}
+    command = [sys.executable, "-c", WAITING_AGENT]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stdout is not None
+            peer = TCPStore("127.0.0.1", int(agent.stdout.readline()))
+            peer.wait([f"{_TERMINAL_STATE_SYNC_ID}/num_members"])
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(HANG_SECONDS) == 143
+        finally:
+            agent.kill()
 
 
 def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
