@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from cloudtrain.spec.search_space import Scalar
+from cloudtrain.spec.search_space import Dimension, Scalar
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.rungs import goes_on
@@ -113,3 +116,21 @@ class FunctionTrials:
         draft = self.jobs / f".{run}"
         draft.write_text(json.dumps(dict(job)))
         draft.rename(self.jobs / f"{run}.json")
+
+
+def sweep_of(space: Mapping[str, Dimension], **options: Any) -> Definition:
+    """A search named digits-k2x9 on this machine, for the best accuracy; a grid unless `options` say otherwise."""
+    known = {"sweep_id": "digits-k2x9", "name": "digits", "provider": "local", "metric": "accuracy", "goal": "maximize"}
+    return Definition(**{**known, "space": space, "sampler": "grid", **options})
+
+
+def ended_sweep(
+    data_dir: Path,
+    definition: Definition,
+    function: Callable[[Values, int], float] = learning,
+    fails: Callable[[str], bool] = lambda _: False,
+) -> SweepFolder:
+    """A sweep of that data folder, driven to its end."""
+    folder = SweepFolder.create(data_dir, definition, {"spec.yaml": "", "plan.json": "{}"})
+    drive(folder, FunctionTrials(folder, function, fails), pause=lambda: None)
+    return folder

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.browser import Browser, chromium
 from tests.support.limits import HANG_SECONDS
+from tests.support.page_checks import appearance
 from tests.support.waiting import eventually
 
 PAGE = """<!DOCTYPE html><meta name="viewport" content="width=device-width">
@@ -57,6 +58,24 @@ def test_what_a_page_asks_for_is_told_and_never_asked_of_a_machine(tmp_path: Pat
         assert sorted(page.fetched) == [here, "https://example.com/a.png"]
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+def test_what_is_wrong_with_how_a_page_looks_is_found(tmp_path: Path, browser: Browser) -> None:
+    body = """<p style="color: #999">too pale</p><p style="width: 500px">too wide</p><details><summary>more</summary>
+    <p style="width: 20px; overflow: hidden; white-space: nowrap">a long line</p></details>
+    <svg viewBox="0 0 100 100" width="100"><text x="5" y="20">one</text><text x="10" y="22">another</text>
+    <text x="80" y="60">out of it</text><text y="90" fill="none" style="fill: #fafafa">white on white</text></svg>
+    <div style="background: #000; color: #fff">well <span style="color: #ccc">readable</span></div>"""
+    found = appearance(browser.open(written(tmp_path, "console.warn('careful')", body), width=390))
+    assert found.pop(1).endswith("wide on a screen of 390")
+    assert found == [
+        "console: careful",
+        "pale: too pale: 2.85",
+        "pale: white on white: 1.04",
+        "cut off: a long line",
+        "cut off: out of it",
+        "on each other: one / another",
+    ]
 
 
 def test_it_ends_with_its_process_and_leaves_no_other(tmp_path: Path) -> None:

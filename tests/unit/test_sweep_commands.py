@@ -12,11 +12,10 @@ from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.sweep_ids import sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice
-from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
-from tests.support.function_trials import FunctionTrials
+from cloudtrain.sweeps.sweep import Sweep
+from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 
@@ -28,19 +27,8 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
     """A grid of three trials that has ended; the second is the best. Each has a run, too."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    definition = Definition(
-        sweep_id="digits-k2x9",
-        name="digits",
-        provider="local",
-        metric="accuracy",
-        goal="maximize",
-        space={"lr": Choice(RATES)},
-        sampler="grid",
-        trials=3,
-    )
-    folder = SweepFolder.create(tmp_path / "data", definition, {"spec.yaml": "", "plan.json": "{}"})
-    state = drive(folder, FunctionTrials(folder), pause=lambda: None)
-    for trial in state.trials:
+    folder = ended_sweep(tmp_path / "data", sweep_of({"lr": Choice(RATES)}, trials=3))
+    for trial in Sweep(folder).status().trials:
         a_run(tmp_path / "data", trial.run, float(trial.parameters["lr"]))
     return folder
 

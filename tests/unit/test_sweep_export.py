@@ -12,13 +12,12 @@ import pytest
 
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.events import Launching, Reported, Suggested
 from cloudtrain.sweeps.export import as_csv
-from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.optuna_study import write_study
 from cloudtrain.sweeps.state import SweepState, state_of
-from tests.support.function_trials import FunctionTrials, learning
+from cloudtrain.sweeps.sweep import Sweep
+from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 
 SPACE: dict[str, Dimension] = {
@@ -34,21 +33,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepState:
     """A sweep in which one trial has failed, and most were ended at a rung."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    definition = Definition(
-        sweep_id="digits-k2x9",
-        name="digits",
-        provider="local",
-        metric="accuracy",
-        goal="maximize",
-        space=SPACE,
-        sampler="random",
-        trials=9,
-        parallel=3,
-        rungs=(1, 3),
-        last_report=9,
-    )
-    folder = SweepFolder.create(tmp_path / "data", definition, {"spec.yaml": "", "plan.json": "{}"})
-    return drive(folder, FunctionTrials(folder, learning, lambda run: run.endswith("t005")), pause=lambda: None)
+    options = {"sampler": "random", "trials": 9, "parallel": 3, "rungs": (1, 3), "last_report": 9}
+    definition = sweep_of(SPACE, **options)
+    folder = ended_sweep(tmp_path / "data", definition, fails=lambda run: run.endswith("t005"))
+    return Sweep(folder).status()
 
 
 def opened(file: Path) -> Any:

@@ -15,7 +15,6 @@ import pytest
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps import importance as importances
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.events import RunEnded, Suggested
 from cloudtrain.sweeps.history import history
 from cloudtrain.sweeps.importance import importance
@@ -23,7 +22,7 @@ from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.plot.axes import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.sweeps.plot.page import page
 from cloudtrain.sweeps.state import SweepState, state_of
-from tests.support.function_trials import FunctionTrials, Values, learning
+from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call
 
 SPACE: dict[str, Dimension] = {
@@ -34,17 +33,8 @@ SPACE: dict[str, Dimension] = {
 
 
 def definition_of(space: dict[str, Dimension], **options: object) -> Definition:
-    values = {"trials": 12, "parallel": 3, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options}
-    return Definition(
-        sweep_id="digits-k2x9",
-        name="digits",
-        provider="aws",
-        metric="val<accuracy>",
-        goal="maximize",
-        space=space,
-        sampler="random",
-        **values,  # type: ignore[arg-type]
-    )
+    known = {"provider": "aws", "metric": "val<accuracy>", "sampler": "random", "trials": 12, "parallel": 3}
+    return sweep_of(space, **{**known, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options})
 
 
 def by_rate(values: Values, report: int) -> float:
@@ -56,9 +46,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
     """A sweep with trials that were pruned, that failed, that never had a number, and that trained to their end."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    folder = SweepFolder.create(tmp_path, definition_of(SPACE), {"spec.yaml": "", "plan.json": "{}"})
-    drive(folder, FunctionTrials(folder, by_rate, lambda run: run.endswith("t005")), pause=lambda: None)
-    return folder
+    return ended_sweep(tmp_path, definition_of(SPACE), by_rate, lambda run: run.endswith("t005"))
 
 
 def state(folder: SweepFolder) -> SweepState:
@@ -160,8 +148,7 @@ def test_the_setting_that_decides_is_the_most_important(
     else:
         monkeypatch.setattr(importances, "find_spec", lambda _: None)
     definition = definition_of({"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Choice(("x", "y"))}, rungs=(), trials=30)
-    folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
-    found = importance(drive(folder, FunctionTrials(folder, quadratic("b")), pause=lambda: None))
+    found = importance(state(ended_sweep(tmp_path, definition, quadratic("b"))))
     assert next(iter(found.shares)) == "b"
     assert found.shares["b"] > 0.8
     assert found.method.startswith("fANOVA" if with_fanova else "rank correlation")

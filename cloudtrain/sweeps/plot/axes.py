@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.sweeps.plot.svg import line, text
+from cloudtrain.sweeps.plot.svg import line, shortened, text
 from cloudtrain.units import format_number
 
-WIDTH, HEIGHT = 440.0, 280.0
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 428.0, 28.0, 236.0
+WIDTH, HEIGHT = 440.0, 284.0
+LEFT, RIGHT, TOP, BOTTOM = 66.0, 428.0, 40.0, 240.0
+MAX_NAME = 48
+"""So many characters of an axis's name have room above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float]
     parts = [line([(LEFT, y.at(tick)), (RIGHT, y.at(tick))], "grid") for tick in y.ticks()]
     labels = labels_of(y.ticks())
     parts += [
-        text(label, LEFT - 6, y.at(tick) + 4, anchor="end") for tick, label in zip(y.ticks(), labels, strict=True)
+        text(label, LEFT - 6, y.at(tick) + 4, anchor="end", room=LEFT - 8)
+        for tick, label in zip(y.ticks(), labels, strict=True)
     ]
     across = x.ticks() if x_ticks is None else x_ticks
     for tick, label in zip(across, labels_of(across), strict=True):
@@ -88,7 +91,7 @@ def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float]
     parts += [
         line([(LEFT, BOTTOM), (RIGHT, BOTTOM)], "axis"),
         text(x_name, (LEFT + RIGHT) / 2, HEIGHT - 8, anchor="middle", class_="name"),
-        text(y_name, 4, 14, class_="name"),
+        text(shortened(y_name, MAX_NAME), 4, 14, class_="name"),
     ]
     return "\n".join(parts)
 

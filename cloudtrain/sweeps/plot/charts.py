@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.plot.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, x_scale, y_scale
-from cloudtrain.sweeps.plot.svg import Point, line, mark, picture, steps, text
+from cloudtrain.sweeps.plot.svg import Point, line, mark, picture, steps, text, text_width
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 
@@ -86,9 +86,7 @@ def curves(state: SweepState) -> str:
     x = x_scale(1, max((trial.reports for trial in state.trials), default=1))
     best = state.best
     parts = [frame(x, y, "report", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)])]
-    for at, rung in enumerate(rung for rung in state.definition.rungs if rung <= x.high):
-        parts.append(line([(x.at(rung), TOP), (x.at(rung), BOTTOM)], "rung"))
-        parts.append(text(f"rung {at + 1}", min(x.at(rung) + 3, RIGHT - 34), BOTTOM - 4, class_="rung-name"))
+    parts += _rungs([x.at(rung) for rung in state.definition.rungs if rung <= x.high])
     for trial in sorted(state.trials, key=lambda each: each is best):
         kind = "curve best" if trial is best else "curve"
         parts += [
@@ -99,6 +97,18 @@ def curves(state: SweepState) -> str:
             place = x.at(trial.reports), y.at(value)
             parts.append(mark(trial.state, *place, best=trial is best, title=told(state, trial)))
     return picture(WIDTH, HEIGHT, f"{state.definition.metric} over the reports of each trial", *parts)
+
+
+def _rungs(at: Sequence[float]) -> Sequence[str]:
+    """A line at each rung, with its name above where that has room before the next one's; the last has its name."""
+    parts = [line([(x, TOP - 4), (x, BOTTOM)], "rung") for x in at]
+    free = RIGHT
+    for number in range(len(at), 0, -1):
+        x, name = at[number - 1], f"rung {number}"
+        if x <= free - text_width(name) or free == RIGHT:
+            free = min(x, RIGHT - text_width(name))
+            parts.append(text(name, free, TOP - 7, class_="rung-name"))
+    return parts
 
 
 def _pieces(curve: Sequence[float]) -> Sequence[Sequence[Point]]:

@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from cloudtrain.spec.search_space import Choice, Dimension, Scalar
 from cloudtrain.sweeps.plot.axes import Scale, labels_of, usual_range
 from cloudtrain.sweeps.plot.charts import told, value_of
-from cloudtrain.sweeps.plot.svg import line, picture, text
+from cloudtrain.sweeps.plot.svg import CHARACTER, line, picture, shortened, text
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 
 TOP, BOTTOM, HEIGHT = 44.0, 258.0, 276.0
-FIRST, BETWEEN, AFTER = 24.0, 100.0, 104.0
-MAX_TEXT = 14
+FIRST, AFTER = 24.0, 104.0
+BETWEEN, LEAST_BETWEEN = 100.0, 64.0
+WIDTH = 1000.0
+"""So much has room on a screen; axes stand closer together where there are many."""
+ROW = 15.0
+"""Labels of an axis are at least this far apart."""
 
 Place = Callable[[Scalar], float]
 Axis = tuple[Place, Sequence[tuple[float, str]]]
@@ -24,9 +28,11 @@ Axis = tuple[Place, Sequence[tuple[float, str]]]
 def parallel_coordinates(state: SweepState) -> str:
     """The trials that have a value; the best quarter of them in front, the best trial thickest."""
     valued = [(value, trial) for trial in state.trials if (value := value_of(trial)) is not None]
-    axes = [(key, _axis_of(dimension)) for key, dimension in state.definition.space.items()]
+    count = len(state.definition.space)
+    between = min(BETWEEN, max(LEAST_BETWEEN, (WIDTH - FIRST - AFTER) / count))
+    axes = [(key, _axis_of(dimension, between - 10)) for key, dimension in state.definition.space.items()]
     axes.append((state.definition.metric, _range_axis(*usual_range(value for value, _ in valued), log=False)))
-    at = [FIRST + BETWEEN * number for number in range(len(axes))]
+    at = [FIRST + between * number for number in range(len(axes))]
     parts: list[str] = []
     for value, trial, kind in _in_order(state, valued):
         values = [*(trial.parameters[key] for key, _ in axes[:-1]), value]
@@ -35,7 +41,8 @@ def parallel_coordinates(state: SweepState) -> str:
     for number, (x, (key, (_, labels))) in enumerate(zip(at, axes, strict=True)):
         parts.append(line([(x, TOP), (x, BOTTOM)], "axis"))
         # Names stand in two rows: long ones of neighbours would run into each other.
-        parts.append(text(_short(key, 2 * MAX_TEXT), x - 12, 14 + 15 * (number % 2), class_="name"))
+        name = shortened(key, int((2 * between if number < count else AFTER) / CHARACTER), keep_end=True)
+        parts.append(text(name, x - 12, 14 + 16 * (number % 2), class_="name"))
         parts += [text(label, x + 6, y + 4, class_="on-line") for y, label in labels]
     width = at[-1] + AFTER
     label = f"the settings of each trial, and its {state.definition.metric}"
@@ -50,7 +57,8 @@ def _in_order(state: SweepState, valued: Sequence[tuple[float, Trial]]) -> Seque
     return [(value, trial, "curve best" if trial is state.best else kind) for value, trial, kind in shown]
 
 
-def _axis_of(dimension: Dimension) -> Axis:
+def _axis_of(dimension: Dimension, room: float) -> Axis:
+    """`room`: between this axis and the next."""
     if not isinstance(dimension, Choice):
         return _range_axis(dimension.low, dimension.high, log=dimension.log)
     scale = Scale(0, len(dimension.values) - 1, BOTTOM, TOP)
@@ -58,9 +66,9 @@ def _axis_of(dimension: Dimension) -> Axis:
     at: Mapping[tuple[type, Scalar], float] = {
         (type(value), value): scale.at(number) for number, value in enumerate(dimension.values)
     }
-    return lambda value: at[type(value), value], [
-        (place, _short(format_number(value), MAX_TEXT)) for (_, value), place in at.items()
-    ]
+    every = math.ceil(ROW * (len(at) - 1) / (BOTTOM - TOP))
+    labels = [(place, shortened(format_number(value), int(room / CHARACTER))) for (_, value), place in at.items()]
+    return lambda value: at[type(value), value], labels[:: max(1, every)]
 
 
 def _range_axis(low: float, high: float, *, log: bool) -> Axis:
@@ -68,7 +76,3 @@ def _range_axis(low: float, high: float, *, log: bool) -> Axis:
     ticks = scale.ticks()
     labels = [(scale.at(tick), label) for tick, label in zip(ticks, labels_of(ticks), strict=True)]
     return lambda value: scale.at(float(value)), labels
-
-
-def _short(shown: str, most: int) -> str:
-    return shown if len(shown) <= most else shown[: most - 1] + "…"

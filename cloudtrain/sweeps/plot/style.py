@@ -2,28 +2,29 @@
 
 STYLE = """
 :root { --paper: #fff; --ink: #1d2430; --soft: #5d6675; --faint: #dde1e7; --main: #0b63ce; --good: #5b9ae6;
-  --other: #9aa3b1; --bad: #c5303c; }
+  --other: #8a94a3; --bad: #c5303c; }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #14181f; --ink: #e8ebf0; --soft: #a2abba; --faint: #2c333e; --main: #6cb2ff; --good: #3f78bd;
-    --other: #69727f; --bad: #ff7b80; }
+    --other: #8b95a4; --bad: #ff7b80; }
 }
 body { margin: 0 auto; padding: 16px; max-width: 1040px; background: var(--paper); color: var(--ink);
   font: 16px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 24px; margin: 0; }
 h2 { font-size: 17px; margin: 0; }
 .note { color: var(--soft); font-size: 14px; margin: 0 0 6px; }
-main { display: grid; gap: 26px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
+main { display: grid; margin-top: 24px; gap: 26px;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
 section { min-width: 0; }
 .wide { grid-column: 1 / -1; }
 .drawing { overflow-x: auto; }
-.drawing > svg { display: block; width: 100%; max-width: 620px; }
-.wide .drawing > svg { max-width: none; max-height: 420px; }
+.drawing > svg { display: block; width: 100%; }
+.drawing > .fits { max-width: 540px; }
 .legend { list-style: none; padding: 0; margin: 8px 0; display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 14px; }
 .legend svg { vertical-align: -3px; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg .name { fill: var(--ink); font-weight: 600; }
 svg .on-line { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
-svg .rung-name { font-size: 11px; }
+@media (max-width: 480px) { svg.fits text { font-size: 13.5px; } }
 svg path { fill: none; stroke: var(--soft); stroke-width: 1; vector-effect: non-scaling-stroke; }
 svg .grid { stroke: var(--faint); }
 svg .rung { stroke-dasharray: 4 4; }

@@ -10,11 +10,11 @@ Point = tuple[float, float]
 MARKS = {
     "completed": ("circle", "trained to its end"),
     "pruned": ("triangle", "ended at a rung, behind the others"),
-    "paused": ("square", "waits at a rung"),
+    "paused": ("square", "ended at a rung, not promoted so far"),
     "running": ("ring", "goes on"),
     "waiting": ("ring", "goes on"),
-    "stopped": ("diamond", "stopped by somebody"),
-    "failed": ("cross", "failed"),
+    "stopped": ("diamond", "ended by somebody"),
+    "failed": ("cross", "ended with an error"),
 }
 """For each state of a trial its shape, and what it means: shapes, because not everybody sees colours."""
 
@@ -26,6 +26,10 @@ _PATHS = {
     "diamond": "M0 -5L5 0L0 5L-5 0Z",
     "cross": "M-4 -4L4 4M-4 4L4 -4",
 }
+
+CHARACTER = 8.0
+"""The width of a digit in a chart, on a phone, where letters are larger beside the lines."""
+GLYPHS = "spacingAndGlyphs"
 
 
 def readable(text: object) -> str:
@@ -48,9 +52,24 @@ def words(text: object) -> str:
     return escape(readable(text))
 
 
-def text(content: object, x: float, y: float, *, anchor: str = "", class_: str = "") -> str:
-    """Words at a place; `anchor`: middle or end of them is there, not the beginning."""
-    return element("text", words(content), x=x, y=y, text_anchor=anchor, class_=class_)
+def text(content: object, x: float, y: float, *, anchor: str = "", class_: str = "", room: float | None = None) -> str:
+    """Words at a place; `anchor`: middle or end of them is there, not the beginning. `room`: pressed into it."""
+    pressed: dict[str, object] = (
+        {} if room is None or text_width(content) <= room else {"textLength": room, "lengthAdjust": GLYPHS}
+    )
+    return element("text", words(content), x=x, y=y, text_anchor=anchor, class_=class_, **pressed)
+
+
+def text_width(content: object) -> float:
+    """How wide words are in a chart at most, about, in the fonts that screens have."""
+    return CHARACTER * len(str(content))
+
+
+def shortened(shown: str, most: int, *, keep_end: bool = False) -> str:
+    """A text of so many characters at most, an ellipsis where some are missing: at its end, or at its beginning."""
+    if len(shown) <= most:
+        return shown
+    return "…" + shown[1 - most :] if keep_end else shown[: most - 1] + "…"
 
 
 def line(points: Sequence[Point], class_: str, title: str = "") -> str:
@@ -95,10 +114,12 @@ def legend(states: Iterable[str]) -> str:
 
 
 def picture(width: float, height: float, label: str, *parts: str, wide: bool = False) -> str:
-    """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn."""
-    style = f"min-width:{width:.0f}px" if wide else ""
-    size = f"0 0 {width:.0f} {height:.0f}"
-    return element("svg", "\n".join(filter(None, parts)), viewBox=size, role="img", aria_label=label, style=style)
+    """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn, nor much wider."""
+    style = f"min-width:{width:.0f}px;max-width:{1.25 * width:.0f}px" if wide else ""
+    size, kind = f"0 0 {width:.0f} {height:.0f}", "" if wide else "fits"
+    return element(
+        "svg", "\n".join(filter(None, parts)), viewBox=size, role="img", aria_label=label, style=style, class_=kind
+    )
 
 
 def _title(title: str) -> Sequence[str]:
