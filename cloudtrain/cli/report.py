@@ -19,9 +19,9 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
+from cloudtrain.diagnosis.hints import hint_for, hint_for_message
 from cloudtrain.runs.events import Cause, Profile
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.failure_hints import hint_for, hint_for_message
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.diagnosis.hints import hint_for_message
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe
 from cloudtrain.images.selection import PlannedImage
@@ -38,7 +39,6 @@ from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.checks import location_checks
-from cloudtrain.runs.failure_hints import hint_for_message
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 

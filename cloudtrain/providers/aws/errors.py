@@ -7,8 +7,8 @@ import re
 from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 
+from cloudtrain.diagnosis.remedies import SAGEMAKER_TRUST, sagemaker_quota
 from cloudtrain.errors import DENIED_CODES, CloudError, Outcome
-from cloudtrain.runs.failure_hints import SAGEMAKER_TRUST, sagemaker_quota
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"

@@ -9,8 +9,8 @@ from typing import Any
 
 from azure.core import exceptions as sdk
 
+from cloudtrain.diagnosis.remedies import azure_quota
 from cloudtrain.errors import DENIED, NAME_TAKEN, CloudError, CloudtrainError, Outcome, RefusedError
-from cloudtrain.runs.failure_hints import azure_quota
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"

@@ -6,10 +6,10 @@ import os
 import signal
 import time
 
+from cloudtrain.diagnosis.remedies import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec
 from cloudtrain.runs.events import Cause, Error, Event, NodeEnded, parse
-from cloudtrain.runs.failure_hints import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.units import format_size

@@ -1,0 +1,128 @@
+"""`cloudtrain diagnose`: why a run, or whatever wrote a log, has failed, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cloudtrain.api.run import Run
+from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.options import data_dir, json_option
+from cloudtrain.cli.output import command, print_json, print_output
+from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
+from cloudtrain.diagnosis.log_text import read_log
+from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.files import open_regular_file
+from cloudtrain.runs.state import RunState
+from cloudtrain.units import format_duration
+
+_WHAT_ABOUT_A_RESTART = {
+    "retry": "the same may succeed: start it again",
+    "never": "no restart is needed",
+    "after a change": "the same would fail again: change something first",
+}
+_SHOWN_CHARACTERS = 300
+
+
+@click.command(
+    "diagnose", epilog="Example:\n\n  cloudtrain diagnose last\n\n  kubectl logs job | cloudtrain diagnose -"
+)
+@click.argument("target", metavar="[RUN|LOGFILE|-]", required=False)
+@json_option
+@data_dir
+def diagnose_command(folder: str | None, /, target: str | None, as_json: bool) -> None:
+    """Say why RUN (default: the last run) failed: the root cause, its evidence, and what to do.
+
+    A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed.
+    """
+    if target == "-":
+        _show_log(diagnose_log(None), "standard input", as_json)
+    elif target and Path(target).is_file():
+        _show_log(diagnose_log(Path(target)), target, as_json)
+    else:
+        run = chosen_run(target, folder)
+        _show_run(run, run.last_known(), as_json)
+
+
+def diagnose_log(path: Path | None) -> Diagnosis:
+    """The root cause that a log file shows; None: standard input. UsageError when it cannot be read."""
+    notes: list[str] = []
+    if path is None:
+        return diagnose_lines(read_log(sys.stdin.buffer, "line", notes), notes)
+    try:
+        with open_regular_file(path) as file:
+            return diagnose_lines(read_log(file, path.name, notes), notes)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _show_log(found: Diagnosis, name: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"log": name, "failure": found.to_json()})
+        return
+    print_output(f"{one_line(name)}: {indented(found.cause, 4)}")
+    _print(diagnosis_rows(found))
+
+
+def _show_run(run: Run, state: RunState, as_json: bool) -> None:
+    found = diagnose_run(run.folder, state) if state.state == "failed" else None
+    if as_json:
+        failure = found.to_json() if found else None
+        print_json({"run": run.id, "state": state.state, "failure": failure, "next": _next(run, state, found)})
+        return
+    print_output(_headline(run, state))
+    rows = diagnosis_rows(found) if found else []
+    if found and found.cause not in explain(state):
+        rows.insert(0, ("cause", found.cause))
+    _print([*rows, ("next", _next(run, state, found))])
+
+
+def _headline(run: Run, state: RunState) -> str:
+    took = format_duration(state.seconds(time.time()))
+    if state.state == "failed":
+        return f"{run.id} failed after {took}: {indented(explain(state), 4)}"
+    if state.state == "succeeded":
+        return f"{run.id} succeeded in {took}: nothing failed"
+    if state.has_ended:
+        return f"{run.id} was stopped after {took}, and did not fail" + (f": {state.reason}" if state.reason else "")
+    return f"{run.id} is {state.state}: nothing has ended it so far"
+
+
+def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
+    """What is known of a failure besides its cause, as rows of a word and a text."""
+    rows = [("evidence", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}") for line in found.evidence]
+    rows += [("last lines", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}") for line in found.last_lines]
+    rows += [("followed by", each.sentence) for each in found.consequences]
+    if found.remedy:
+        rows.append(("remedy", found.remedy))
+    if found.restart:
+        rows.append(("restart", _WHAT_ABOUT_A_RESTART[found.restart]))
+    if found.rule:
+        rows.append(("rule", f"{found.rule.name}  {found.rule.source}"))
+    return [*rows, *(("note", note) for note in found.notes)]
+
+
+def _next(run: Run, state: RunState, found: Diagnosis | None) -> str:
+    """The command to type next."""
+    if state.state == "failed" and found and found.rule and not found.rule.is_consequence:
+        return command("rerun", run.id) + ("" if found.restart == "retry" else "   after that change")
+    if state.state == "failed":
+        rank = state.error.rank if state.error else -1
+        return command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
+    if state.state == "succeeded":
+        return command("fetch", run.id)
+    return command("rerun", run.id) if state.has_ended else command("attach", run.id)
+
+
+def _print(rows: list[tuple[str, Any]]) -> None:
+    before = ""
+    for name, text in rows:
+        print_output(f"  {'' if name == before else name:<11} {one_line(str(text))}")
+        before = name

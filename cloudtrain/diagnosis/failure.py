@@ -1,0 +1,157 @@
+"""The root cause of a failure: the rule that says most of what came first; or that none is known, and never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cloudtrain.diagnosis.log_text import Evidence
+from cloudtrain.diagnosis.rule import Restart, Rule
+from cloudtrain.diagnosis.search import Match, Search, UnknownException
+
+MAX_CONSEQUENCES = 6
+_MAX_RANKS_NAMED = 8
+
+Confidence = Literal["high", "low", "none"]
+"""`high`: a rule that says what happened; `low`: one that says little, or only consequences were found; `none`: no rule
+knows it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consequence:
+    """What followed from the root cause."""
+
+    rule: Rule
+    ranks: tuple[int, ...]
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """`a collective operation timed out: … (rank 0, 1, 2)`."""
+        shown = ", ".join(map(str, self.ranks[:_MAX_RANKS_NAMED])) + (", …" * (len(self.ranks) > _MAX_RANKS_NAMED))
+        word = "rank" if len(self.ranks) == 1 else "ranks"
+        return self.rule.cause + (f" ({word} {shown})" if self.ranks else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """Why something failed."""
+
+    cause: str
+    """The root cause in one sentence."""
+    confidence: Confidence
+    rule: Rule | None = None
+    """None where no rule knows the failure."""
+    evidence: tuple[Evidence, ...] = ()
+    consequences: tuple[Consequence, ...] = ()
+    remedy: str = ""
+    """What to do; empty where that is not known."""
+    last_lines: tuple[Evidence, ...] = ()
+    """Where the cause is not known, the last lines that look like errors."""
+    notes: tuple[str, ...] = field(default=())
+    """What was left out of the search."""
+
+    @property
+    def restart(self) -> Restart | None:
+        """What to do about a restart; None where that is not known."""
+        return self.rule.restart if self.rule and not self.rule.is_consequence else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, for `--json` and for scripts."""
+        return {
+            "rule": self.rule.name if self.rule else None,
+            "cause": self.cause,
+            "confidence": self.confidence,
+            "evidence": [_line_as_json(line) for line in self.evidence],
+            "consequences": [
+                {"rule": each.rule.name, "cause": each.rule.cause, "ranks": list(each.ranks), "lines": each.count}
+                for each in self.consequences
+            ],
+            "remedy": self.remedy or None,
+            "restart": self.restart,
+            "source": self.rule.source if self.rule else None,
+            "last_lines": [_line_as_json(line) for line in self.last_lines],
+            "notes": list(self.notes),
+        }
+
+
+def _line_as_json(line: Evidence) -> dict[str, Any]:
+    return {
+        "source": line.source,
+        "line": line.line or None,
+        "rank": line.rank,
+        "node": line.node,
+        "text": line.text,
+    }
+
+
+def diagnose_lines(lines: Iterable[Evidence], notes: Sequence[str] = ()) -> Diagnosis:
+    """The root cause that these lines show. `notes` is read after the lines, so that their reader may add to it."""
+    return diagnose_search(Search().read(lines), notes)
+
+
+def diagnose_search(found: Search, notes: Sequence[str] = ()) -> Diagnosis:
+    """The root cause by what was found: of what says most the first."""
+    ranked = sorted(found.matches.values(), key=_weight)
+    unknown = found.unknown[0] if found.unknown else None
+    root = ranked[0] if ranked else None
+    if unknown and (root is None or _counts_before(unknown, root)):
+        return _of_unknown(unknown, ranked, notes)
+    if root is None:
+        return Diagnosis(
+            cause="no rule knows what failed here" if found.last_lines else "nothing in it looks like a failure",
+            confidence="none",
+            last_lines=tuple(found.last_lines),
+            notes=tuple(notes),
+        )
+    return _of_rule(root, ranked[1:], found, notes)
+
+
+def _weight(match: Match) -> tuple[bool, bool, int]:
+    """What sorts a root cause before others: it says more, and came earlier."""
+    return match.rule.is_consequence, match.rule.is_general or match.is_warning, match.order
+
+
+def _counts_before(unknown: UnknownException, root: Match) -> bool:
+    """An exception that no rule knows is the cause unless a rule that says more, or an earlier general one, matches."""
+    if root.rule.is_consequence:
+        return True
+    return (root.rule.is_general or root.is_warning) and unknown.order < root.order
+
+
+def _of_unknown(unknown: UnknownException, ranked: Sequence[Match], notes: Sequence[str]) -> Diagnosis:
+    who = f"rank {unknown.line.rank}" if unknown.line.rank is not None else "the program"
+    message = f": {unknown.message}" if unknown.message else ""
+    where = f" ({unknown.file}:{unknown.file_line})" if unknown.file else ""
+    return Diagnosis(
+        cause=f"{who} raised {unknown.name}{message}{where}, which no rule knows",
+        confidence="none",
+        evidence=(unknown.line,),
+        consequences=_consequences(ranked),
+        notes=tuple(notes),
+    )
+
+
+def _of_rule(root: Match, others: Sequence[Match], found: Search, notes: Sequence[str]) -> Diagnosis:
+    rule = root.rule
+    only = rule.is_consequence
+    return Diagnosis(
+        cause=f"the cause is not in what was read: {rule.cause}" if only else rule.cause,
+        confidence="low" if only or rule.is_general or root.is_warning else "high",
+        rule=rule,
+        evidence=tuple(root.lines),
+        consequences=_consequences(others),
+        remedy=rule.remedy_for(root.lines[0].text),
+        last_lines=tuple(found.last_lines) if only else (),
+        notes=tuple(notes),
+    )
+
+
+def _consequences(matches: Sequence[Match]) -> tuple[Consequence, ...]:
+    """What is left of the matches, if it follows from a root cause or says little."""
+    return tuple(
+        Consequence(rule=match.rule, ranks=tuple(sorted(match.ranks)), count=match.count)
+        for match in matches
+        if match.rule.is_consequence or match.rule.is_general
+    )[:MAX_CONSEQUENCES]

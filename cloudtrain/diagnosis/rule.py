@@ -1,0 +1,51 @@
+"""One failure that is known: how it shows in a log, its cause, what to do, and whether a restart helps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+Restart = Literal["retry", "never", "after a change"]
+"""What to do about a restart: `retry`: the same may succeed; `never`: nothing is left to do, or another job is needed;
+`after a change`: the same fails again until something is changed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A known failure. The order of the table counts where several rules match one line: the first is meant."""
+
+    name: str
+    """Stable, in lower case with hyphens: `gpu-out-of-memory`."""
+    patterns: tuple[str, ...]
+    """Regular expressions of a line; one of them must be found. None may take long on a hostile line."""
+    unless: str = ""
+    """A regular expression that must not be found in the same line."""
+    cause: str
+    """What has happened: one sentence, without its full stop."""
+    remedy: str | Callable[[str], str]
+    """What to do: one sentence, or what makes it from the line that matched."""
+    restart: Restart
+    source: str
+    """Where this is documented or discussed: an address."""
+    is_consequence: bool = False
+    """It only says that another process is gone or late: never the root cause while another rule matches."""
+    is_general: bool = False
+    """It says little by itself, such as a killed process: a rule that says more counts before it."""
+
+    def matches(self, text: str) -> bool:
+        """Whether a line, or a message of several lines, shows this failure."""
+        if not any(_compiled(pattern).search(text) for pattern in self.patterns):
+            return False
+        return not (self.unless and _compiled(self.unless).search(text))
+
+    def remedy_for(self, text: str) -> str:
+        """What to do, for the line that matched."""
+        return self.remedy if isinstance(self.remedy, str) else self.remedy(text)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,47 @@
+"""The table of failures that are known, one file for each field. Where several match one line, the first is meant."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+from cloudtrain.diagnosis.rules.access import ACCESS
+from cloudtrain.diagnosis.rules.capacity import CAPACITY
+from cloudtrain.diagnosis.rules.checkpoints import CHECKPOINTS
+from cloudtrain.diagnosis.rules.communication import COMMUNICATION
+from cloudtrain.diagnosis.rules.consequences import CONSEQUENCES
+from cloudtrain.diagnosis.rules.data import DATA
+from cloudtrain.diagnosis.rules.hardware import HARDWARE
+from cloudtrain.diagnosis.rules.images import IMAGES
+from cloudtrain.diagnosis.rules.loaders import LOADERS
+from cloudtrain.diagnosis.rules.memory import MEMORY
+from cloudtrain.diagnosis.rules.processes import PROCESSES
+from cloudtrain.diagnosis.rules.program import PROGRAM
+from cloudtrain.diagnosis.rules.storage import STORAGE
+from cloudtrain.diagnosis.rules.versions import VERSIONS
+
+FIELDS: dict[str, tuple[Rule, ...]] = {
+    "Capacity, quota, time": CAPACITY,
+    "Images and containers": IMAGES,
+    "Rights and credentials": ACCESS,
+    "Memory": MEMORY,
+    "Loader": LOADERS,
+    "GPUs and drivers": HARDWARE,
+    "Communication": COMMUNICATION,
+    "Versions and packages": VERSIONS,
+    "Checkpoints": CHECKPOINTS,
+    "Data": DATA,
+    "Storage": STORAGE,
+    "Program": PROGRAM,
+    "Processes": PROCESSES,
+    "Consequences": CONSEQUENCES,
+}
+"""The rules by field, in the order in which they are tried."""
+
+RULES: tuple[Rule, ...] = tuple(rule for field in FIELDS.values() for rule in field)
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of that name. KeyError when there is none."""
+    return _BY_NAME[name]
+
+
+_BY_NAME = {rule.name: rule for rule in RULES}

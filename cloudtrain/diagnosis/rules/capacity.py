@@ -1,0 +1,78 @@
+"""Rules: the cloud has no machine, gives none to this account, took it back, or time is up."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.remedies import azure_quota, sagemaker_quota
+from cloudtrain.diagnosis.rule import Rule
+
+_AWS = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"
+
+CAPACITY = (
+    Rule(
+        name="sagemaker-quota",
+        patterns=(r"ResourceLimitExceeded", r"account-level service limit"),
+        cause="the account's quota on SageMaker does not allow so many machines of this type",
+        remedy=sagemaker_quota,
+        restart="after a change",
+        source="https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
+    ),
+    Rule(
+        name="azure-quota",
+        patterns=(
+            r"ClusterCoreQuotaReached|ClusterMinNodesExceedCoreQuota|QuotaExceeded",
+            r"Operation could not be completed as it results in exceeding approved .*quota",
+            r"not enough quota|exceed(s|ed|ing)? .{0,60}quota .{0,60}(family|cores)",
+        ),
+        unless=r"[Dd]isk quota",
+        cause="the subscription's quota on Azure does not allow so many cores of this machine's family",
+        remedy=azure_quota,
+        restart="after a change",
+        source="https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas",
+    ),
+    Rule(
+        name="no-capacity",
+        patterns=(
+            r"CapacityError|Unable to provision|[Ii]nsufficient capacity|InsufficientInstanceCapacity",
+            r"ZonalAllocationFailed|OverconstrainedAllocationRequest|AllocationFailed|SkuNotAvailable",
+            r"ZONE_RESOURCE_POOL_EXHAUSTED",
+        ),
+        cause="the cloud has no free machine of this type at present",
+        remedy="name several instance types in order of preference, wait longer (limits.max_wait), or try "
+        "another region",
+        restart="retry",
+        source="https://docs.aws.amazon.com/sagemaker/latest/dg/train-troubleshoot.html",
+    ),
+    Rule(
+        name="spot-interrupted",
+        patterns=(
+            r"[Ss]pot (instance )?(interrupt|reclaim|terminat)|InstanceInterruption|MaxWaitTimeExceeded",
+            r"(node|machine|VM|instance|job)s? (was|were|has been|have been|got) (preempted|evicted|reclaimed)",
+            r"PreemptedByScheduler|DUE TO PREEMPTION|BidEvictedEvent|EvictedByPreemption",
+        ),
+        cause="the cloud took the spot machine back",
+        remedy="cloudtrain rerun goes on from the last checkpoint; limits.retries does so by itself, or take "
+        "machines on "
+        "demand (resources.spot: false)",
+        restart="retry",
+        source="https://docs.aws.amazon.com/sagemaker/latest/dg/model-managed-spot-training.html",
+    ),
+    Rule(
+        name="time-is-up",
+        patterns=(
+            r"MaxRuntimeExceeded|DUE TO TIME LIMIT|reached its max_runtime|limits\.max_runtime",
+            r"(job|run|JobExecution).{0,60}exceeded .{0,30}(time ?limit|timeout|maximum run ?time|max_?runtime)",
+        ),
+        cause="the job was ended since its time was up",
+        remedy="raise limits.max_runtime; cloudtrain rerun goes on from the last checkpoint",
+        restart="after a change",
+        source=_AWS,
+    ),
+    Rule(
+        name="throttled",
+        patterns=(r"ThrottlingException|Rate exceeded|TooManyRequests|\b429 (Client Error|Too Many)|SlowDown\b",),
+        cause="a service refused requests since there were too many at a time",
+        remedy="wait a little and start again; let one process download what all need, instead of every rank",
+        restart="retry",
+        source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
+    ),
+)

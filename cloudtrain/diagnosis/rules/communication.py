@@ -1,0 +1,164 @@
+"""Rules: ranks that cannot meet, or that do not do the same."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_RENDEZVOUS = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
+
+COMMUNICATION = (
+    Rule(
+        name="world-split",
+        patterns=(r"the world has \d+ ranks",),
+        cause="the ranks did not become one group: each node trained for itself",
+        remedy="start the processes through the launcher, not with a torchrun of your own",
+        restart="after a change",
+        source="docs/guides/several-nodes.md",
+    ),
+    Rule(
+        name="network-interface",
+        patterns=(
+            r"no socket interface found|No interface found|[Uu]nable to find (interface|address) for",
+            r"unsupported gloo device|makeDeviceFor(Hostname|Interface)",
+        ),
+        cause="the network interface between the nodes was not found",
+        remedy="name the one that exists (ip addr) in env: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; the "
+        "launcher sets "
+        "both where they are not named",
+        restart="after a change",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+    ),
+    Rule(
+        name="locked-memory",
+        patterns=(r"ibv_(reg_mr|create_cq|create_qp).{0,120}Cannot allocate memory",),
+        cause="InfiniBand could not lock memory",
+        remedy="lift the limit of locked memory: ulimit -l unlimited (docker run --ulimit memlock=-1)",
+        restart="after a change",
+        source=_NCCL,
+    ),
+    Rule(
+        name="fabric-error",
+        patterns=(
+            r"NET/IB ?: ?Got completion .{0,80}error|Got completion from peer .{0,120}(status|error)",
+            r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)|NET/IB.{0,80}[Ff]atal",
+            r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible providers|failed)",
+        ),
+        cause="the fast network between the nodes (InfiniBand, EFA) failed",
+        remedy="start again, on other machines if it comes back; NCCL_IB_DISABLE=1 in env shows whether sockets work",
+        restart="retry",
+        source=_NCCL,
+    ),
+    Rule(
+        name="duplicate-gpu",
+        patterns=(r"Duplicate GPU detected",),
+        cause="several ranks use the same GPU",
+        remedy="call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made, and start no more "
+        "processes than GPUs",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/distributed.html",
+    ),
+    Rule(
+        name="nccl-versions-differ",
+        patterns=(r"[Mm]ismatched NCCL version|NCCL version mismatch",),
+        cause="the ranks have different versions of NCCL",
+        remedy="use the same image on all nodes",
+        restart="after a change",
+        source=_NCCL,
+    ),
+    Rule(
+        name="collectives-differ",
+        patterns=(r"Detected mismatch between collectives on ranks|Mismatch between collective operation types",),
+        cause="the ranks called different collectives, or with different shapes",
+        remedy="look for a branch that only some ranks take (if rank == 0, an uneven number of batches) around that "
+        "call",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications",
+    ),
+    Rule(
+        name="unused-parameters",
+        patterns=(r"Expected to have finished reduction in the prior iteration",),
+        cause="some parameters of the model took no part in the loss, which DDP does not allow by itself",
+        remedy="remove parameters that are not used, or pass find_unused_parameters=True to DistributedDataParallel",
+        restart="after a change",
+        source=_DDP,
+    ),
+    Rule(
+        name="models-differ",
+        patterns=(
+            r"params\[\d+\] in (this process|rank).{0,120}(appears not to match|sizes)",
+            r"DDP expects same model across all ranks",
+        ),
+        cause="the ranks have different models",
+        remedy="build the model from the same arguments on every rank; sizes must not come from a rank's own share of "
+        "the data",
+        restart="after a change",
+        source=_DDP,
+    ),
+    Rule(
+        name="port-in-use",
+        patterns=(r"Address already in use|EADDRINUSE",),
+        cause="the port at which the ranks meet was taken",
+        remedy="the port was taken in that very moment; cloudtrain rerun RUN tries another",
+        restart="retry",
+        source=_RENDEZVOUS,
+    ),
+    Rule(
+        name="name-not-resolved",
+        patterns=(
+            r"Temporary failure in name resolution|Name or service not known|No address associated with hostname",
+            r"gai error: -\d|getaddrinfo failed|nodename nor servname provided",
+        ),
+        cause="a host's name could not be resolved",
+        remedy="check the name and the job's network (DNS, a network without Internet); on a cluster the nodes "
+        "must see "
+        "each other's names",
+        restart="retry",
+        source=_RENDEZVOUS,
+    ),
+    Rule(
+        name="peers-did-not-meet",
+        patterns=(
+            r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined|RendezvousConnectionError",
+            r"client socket has (timed out|failed).{0,80}(connect|server)|The connection to the C10d store has failed",
+            r"waiting for peers timed out|peers? (never|did not) (came|come|answer)",
+        ),
+        cause="the ranks did not meet in time: a node did not start, or its network does not let them through",
+        remedy="look at the log of the node that is missing; nodes need all ports open among each other (security "
+        "group), and the same address of the first node",
+        restart="retry",
+        source=_RENDEZVOUS,
+        is_general=True,
+    ),
+    Rule(
+        name="group-not-made",
+        patterns=(
+            r"[Dd]efault process group has not been initialized|using env:// rendezvous.{0,120}expected, but not set",
+        ),
+        cause="the script uses torch.distributed without a process group",
+        remedy="call torch.distributed.init_process_group() first, and start the script through the launcher or "
+        "torchrun",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/distributed.html#initialization",
+    ),
+    Rule(
+        name="nccl-gpu-call-failed",
+        patterns=(r"ncclUnhandledCudaError|unhandled cuda error|NCCL WARN Cuda failure",),
+        cause="a CUDA call inside NCCL failed",
+        remedy="NCCL_DEBUG=WARN in env names the call; out of memory, a GPU used by two ranks and a driver that is too "
+        "old are usual",
+        restart="after a change",
+        source=_NCCL,
+        is_general=True,
+    ),
+    Rule(
+        name="nccl-system-error",
+        patterns=(r"ncclSystemError|unhandled system error",),
+        cause="a system call inside NCCL failed: a network, shared memory or a device",
+        remedy="NCCL_DEBUG=WARN in env names the call",
+        restart="after a change",
+        source=_NCCL,
+        is_general=True,
+    ),
+)

@@ -1,0 +1,71 @@
+"""Rules: what is seen when another process has failed or is late. None of them is a root cause."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_OTHERS = "look at the other ranks and nodes before this moment: the first that failed or fell behind is the cause"
+_NCCL = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
+
+CONSEQUENCES = (
+    Rule(
+        name="collective-timeout",
+        patterns=(
+            r"Watchdog caught collective operation timeout|ran for \d+ milliseconds before timing out",
+            r"[Ss]ome NCCL operations have failed or timed out|Heartbeat monitor timed out|watchdog got stuck",
+            r"Timed out waiting \d+ms for (recv|send) operation|failed to pass monitoredBarrier|Wait timeout|"
+            r"collective of NCCL has timed out|[Tt]imeout at NCCL work|take down the entire process",
+        ),
+        cause="a collective operation timed out: some rank did not come to it",
+        remedy=_OTHERS,
+        restart="after a change",
+        source=_NCCL,
+        is_consequence=True,
+    ),
+    Rule(
+        name="peer-lost",
+        patterns=(
+            r"Connection (was likely )?(closed|reset|aborted) by (peer|remote)|ncclRemoteError|"
+            r"communicator was aborted",
+            r"remote process exited or there was a network error|Socket Timeout|failed to recv, got 0 bytes|recvValue",
+            r"(gloo|c10d|NCCL|TCPStore|sendBytes|recvBytes).{0,200}([Bb]roken pipe|[Cc]onnection (refused|reset|"
+            r"closed))",
+            r"connectFullMesh|Connection reset by peer|Broken pipe|socketProgress|socketPollConnect|DistNetworkError|"
+            r"RendezvousClosedError|store.{0,60}(closed|timeout)|Socket closed",
+        ),
+        cause="another process was gone",
+        remedy=_OTHERS,
+        restart="retry",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        is_consequence=True,
+    ),
+    Rule(
+        name="terminated",
+        patterns=(
+            r"closing signal SIGTERM|got signal: 15|SIGTERM\b|[Ss]ignal 15\b|exitcode ?: ?-15\b|"
+            r"Received 15 death signal",
+            r"killed by signal: Terminated|Terminating (remaining )?process|sending SIGTERM",
+        ),
+        cause="a process was told to end (SIGTERM), as the others are when one fails, and as a platform does at a stop",
+        remedy="look at what failed before it, and at whether somebody or the platform stopped the job",
+        restart="retry",
+        source="https://docs.pytorch.org/docs/stable/elastic/errors.html",
+        is_consequence=True,
+    ),
+    Rule(
+        name="launcher-summary",
+        patterns=(
+            r"ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
+            r"exits? with return code",
+            r"exitcode ?: ?[1-9]\d*\b|no rank gave a reason|Primary job +terminated normally|non-zero (exit )?status",
+            r"RayTaskError|launcher has (exited|ended)|exited with code [1-9]\d*\b|AlgorithmError",
+        ),
+        cause="a launcher says that one of its processes failed",
+        remedy="look at the first traceback of that process; @record on the script's main function puts it into "
+        "torchrun's "
+        "summary",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/elastic/errors.html",
+        is_consequence=True,
+    ),
+)

@@ -1,0 +1,99 @@
+"""Rules: data that is missing, damaged or not what the program expects."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_S3 = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-access-training-data.html"
+_AZURE = "https://learn.microsoft.com/azure/machine-learning/how-to-troubleshoot-data-access"
+
+DATA = (
+    Rule(
+        name="bucket-elsewhere",
+        patterns=(
+            r"NoSuchBucket|(bucket|S3).{0,120}(different|another|wrong|same) region|PermanentRedirect|"
+            r"must be in region",
+        ),
+        cause="a bucket does not exist, or is in another region than the job",
+        remedy="bucket, inputs and image must be in the job's own region: see aws.bucket and aws.region",
+        restart="after a change",
+        source=_S3,
+    ),
+    Rule(
+        name="input-empty",
+        patterns=(r"No S3 objects found|S3 (prefix|key|object).{0,200}not (found|exist)|NoSuchKey",),
+        cause="there is nothing at the address of an input",
+        remedy="there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
+        restart="after a change",
+        source=_S3,
+    ),
+    Rule(
+        name="input-unreadable",
+        patterns=(r"StreamAccess|DataAccess|data asset .{0,200} not found|BlobNotFound|ContainerNotFound",),
+        cause="an input on Azure cannot be read",
+        remedy="an input cannot be read: look at its address in job.yaml, and whether the job's identity may read it",
+        restart="after a change",
+        source=_AZURE,
+    ),
+    Rule(
+        name="no-samples",
+        patterns=(
+            r"num_samples should be a positive integer value, but got num_samples=0",
+            r"(has no images in class folders|Found no valid file for the classes|found 0 (images|files|samples))",
+            r"contain(s|ing)? no (training )?(data|samples|examples)\b|Couldn't find any class folder",
+        ),
+        cause="the data set is empty",
+        remedy="look at the folder that the script reads (CLOUDTRAIN_INPUT_<NAME>) and at its pattern of file names",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/data.html",
+    ),
+    Rule(
+        name="damaged-sample",
+        patterns=(
+            r"cannot identify image file|image file is truncated|UnidentifiedImageError|broken data stream",
+            r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid|tarfile\.ReadError",
+            r"Compressed file ended before|unexpected end of data|JSONDecodeError|cannot be read as an image",
+        ),
+        cause="a file of the data is damaged or of another format than its name says",
+        remedy="find it by the traceback or by reading all files once, and copy it again or leave it out",
+        restart="after a change",
+        source="https://pillow.readthedocs.io/en/stable/reference/ImageFile.html",
+    ),
+    Rule(
+        name="label-out-of-range",
+        patterns=(
+            r"IndexError: Target -?\d+ is out of bounds|index out of range in self|has the label \d+: expected 0 to",
+            r"Class values must be smaller than num_classes|Assertion `cur_target >= 0",
+        ),
+        cause="a label or token is outside the range that the model knows",
+        remedy="compare the largest label with the number of classes, and the largest token with the size of the "
+        "vocabulary",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
+    ),
+    Rule(
+        name="samples-differ",
+        patterns=(
+            r"stack expects each tensor to be equal size|equal size, but got \[|"
+            r"expected sequence of length \d+ at dim",
+            r"Trying to resize storage that is not resizable|each element in list of batch should be of equal",
+        ),
+        cause="samples of one batch have different shapes and cannot be stacked",
+        remedy="bring all samples to one shape (resize, pad), or give the DataLoader a collate_fn",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",
+    ),
+    Rule(
+        name="download-failed",
+        patterns=(
+            r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen error|ConnectTimeout(Error)?\b",
+            r"[Nn]etwork is unreachable|Failed to establish a new connection|offline mode is enabled",
+            r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error 5\d\d|LocalEntryNotFoundError",
+        ),
+        cause="the program wanted to download something and could not",
+        remedy="give it as an input instead, or see that the job's network reaches that host (a private subnet needs a "
+        "NAT or an endpoint)",
+        restart="retry",
+        source="https://huggingface.co/docs/huggingface_hub/guides/download",
+    ),
+)

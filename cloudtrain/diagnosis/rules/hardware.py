@@ -1,0 +1,151 @@
+"""Rules: GPUs that fail, are missing or are taken; drivers that do not fit."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
+_ANOTHER = "start again on another machine; if it comes back on the same one, report that machine to the cloud"
+
+HARDWARE = (
+    Rule(
+        name="gpu-lost",
+        patterns=(r"Xid.{0,60}[:,] ?79\b|GPU has fallen off the bus|GPU is lost|NVML_ERROR_GPU_IS_LOST",),
+        cause="a GPU has fallen off the bus (Xid 79): the machine's hardware failed",
+        remedy=_ANOTHER,
+        restart="retry",
+        source=_XID,
+    ),
+    Rule(
+        name="gpu-memory-error",
+        patterns=(
+            r"Xid.{0,60}[:,] ?(48|63|64|92|94|95)\b|[Uu]ncorrectable (NVLink |ECC |double[ -]bit )",
+            r"uncorrectable ECC|cudaErrorECCUncorrectable|[Dd]ouble [Bb]it (ECC )?[Ee]rror|DBE",
+        ),
+        cause="a GPU's memory has an error that ECC cannot correct",
+        remedy=_ANOTHER,
+        restart="retry",
+        source=_XID,
+    ),
+    Rule(
+        name="nvlink-error",
+        patterns=(r"Xid.{0,60}[:,] ?(74|149)\b|[Uu]ncorrectable NVLink|cudaErrorNvlinkUncorrectable",),
+        cause="a link between GPUs (NVLink) failed",
+        remedy=_ANOTHER,
+        restart="retry",
+        source=_XID,
+    ),
+    Rule(
+        name="gpu-firmware",
+        patterns=(r"Xid.{0,60}[:,] ?(61|62|119|120|140)\b|Timeout .{0,40}waiting for RPC from GSP",),
+        cause="a GPU's firmware stopped answering",
+        remedy=_ANOTHER,
+        restart="retry",
+        source=_XID,
+    ),
+    Rule(
+        name="xid",
+        patterns=(r"NVRM: Xid",),
+        unless=r"Xid.{0,60}[:,] ?45\b",
+        cause="the driver reported an error of a GPU (Xid)",
+        remedy="look the number up in NVIDIA's list of Xid errors: some are the program's (13, 31, 43), others the "
+        "machine's",
+        restart="retry",
+        source=_XID,
+        is_general=True,
+    ),
+    Rule(
+        name="device-side-assert",
+        patterns=(
+            r"device-side assert|cudaErrorAssert|block: \[\d+, ?\d+, ?\d+\], thread: \[\d+, ?\d+, ?\d+\] Assertion",
+        ),
+        cause="a kernel's own check failed: most often a label or an index outside its range",
+        remedy="run the same batch on the CPU, which names the index; compare labels with the number of classes, and "
+        "tokens with the size of the vocabulary",
+        restart="after a change",
+        source="https://github.com/pytorch/pytorch/issues/75534",
+    ),
+    Rule(
+        name="fabric-manager",
+        patterns=(
+            r"system not yet initialized|cudaErrorSystemNotReady|Error 802|fabric[ -]?manager .{0,40}not running",
+        ),
+        cause="CUDA was not ready on this machine: its fabric manager does not run",
+        remedy="start nvidia-fabricmanager on the machine, in the version of its driver, or take another machine",
+        restart="retry",
+        source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
+    ),
+    Rule(
+        name="driver-mismatch",
+        patterns=(r"Driver/library version mismatch|API mismatch: the client has the version",),
+        cause="the NVIDIA driver was updated while its old kernel module is still loaded",
+        remedy="restart the machine, or start the job on another one",
+        restart="after a change",
+        source="https://docs.nvidia.com/deploy/nvml-api/index.html",
+    ),
+    Rule(
+        name="driver-too-old",
+        patterns=(
+            r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
+            r"forward compatibility was attempted on non supported HW|unsatisfied condition: cuda",
+        ),
+        cause="the NVIDIA driver is too old for the CUDA that torch was built with",
+        remedy="take an image with a torch for an older CUDA, or a machine with a newer driver",
+        restart="after a change",
+        source="https://docs.nvidia.com/deploy/cuda-compatibility/",
+    ),
+    Rule(
+        name="gpus-missing",
+        patterns=(r"shows \d+ GPUs", r"invalid device ordinal"),
+        cause="fewer GPUs are visible than the processes want",
+        remedy="ask for fewer GPUs, or for a machine that has as many; in an image of your own: whether it sees the "
+        "driver",
+        restart="after a change",
+        source="docs/guides/several-nodes.md",
+    ),
+    Rule(
+        name="no-gpu",
+        patterns=(
+            r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver",
+            r"nvidia-container-cli: initialization error|could not select device driver .{0,20}with capabilities",
+            r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled|"
+            r"couldn't communicate with the NVIDIA driver|cannot give GPUs to containers",
+            r"torch\.cuda\.is_available\(\) is False",
+        ),
+        cause="the program wants a GPU, and none is visible",
+        remedy="ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
+        "CUDA_VISIBLE_DEVICES is not empty",
+        restart="after a change",
+        source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
+    ),
+    Rule(
+        name="gpu-busy",
+        patterns=(r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable",),
+        cause="the GPU is taken: another process has it alone, or it waits for a reset",
+        remedy="end the other process (nvidia-smi shows it), or take another machine",
+        restart="retry",
+        source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+    ),
+    Rule(
+        name="illegal-gpu-access",
+        patterns=(r"an illegal memory access was encountered|cudaErrorIllegalAddress|misaligned address",),
+        cause="a kernel on the GPU read or wrote memory that is not its own",
+        remedy="run with CUDA_LAUNCH_BLOCKING=1 in env, which names the operation; custom kernels and indices are the "
+        "first suspects",
+        restart="after a change",
+        source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        is_general=True,
+    ),
+    Rule(
+        name="gpu-launch-failure",
+        patterns=(
+            r"unspecified launch failure|CUDA error: unknown error|cudaErrorUnknown|CUDNN_STATUS_EXECUTION_FAILED",
+        ),
+        cause="an operation on the GPU failed, and the driver does not say why",
+        remedy="look for an Xid of that time in the machine's log (dmesg); without one, CUDA_LAUNCH_BLOCKING=1 in env "
+        "names the operation",
+        restart="retry",
+        source=_XID,
+        is_general=True,
+    ),
+)

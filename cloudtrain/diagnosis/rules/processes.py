@@ -1,0 +1,60 @@
+"""Rules: processes that ended by a signal or a code, which alone says little."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_SIGNALS = "https://man7.org/linux/man-pages/man7/signal.7.html"
+_TORCHRUN = "https://docs.pytorch.org/docs/stable/elastic/errors.html"
+
+PROCESSES = (
+    Rule(
+        name="abort-while-leaving",
+        patterns=(r"SIGABRT.*while leaving|died by .* while leaving",),
+        cause="a process died while it was leaving, after all work was done",
+        remedy="all work was done; call destroy_process_group() at the end of the script",
+        restart="never",
+        source="https://github.com/pytorch/pytorch/issues/190489",
+    ),
+    Rule(
+        name="illegal-instruction",
+        patterns=(r"SIGILL|[Ii]llegal instruction|exitcode ?: ?-4\b|Signal 4\b",),
+        cause="a binary uses an instruction that this processor does not have",
+        remedy="take a build of the package for a more general processor, or another type of machine",
+        restart="after a change",
+        source=_SIGNALS,
+    ),
+    Rule(
+        name="segmentation-fault",
+        patterns=(r"SIGSEGV|[Ss]egmentation fault|exitcode ?: ?-11\b|[Ss]ignal 11\b|exit(ed with)? code 139",),
+        cause="native code crashed (segmentation fault)",
+        remedy="PYTHONFAULTHANDLER=1 in env shows where; packages built for another torch, and full stacks or "
+        "memory, are "
+        "usual",
+        restart="after a change",
+        source="https://docs.python.org/3/library/faulthandler.html",
+        is_general=True,
+    ),
+    Rule(
+        name="aborted",
+        patterns=(r"SIGABRT|exitcode ?: ?-6\b|[Ss]ignal 6\b|core dumped|terminate called after throwing",),
+        cause="native code gave up (SIGABRT)",
+        remedy="the line before it in the log says what native code found wrong",
+        restart="after a change",
+        source=_SIGNALS,
+        is_general=True,
+    ),
+    Rule(
+        name="killed",
+        patterns=(
+            r"SIGKILL|exitcode ?: ?-9\b|[Ss]ignal 9\b|exit(ed with)? (code|status):? 137|^\s*Killed\s*$",
+            r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
+        ),
+        cause="a process was killed (SIGKILL), and nothing says by whom",
+        remedy="look at the machine's memory before it (cloudtrain top, dmesg): if it was full, use fewer DataLoader "
+        "workers, a smaller batch, or a larger machine; if not, look for who sent the signal",
+        restart="retry",
+        source="https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer",
+        is_general=True,
+    ),
+)

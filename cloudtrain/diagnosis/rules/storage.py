@@ -1,0 +1,72 @@
+"""Rules: disks that are full, read-only, broken or gone, and files that may not be opened."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
+
+STORAGE = (
+    Rule(
+        name="disk-full",
+        patterns=(r"No space left|ENOSPC|not enough free disk space|disk is full",),
+        unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
+        cause="a disk was full",
+        remedy="free some disk space, or ask for more: resources.disk",
+        restart="after a change",
+        source=_ERRNO,
+    ),
+    Rule(
+        name="disk-quota",
+        patterns=(r"Disk quota exceeded|EDQUOT",),
+        cause="the user's or project's share of a disk was used up",
+        remedy="remove what is not needed (old checkpoints, caches), write elsewhere, or ask for a larger share",
+        restart="after a change",
+        source=_ERRNO,
+    ),
+    Rule(
+        name="read-only-disk",
+        patterns=(r"Read-only file system|EROFS",),
+        cause="the program wrote to a place that is mounted for reading only",
+        remedy="write to CLOUDTRAIN_OUTPUT_DIR, CLOUDTRAIN_MODEL_DIR or CLOUDTRAIN_CHECKPOINT_DIR: inputs are "
+        "read-only",
+        restart="after a change",
+        source="docs/concepts/contract.md",
+    ),
+    Rule(
+        name="stale-file-handle",
+        patterns=(r"Stale (NFS )?file handle|ESTALE|Transport endpoint is not connected",),
+        cause="a network disk went away while it was in use",
+        remedy="start again; if it comes back, look at the file server, or copy the data to the machine first",
+        restart="retry",
+        source=_ERRNO,
+    ),
+    Rule(
+        name="disk-error",
+        patterns=(r"Input/output error|\[Errno 5\]",),
+        unless=r"NCCL|tcgetattr|stdin",
+        cause="a disk or a network file system failed to read or write",
+        remedy="start again on another machine; if it comes back, look at the disk (dmesg) or the file server",
+        restart="retry",
+        source=_ERRNO,
+    ),
+    Rule(
+        name="permission-denied",
+        patterns=(r"PermissionError|Permission denied|\[Errno 13\]|EACCES|Operation not permitted",),
+        unless=r"[Pp]ublickey|ptrace|perf_event|set_mempolicy|numa",
+        cause="the process may not read, write or run a file",
+        remedy="write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which user the container "
+        "runs as and who owns the file",
+        restart="after a change",
+        source="docs/concepts/contract.md",
+    ),
+    Rule(
+        name="file-not-found",
+        patterns=(r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",),
+        unless=r"lib\w[\w.+-]*\.so",
+        cause="a file or folder that the program opens is not there",
+        remedy="only files inside the source folder are in the archive; data is an input (CLOUDTRAIN_INPUT_<NAME>)",
+        restart="after a change",
+        source="docs/guides/data.md",
+    ),
+)
