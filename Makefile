@@ -20,12 +20,13 @@ PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test quick check coverage programs live lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage programs live lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
 	@echo "make test    run every test"
 	@echo "make quick   what to run after a change: lint, types, imports, unit and golden tests (under a minute)"
+	@echo "make thorough   what takes long: ten kills where the tests try four, builds with a compiler"
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
@@ -47,6 +48,11 @@ quick: lint types imports
 	$(BIN)/python $(PYTEST_ARGS) tests/unit tests/golden
 
 check: lint types imports test
+
+THOROUGH := tests/e2e/test_ten_kills.py tests/e2e/test_sweeps.py tests/unit/test_sweep_driver.py tests/docker/test_build.py
+
+thorough: $(VENV)/.dev
+	$(BIN)/python $(PYTEST_ARGS) --thorough $(THOROUGH)
 
 # Lines that subprocesses reach count too: `patch` in pyproject.toml. What was measured is shown if tests fail as well.
 coverage: $(VENV)/.dev

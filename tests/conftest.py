@@ -33,6 +33,20 @@ SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""
 
 
+THOROUGH = "--thorough"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make thorough` repeats what the suite does a few times as often as the claim says, and runs what takes long."""
+    parser.addoption(THOROUGH, action="store_true", help="repeat kills and builds that the suite tries a few times")
+
+
+@pytest.fixture
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether a test may take minutes."""
+    return bool(request.config.getoption(THOROUGH))
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> None:
     """Called for a parameter without a written id; of bytes and paths pytest makes ids that may differ between two
     collections, as gzip's bytes hold a time. Every worker must collect the same tests, and pytest-xdist compares them.
@@ -57,10 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test of what only Linux has is skipped elsewhere, and names what is missing."""
+    """Skip what only Linux has elsewhere, naming what is missing, and what takes long unless it is asked for."""
     mark = item.get_closest_marker("linux")
     if mark is not None and sys.platform != "linux":
         pytest.skip(f"only Linux has it: {mark.args[0]}")
+    if item.get_closest_marker("thorough") and not item.config.getoption(THOROUGH):
+        pytest.skip("takes long: make thorough runs it")
 
 
 OUTER = (

@@ -108,6 +108,7 @@ def test_the_classic_builder_builds_it_too(engine: Engine, context: Path) -> Non
 COMPILED = "import torch; print(torch.compile(lambda x: (x * 2).sum())(torch.ones(3)).item())"
 
 
+@pytest.mark.thorough
 def test_torch_compiles_where_a_compiler_was_asked_for(engine: Engine, image: str) -> None:
     done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=1")
     assert done.returncode == 0, done.stdout

@@ -91,7 +91,7 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
         (2, "--strategy fsdp"),
         (2, "--strategy tp"),
         (2, "--strategy pipeline --microbatches 4"),
-        (2, "--strategy context --task gpt --epochs 5"),
+        (2, "--strategy context --task gpt --epochs 5 --batch-size 16"),
         (4, "--strategy hybrid --tensor 2"),
         (4, "--strategy hybrid --stages 2 --microbatches 4 --schedule interleaved"),
     ],
@@ -102,7 +102,7 @@ def test_a_killed_run_resumes_bit_identically(
 ) -> None:
     """Some of its ranks are killed at a random moment; batch norm and dropout are included. So is the best model."""
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
-    flags += " --batch-size 160 --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2 --patience 9"
+    flags = f"--batch-size 160 {flags} --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2 --patience 9"
     text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)} if "gpt" in flags else {}
     whole = group(ranks, flags, folder="whole", **text).succeed()
     victims = chance.sample(range(ranks), chance.randint(1, ranks))

@@ -120,6 +120,7 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_s
         assert history(folder) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(name: str, tmp_path: Path) -> None:
     never_killed, folder = sweep(tmp_path / "never", name), sweep(tmp_path / "killed", name)
