@@ -74,6 +74,8 @@ class Declaration:
     """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
     profile_variables: tuple[str, ...] = ()
     """The variables by which its own tools choose a profile, which `--profile` sets."""
+    region_setting: str = ""
+    """The setting that says where its machines are, and so what they cost: `region`; empty where none is rented."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """Its settings, by their key within its own table: `region` for `[aws] region` and `CLOUDTRAIN_AWS_REGION`."""
     section: Callable[[], type[Section]] | None = None

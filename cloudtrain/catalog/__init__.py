@@ -56,6 +56,11 @@ def instances(provider: str) -> tuple[Instance, ...]:
     )
 
 
+def home_region(provider: str) -> str:
+    """The region whose prices the table has."""
+    return instances(provider)[0].region
+
+
 def read_table(name: str) -> list[dict[str, str]]:
     """The rows of a CSV table beside this file, each by its columns' names."""
     import csv

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain.catalog import Instance, instances
 from cloudtrain.catalog.machines import find_instance
+from cloudtrain.catalog.price_tables import listed_prices
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.spec.model import Limits
 
 HOUR = 3600
+OWN_TABLE = "your own table"
+"""The source of a price that the user has written down."""
 SHORTEST_SECONDS = 60
 """Less than this pays for no training at all."""
 
@@ -26,6 +30,14 @@ class Price:
     usd: float
     as_of: str
     source: str
+
+    def age_days(self, now: float) -> int | None:
+        """How old it is, in days; None when its date is only a year or nothing. `now`: a Unix timestamp."""
+        try:
+            taken = date.fromisoformat(self.as_of)
+        except ValueError:
+            return None
+        return (datetime.fromtimestamp(now, UTC).date() - taken).days
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +74,8 @@ class CostEstimate:
         return None if per_hour is None else per_hour * self.kept_seconds / HOUR
 
     def age_days(self, now: float) -> int | None:
-        """How old the price is, in days; None when its date is only a year or nothing."""
-        try:
-            taken = date.fromisoformat(self.price.as_of if self.price else "")
-        except ValueError:
-            return None
-        return (datetime.fromtimestamp(now, UTC).date() - taken).days
+        """How old the price is, in days; None when there is none, or its date is only a year or nothing."""
+        return self.price.age_days(now) if self.price else None
 
 
 def price_of(
@@ -75,12 +83,14 @@ def price_of(
 ) -> Price | None:
     """The dearest price among these types in a region; None as soon as one of them is not known there.
 
-    `own`: the user's own table by (type, region), "" for any region; it wins over ours.
+    `own`: prices that win over our table, by (type, region), "" for any region: see `prices_in_force`.
     """
-    found = []
+    found, own = [], own or {}
     for name in types:
-        mine = (own or {}).get((name, region)) or (own or {}).get((name, ""))
         row = find_instance(provider, name)
+        spelt = row.instance_type if row else name  # Azure ignores case
+        keys = ((name, region), (name, ""), (spelt, region), (spelt, ""))
+        mine = next((own[key] for key in keys if key in own), None)
         if mine is not None:
             found.append(mine)
         elif row is not None and row.usd_per_hour is not None and row.region == region:
@@ -143,11 +153,53 @@ def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Is
         return {}, [Issue(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
 
 
-def known_prices(
-    provider: str, types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price]
-) -> dict[str, float]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegionalPrices:
+    """The prices in force of one provider in one region."""
+
+    provider: str
+    region: str
+    known: Mapping[tuple[str, str], Price]
+    """By (type, region), "" for any region: the user's own table, then what `gpus --refresh` has read. They win over
+    the table that comes with cloudtrain, unless that one is newer than what was read."""
+    spot: Mapping[str, float] = field(default_factory=dict)
+    """US dollars per hour at low priority, by type, where a price list has it."""
+    problems: tuple[Issue, ...] = ()
+    """What is wrong with those tables."""
+
+    def price_of(self, *types: str) -> Price | None:
+        """The dearest price among these types; None as soon as one of them is not known."""
+        return price_of(self.provider, types, self.region, self.known)
+
+
+def prices_in_force(provider: str, region: str, own: str | None, data_dir: str | None) -> RegionalPrices:
+    """What is known of a region. `own`: the user's own table; `data_dir`: where the tables of price lists are."""
+    known, problems = user_prices(own)
+    try:
+        listed = listed_prices(data_dir, provider, region)
+    except ValueError as error:
+        listed = ()
+        problems = [*problems, Issue((), str(error), f"write it anew: cloudtrain gpus --refresh --region {region}")]
+    shipped = {row.instance_type: row for row in instances(provider)} if listed else {}
+    read = {
+        (each.instance_type, region): Price(usd=each.usd_per_hour, as_of=each.as_of, source=each.source)
+        for each in listed
+        if (each.instance_type, "") not in known and not _is_newer(shipped.get(each.instance_type), region, each.as_of)
+    }
+    spot = {each.instance_type: each.spot_usd_per_hour for each in listed if each.spot_usd_per_hour}
+    return RegionalPrices(
+        provider=provider, region=region, known={**read, **known}, spot=spot, problems=tuple(problems)
+    )
+
+
+def _is_newer(row: Instance | None, region: str, as_of: str) -> bool:
+    """Whether the table that comes with cloudtrain has a price of a later day. A bare year is older than its days."""
+    return row is not None and row.usd_per_hour is not None and row.region == region and row.as_of > as_of
+
+
+def known_prices(prices: RegionalPrices, types: Sequence[str]) -> dict[str, float]:
     """US dollars per hour of those types whose price is known."""
-    known = {name: price_of(provider, [name], region, own) for name in types}
+    known = {name: prices.price_of(name) for name in types}
     return {name: price.usd for name, price in known.items() if price is not None}
 
 
@@ -170,5 +222,5 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
         except (TypeError, ValueError):
             raise ValueError(f"line {number}: {row['usd_per_hour']!r} is not a price per hour") from None
         key = (row["instance_type"].strip(), (row.get("region") or "").strip())
-        own[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source="your own table")
+        own[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source=OWN_TABLE)
     return own

@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "fetch": ("run", "Copy what a run left: model and output."),
     },
     "Tools": {
+        "gpus": ("gpus", "Show machines with GPUs of both clouds, and what they cost."),
         "doctor": ("doctor", "Ask this machine, or an account, for all that a job needs."),
         "image": ("image", "Build the image that jobs run in, and push it."),
         "infra": ("infra", "Set up, show or remove what an account needs."),

@@ -12,7 +12,8 @@ from typing import Any
 
 from cloudtrain.api import jobs as api
 from cloudtrain.catalog.machines import find_instance, names_of
-from cloudtrain.catalog.pricing import CostEstimate
+from cloudtrain.catalog.pricing import OWN_TABLE, CostEstimate
+from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.contracts.launch import dependencies_document
@@ -55,12 +56,9 @@ def _machines(plan: Plan) -> str:
     for name in _types(plan):
         row = find_instance(plan.target.provider, name)
         parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
-        parts += [_NETWORKS[row.network]] if row and row.network in _NETWORKS else []
+        parts += [NETWORKS[row.network]] if row and row.network in NETWORKS else []
         described.append(f"{name} ({', '.join(parts)})" if parts else name)
     return " or ".join(described) or f"machine of {plan.target.cluster}"
-
-
-_NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 
 
 def _types(plan: Plan) -> tuple[str, ...]:
@@ -91,6 +89,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         *([("keeps", f"{', '.join(spec.keep)} of the working folder, with the output")] if spec.keep else []),
         ("limits", _limits(plan)),
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
+        *(("" if number else "machine", text) for number, text in enumerate(machine_lines(plan))),
         *(("" if number else "sweep", text) for number, text in enumerate(_sweep(plan))),
         ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields{_request_hint(plan)}"),
     ]
@@ -156,11 +155,11 @@ def cost(plan: Plan) -> list[str]:
         return ["nothing: it runs here"]
     if estimate.price is None:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
-        return [f"unknown: no price for {machines} in {plan.target.where}{_kept(estimate)}"]
+        return [f"unknown: no price for {machines} in {plan.target.where}{elsewhere(plan)}{_kept(estimate)}"]
     age = estimate.age_days(plan.context.time)
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
-    old += " of your own table" if estimate.price.source == "your own table" else ""
+    old += " of your own table" if estimate.price.source == OWN_TABLE else ""
     old += f"; {estimate.price.source}" if "unverified" in estimate.price.source else ""
     spot = ", spot is less" if plan.spec.resources.spot else ""
     lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]

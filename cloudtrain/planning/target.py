@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from cloudtrain.declaration import Declaration, declaration_of
 
 if TYPE_CHECKING:  # a provider that looks after a run needs none of these
+    from cloudtrain.catalog.choice import MachineChoice
     from cloudtrain.catalog.pricing import CostEstimate
     from cloudtrain.images.selection import PlannedImage
     from cloudtrain.issues import Issue
@@ -63,6 +64,8 @@ class Target:
     """GPUs per node, where the machine decides it; None: as in the spec."""
     cost_estimate: CostEstimate | None = None
     """What it may cost; None where nothing is billed."""
+    choice: MachineChoice | None = None
+    """Why these machines, and what would cost less; None where none are chosen."""
     problems: tuple[Issue, ...] = ()
     """What is missing or wrong, so that no request can be made."""
 
@@ -106,6 +109,7 @@ class Target:
             **{name: getattr(self, name) for name in _PLAIN},
             "facts": facts,
             "quote": asdict(self.cost_estimate) if self.cost_estimate else None,
+            "choice": asdict(self.choice) if self.choice else None,
         }
 
 

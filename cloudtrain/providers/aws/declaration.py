@@ -29,6 +29,7 @@ DECLARATION = Declaration(
     request_name="CreateTrainingJob",
     profile_variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
     section=_section,
+    region_setting="region",
     settings={
         "region": Setting("AWS region"),
         "role": Setting("execution role of SageMaker jobs"),

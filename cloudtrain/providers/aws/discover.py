@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.pricing import price_of
+from cloudtrain.catalog.pricing import RegionalPrices
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.aws.config import AwsConfig
@@ -53,7 +53,7 @@ SEARCH_LAG_SECONDS = 600
 
 
 def discovered_runs(
-    cloud: AwsClient, run_id: str | None, poll_seconds: float, known: KnownRuns
+    cloud: AwsClient, run_id: str | None, poll_seconds: float, prices: RegionalPrices, known: KnownRuns
 ) -> Iterator[DiscoveredRun]:
     """The jobs with our tags in a region that are new or changed since the last search, or the one named `run_id`.
 
@@ -81,15 +81,17 @@ def discovered_runs(
             job = result["TrainingJob"]
             latest = max(latest, timestamp(job.get("LastModifiedTime")))
             if "ResourceConfig" in job:  # a serverless job has none, and is never ours
-                yield _discovered_run(cloud, job, poll_seconds)
+                yield _discovered_run(cloud, job, poll_seconds, prices)
     if account:
         known.synced_until[account] = latest
 
 
-def _discovered_run(cloud: AwsClient, job: Mapping[str, Any], poll_seconds: float) -> DiscoveredRun:
+def _discovered_run(
+    cloud: AwsClient, job: Mapping[str, Any], poll_seconds: float, prices: RegionalPrices
+) -> DiscoveredRun:
     tags = own_tags({tag["Key"]: tag["Value"] for tag in job.get("Tags", [])})
     instance, nodes = instances_of(job)
-    price = price_of("aws", [instance], cloud.region)
+    price = prices.price_of(instance)
     usd_per_hour = price.usd * nodes if price else None
     config = AwsConfig(
         region=cloud.region,

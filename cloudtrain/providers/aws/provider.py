@@ -163,8 +163,11 @@ class SageMakerProvider(Provider):
         """Jobs with our tags in the region of the settings."""
         from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
+        from cloudtrain.providers.cloud.machine_choice import regional_prices
 
-        return list(discovered_runs(connect(region_of(settings)), run_id, settings["aws.poll"], known))
+        region = region_of(settings)
+        prices = regional_prices("aws", region, settings)
+        return list(discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an ended run that another machine started."""

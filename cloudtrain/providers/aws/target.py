@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
-from cloudtrain.catalog.pricing import estimate_cost, known_prices, price_of, user_prices
+from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning.target import Target
@@ -13,6 +13,7 @@ from cloudtrain.providers.aws.account import account, misspelt_region
 from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.rules import unused_fields
 from cloudtrain.providers.aws.section import AwsSection
+from cloudtrain.providers.cloud.machine_choice import machine_choice, regional_prices
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
 
@@ -46,9 +47,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
-    own, wrong_prices = user_prices(settings.get("prices"))
+    prices = regional_prices("aws", region, settings)
     estimate, wrong_limits = estimate_cost(
-        price_of("aws", types, region, own),
+        prices.price_of(*types),
         resources.nodes,
         spec.limits,
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
@@ -58,7 +59,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     if region and (wrong_image or wrong_limits) and misspelt_region(region):
         problems += misspelt_region(region)
         wrong_image, wrong_limits = [], []
-    problems += wrong + wrong_image + wrong_prices + ([] if rehearsal or wrong or not region else wrong_limits)
+    problems += wrong + wrong_image + [*prices.problems] + ([] if rehearsal or wrong or not region else wrong_limits)
     return Target(
         provider="aws",
         contract="sagemaker",
@@ -68,7 +69,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         unused=(*UNUSED, *unused_fields(types, disk=resources.disk is not None)),
         config=replace(
             config,
-            prices=known_prices("aws", types, region, own),
+            prices=known_prices(prices, types),
             poll=settings["aws.poll"],
             unpaid=tuple(issue.message for issue in wrong_limits) if rehearsal else (),
         ),
@@ -78,5 +79,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         cost_estimate=estimate,
+        choice=None if wrong else machine_choice(settings, spec, types, gpus, prices),
         problems=tuple(problems),
     )

@@ -29,6 +29,7 @@ DECLARATION = Declaration(
     publishes=True,
     request_name="command job",
     section=_section,
+    region_setting="location",
     settings={
         "subscription": Setting("Azure subscription"),
         "resource_group": Setting("resource group"),

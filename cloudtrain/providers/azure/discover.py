@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.pricing import Price, known_prices
+from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.contracts.azureml import GRACE_SECONDS
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import DiscoveredRun, KnownRuns
@@ -32,17 +32,17 @@ def discovered_runs(
     cloud: Workspace,
     scope: AzureConfig,
     run_id: str | None,
-    user_prices: Mapping[tuple[str, str], Price],
+    prices: RegionalPrices,
     known: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
     """The jobs with our tags in a workspace that are new or changed, or the one named `run_id`.
 
-    `scope`: the workspace, and its location if that is known. `user_prices`: by instance type and location.
+    `scope`: the workspace, and its location if that is known. `prices`: of that location.
     """
     if run_id is not None:
         job = cloud.job(run_id)
         if job is not None and _is_ours(job):
-            yield _discovered_run(cloud, scope, job, user_prices)
+            yield _discovered_run(cloud, scope, job, prices)
         return
     open_runs = {name for name, state in known.states.items() if state not in ENDED}
     in_a_row = 0
@@ -53,7 +53,7 @@ def discovered_runs(
         last_state = known.states.get(job.name)
         in_a_row = in_a_row + 1 if last_state in ENDED else 0
         if last_state not in ENDED:
-            yield _discovered_run(cloud, scope, job, user_prices)
+            yield _discovered_run(cloud, scope, job, prices)
         elif in_a_row >= KNOWN_IN_A_ROW and not open_runs:
             return
 
@@ -62,13 +62,11 @@ def _is_ours(job: JobInfo) -> bool:
     return own_tags(job.tags).get("run") == job.name
 
 
-def _discovered_run(
-    cloud: Workspace, scope: AzureConfig, job: JobInfo, user_prices: Mapping[tuple[str, str], Price]
-) -> DiscoveredRun:
+def _discovered_run(cloud: Workspace, scope: AzureConfig, job: JobInfo, regional: RegionalPrices) -> DiscoveredRun:
     tags, document = own_tags(job.tags), {**job.document(), "name": job.name, "tags": job.tags}
     resources = document.get("resources") or {}
     nodes, size = int(resources.get("instance_count") or 1), str(resources.get("instance_type") or "")
-    prices = known_prices("azure", [size], scope.location or "", user_prices) if size else {}
+    prices = known_prices(regional, [size]) if size else {}
     submitting = Submitting(
         adopted=True,
         owner=tags.get("owner") or job.owner,

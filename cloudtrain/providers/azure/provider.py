@@ -152,9 +152,9 @@ class AzureMLProvider(Provider):
 
     def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
         """Jobs with our tags in the workspace of the settings."""
-        from cloudtrain.catalog.pricing import user_prices
         from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import discovered_runs
+        from cloudtrain.providers.cloud.machine_choice import regional_prices
 
         subscription, resource_group, name = workspace_of(settings)
         scope = AzureConfig(
@@ -164,7 +164,7 @@ class AzureMLProvider(Provider):
             location=settings.get("azure.location"),
             poll=settings["azure.poll"],
         )
-        prices, _ = user_prices(settings.get("prices"))
+        prices = regional_prices("azure", scope.location or "", settings)
         cloud = _connect(subscription, resource_group, name)
         return list(discovered_runs(cloud, scope, run_id, prices, known))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
-from cloudtrain.catalog.pricing import estimate_cost, known_prices, price_of, user_prices
+from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.issues import Issue
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.section import AzureSection
+from cloudtrain.providers.cloud.machine_choice import machine_choice, regional_prices
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec, Resources
 
@@ -48,9 +49,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
     image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
-    own, wrong_prices = user_prices(settings.get("prices"))
+    prices = regional_prices("azure", location, settings)
     estimate, wrong_limits = estimate_cost(
-        price_of("azure", types[:1], location, own),
+        prices.price_of(*types[:1]),
         resources.nodes,
         spec.limits,
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
@@ -62,7 +63,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         ]
     # A misspelt size has no price either, but the rules report that it is misspelt.
     skips_limits = rehearsal or wrong or (not config.compute and any(not is_azure_size(name) for name in types))
-    problems += wrong + wrong_image + wrong_prices + ([] if skips_limits else wrong_limits)
+    problems += wrong + wrong_image + [*prices.problems] + ([] if skips_limits else wrong_limits)
     return Target(
         provider="azure",
         contract="azureml",
@@ -72,7 +73,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         unused=UNUSED,
         config=replace(
             config,
-            prices=known_prices("azure", types[:1], location, own),
+            prices=known_prices(prices, types[:1]),
             poll=settings["azure.poll"],
             unpaid=tuple(issue.message for issue in wrong_limits) if rehearsal else (),
         ),
@@ -84,6 +85,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         cost_estimate=estimate,
+        choice=None if wrong else machine_choice(settings, spec, types[:1], gpus, prices),
         problems=tuple(problems),
     )
 

@@ -1,0 +1,167 @@
+"""The machines that clouds rent, with what they cost where, by the tables on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances
+from cloudtrain.catalog.machines import names_of
+from cloudtrain.catalog.price_tables import listed_regions
+from cloudtrain.catalog.pricing import Price, RegionalPrices
+from cloudtrain.errors import UsageError
+from cloudtrain.issues import did_you_mean
+from cloudtrain.providers.cloud.machine_choice import price_in_another_region, region_of_settings, regional_prices
+from cloudtrain.settings import Settings
+
+ALL = "all"
+"""As a region: every one of which a price is known."""
+ORDERS = ("price", "gpu-price", "memory", "name")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineOffer:
+    """One instance type and what it costs in one region."""
+
+    machine: Instance
+    region: str
+    """Where the price is of; where the machine would be, if no price is known."""
+    price: Price | None
+    """On demand; None: unknown, which is not the same as free."""
+    spot_usd_per_hour: float | None = None
+
+    @property
+    def usd_per_gpu(self) -> float | None:
+        """US dollars per hour of one of its GPUs."""
+        return self.price.usd / self.machine.gpus if self.price and self.machine.gpus else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; what is not known is null."""
+        row, price = self.machine, self.price
+        return {
+            "provider": row.provider,
+            "instance_type": row.instance_type,
+            "gpu": row.gpu,
+            "gpus": row.gpus,
+            "gpu_memory_gib": row.gpu_memory_gib,
+            "vcpus": row.vcpus,
+            "memory_gib": row.memory_gib,
+            "network": row.network or None,
+            "region": self.region,
+            "usd_per_hour": price.usd if price else None,
+            "spot_usd_per_hour": self.spot_usd_per_hour,
+            "price_as_of": (price.as_of or None) if price else None,
+            "price_source": price.source if price else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filters:
+    """Which machines are wanted; what is None or empty is not asked for."""
+
+    gpu: str = ""
+    """As a spec names it, in capitals or not."""
+    gpus: int | None = None
+    provider: str = ""
+    region: str = ""
+    min_memory_bytes: float | None = None
+    """Of one GPU."""
+    max_usd_per_hour: float | None = None
+
+
+def machine_offers(settings: Settings, filters: Filters, order: str = "price") -> list[MachineOffer]:
+    """The machines with GPUs that pass, by the tables on this machine: no network. Unknown prices come last.
+
+    Without a region each machine is shown in that of the settings, or else where its price is known. UsageError names
+    what there is no machine of.
+    """
+    wanted = _gpu_name(filters.gpu)
+    rows = [
+        row
+        for provider in cloud_names(filters.provider)
+        for row in instances(provider)
+        if row.gpus and (not wanted or wanted in names_of(row)) and filters.gpus in (None, row.gpus)
+    ]
+    if filters.min_memory_bytes is not None:
+        least = filters.min_memory_bytes / 2**30 * 0.995  # vendors round
+        rows = [row for row in rows if row.gpu_memory_gib and row.gpu_memory_gib >= least]
+    found = _priced(rows, filters.region, settings)
+    if filters.max_usd_per_hour is not None:
+        found = [each for each in found if each.price and each.price.usd <= filters.max_usd_per_hour]
+    return sorted(found, key=_ORDER[order])
+
+
+def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[MachineOffer]:
+    """Each machine in the regions that are asked for. UsageError for a region of which no price is known."""
+    found: list[MachineOffer] = []
+    known: set[str] = set()
+    for provider in PROVIDERS:
+        own = [row for row in rows if row.provider == provider]
+        regions = known_regions(provider, settings)
+        known.update(regions)
+        if not region:
+            home = regional_prices(provider, region_of_settings(provider, settings), settings)
+            found += [_offer(row, home) or _known_elsewhere(row, home, settings) for row in own]
+            continue
+        markets = [regional_prices(provider, each, settings) for each in regions if region in (ALL, each)]
+        offers = {row: [each for market in markets if (each := _offer(row, market))] for row in own}
+        found += [each for row in own for each in offers[row] or _unknown(row, markets)]
+    if region and region != ALL and region not in known:
+        hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
+        raise UsageError(f"no price in {region!r} is known{did_you_mean(region, sorted(known))}", hint=hint)
+    return found
+
+
+def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
+    """The regions of which prices are known: of our table, and of the price lists that have been read."""
+    shipped = {row.region for row in instances(provider)}
+    return tuple(sorted(shipped | {*listed_regions(settings.get("data_dir"), provider)}))
+
+
+def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
+    price = market.price_of(row.instance_type)
+    spot = market.spot.get(row.instance_type)
+    return MachineOffer(machine=row, region=market.region, price=price, spot_usd_per_hour=spot) if price else None
+
+
+def _known_elsewhere(row: Instance, home: RegionalPrices, settings: Settings) -> MachineOffer:
+    market = price_in_another_region(row.instance_type, home, settings)
+    found = _offer(row, market) if market else None
+    return found or MachineOffer(machine=row, region=home.region, price=None)
+
+
+def _unknown(row: Instance, markets: Sequence[RegionalPrices]) -> list[MachineOffer]:
+    return [MachineOffer(machine=row, region=each.region, price=None) for each in markets[:1]]
+
+
+def cloud_names(name: str) -> Sequence[str]:
+    """The clouds with a table of machines, or the one of that name. UsageError where it has none."""
+    if name and name not in PROVIDERS:
+        raise UsageError(f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}")
+    return [name] if name else PROVIDERS
+
+
+def _gpu_name(text: str) -> str:
+    """The GPU as the tables spell it. UsageError names what is near."""
+    spelling = {_plain(name): name for name in gpu_names()}
+    if text and _plain(text) not in spelling:
+        names = ", ".join(name for name in gpu_names() if "-" not in name)
+        raise UsageError(f"no machine has a GPU {text!r}{did_you_mean(text, gpu_names())}", hint=f"there are: {names}")
+    return spelling.get(_plain(text), "") if text else ""
+
+
+def _plain(name: str) -> str:
+    return "".join(sign for sign in name.lower() if sign.isalnum())
+
+
+def _by_price(offer: MachineOffer, usd: float | None) -> tuple[bool, float, str, str]:
+    return usd is None, usd or 0.0, offer.machine.instance_type, offer.region
+
+
+_ORDER: dict[str, Callable[[MachineOffer], Any]] = {
+    "price": lambda each: _by_price(each, each.price.usd if each.price else None),
+    "gpu-price": lambda each: _by_price(each, each.usd_per_gpu),
+    "memory": lambda each: (-(each.machine.gpu_memory_gib or 0), *_by_price(each, each.usd_per_gpu)),
+    "name": lambda each: (each.machine.provider, each.machine.instance_type, each.region),
+}

@@ -1,0 +1,116 @@
+"""The command `cloudtrain gpus`: machines with GPUs of both clouds, what they cost, and the clouds' price lists."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.api.machines import ORDERS, Filters, machine_offers
+from cloudtrain.api.price_refresh import refresh_prices
+from cloudtrain.cli.machine_view import offers_table
+from cloudtrain.cli.options import complete_providers, data_dir, json_option
+from cloudtrain.cli.output import count, print_json, print_message, print_output
+from cloudtrain.errors import UsageError
+from cloudtrain.settings import load_settings
+from cloudtrain.units import parse_money, parse_size
+
+if TYPE_CHECKING:
+    from cloudtrain.api.price_refresh import Refreshed
+
+SPOT_NOTE = "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less, AWS says"
+
+
+@click.command(
+    "gpus",
+    epilog="""\b
+Examples:
+  cloudtrain gpus A100:8                   machines with 8 A100, the cheapest first
+  cloudtrain gpus --min-memory 40 --max-price 5
+  cloudtrain gpus H100 --region all        in every region of which a price is known
+  cloudtrain gpus --refresh --region eu-west-1""",
+)
+@click.argument("gpu", metavar="[GPU[:COUNT]]", default="")
+@click.option("--provider", metavar="NAME", default="", shell_complete=complete_providers, help="Only aws, or azure.")
+@click.option("--region", metavar="REGION", default="", help="Prices of that region, or of all.")
+@click.option("--min-memory", metavar="SIZE", help="Memory of one GPU, in GB: 40, or 80 GiB.")
+@click.option("--max-price", metavar="USD", help="US dollars per hour of one machine; unknown prices do not pass.")
+@click.option("--sort", type=click.Choice(ORDERS), default="price", show_default=True, help="What comes first.")
+@click.option("--refresh", is_flag=True, help="Read the clouds' public price lists first; needs no login.")
+@json_option
+@data_dir
+def gpus_command(
+    folder: str | None,
+    /,
+    gpu: str,
+    min_memory: str | None,
+    max_price: str | None,
+    sort: str,
+    refresh: bool,
+    as_json: bool,
+    **where: str,
+) -> None:
+    """Show machines with GPUs of both clouds, by tables on this machine: GPU, memory, network, price and its age.
+
+    A price is that of the region of your settings where it is known, else of the region that the table names. Plans
+    use the same tables; your own (setting `prices`) wins, then what --refresh has read.
+    """
+    name, gpus = _gpu_and_count(gpu)
+    filters = Filters(
+        gpu=name,
+        gpus=gpus,
+        **where,
+        min_memory_bytes=_amount(min_memory, "--min-memory", parse_size, "GB"),
+        max_usd_per_hour=_amount(max_price, "--max-price", parse_money, "USD"),
+    )
+    settings = load_settings(Path.cwd(), {"data_dir": folder})
+    read = refresh_prices(settings, filters.provider, filters.region, print_message) if refresh else []
+    offers = machine_offers(settings, filters, sort)
+    if as_json:
+        print_json({"machines": [each.to_json() for each in offers], **_refreshed_json(read)})
+        return
+    for each in read:
+        print_message(_told(each))
+    if not offers:
+        print_message("no machine of the tables is like that")
+        return
+    print_output(offers_table(offers, time.time()))
+    if any(each.spot_usd_per_hour for each in offers):
+        print_message(SPOT_NOTE)
+
+
+def _gpu_and_count(text: str) -> tuple[str, int | None]:
+    """`A100:8` as its two parts. UsageError for a count that is none."""
+    name, colon, number = text.partition(":")
+    if colon and not re.fullmatch(r"[1-9]\d{0,3}", number):
+        raise UsageError(f"{text!r}: {number!r} is no count of GPUs", hint="such as A100:8")
+    return name, int(number) if colon else None
+
+
+def _amount(text: str | None, option: str, parse: Any, unit: str) -> float | None:
+    """A quantity, of which the unit may be left out. UsageError names the option."""
+    if text is None:
+        return None
+    try:
+        return float(parse(f"{text} {unit}" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip()) else text))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _told(read: Refreshed) -> str:
+    where = read.regions[0] if len(read.regions) == 1 else count(len(read.regions), "region")
+    odd = f"; {count(read.left_out, 'machine')} without a usable price left out" if read.left_out else ""
+    return f"{read.provider}: {count(read.prices, 'price')} of {where} read and stored{odd}"
+
+
+def _refreshed_json(read: list[Refreshed]) -> dict[str, Any]:
+    if not read:
+        return {}
+    found = [
+        {"provider": each.provider, "regions": list(each.regions), "prices": each.prices, "left_out": each.left_out}
+        for each in read
+    ]
+    return {"refreshed": found}

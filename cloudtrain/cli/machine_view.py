@@ -1,0 +1,81 @@
+"""Shows machines: why a plan has its one, what would cost less, and the table of `cloudtrain gpus`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cloudtrain.catalog.choice import Offer
+from cloudtrain.catalog.pricing import OWN_TABLE, Price
+from cloudtrain.cli.output import table
+from cloudtrain.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from cloudtrain.api.machines import MachineOffer
+
+NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
+"""The networks between nodes that a table knows, as people call them."""
+
+
+def machine_lines(plan: Plan) -> list[str]:
+    """Why this machine, and cheaper ones that satisfy the spec, in one line each; nothing where none is rented."""
+    choice = plan.target.choice
+    if choice is None or plan.is_rehearsal:
+        return []
+    origin = plan.where("resources.instance") if plan.spec.resources.instance.get(plan.target.provider) else ""
+    lines = [f"{choice.reason}{f'  ← {origin}' if origin else ''}"]
+    if choice.cheaper:
+        lines.append(f"cheaper: {'; '.join(_offer(offer, plan) for offer in choice.cheaper)}")
+    return lines
+
+
+def elsewhere(plan: Plan) -> str:
+    """What the machine costs where that is known, when it is not known in the plan's own region; empty for nothing."""
+    offer = plan.target.choice.elsewhere if plan.target.choice else None
+    if offer is None:
+        return ""
+    usd = offer.usd_per_hour * plan.spec.resources.nodes
+    return f"; {usd:.2f} USD/h in {offer.region} ({_price_date(offer)}); cloudtrain gpus --refresh reads this region's"
+
+
+def _offer(offer: Offer, plan: Plan) -> str:
+    where = f"{offer.provider}, {offer.region}, " if offer.provider != plan.target.provider else ""
+    gpus = f"{offer.gpus} x {offer.gpu}, " if offer.gpus else ""
+    usd = offer.usd_per_hour * plan.spec.resources.nodes
+    return f"{offer.instance_type} {usd:.2f} USD/h ({gpus}{where}{_price_date(offer)})"
+
+
+def _price_date(offer: Offer) -> str:
+    unverified = ", unverified" if "unverified" in offer.source else ""
+    return f"price of {offer.as_of}{unverified}" if offer.as_of else f"{offer.source}{unverified}"
+
+
+def offers_table(offers: Sequence[MachineOffer], now: float) -> str:
+    """Machines, one per line; what is not known is blank, a price too."""
+    header = ("INSTANCE", "GPU", "GPU MEMORY", "VCPUS", "MEMORY", "NETWORK", "USD/H", "SPOT", "REGION", "PRICE OF")
+    return table([_cells(each, now) for each in offers], header)
+
+
+def _cells(offer: MachineOffer, now: float) -> tuple[str, ...]:
+    row, price = offer.machine, offer.price
+    return (
+        row.instance_type,
+        f"{row.gpus} x {row.gpu}",
+        f"{row.gpu_memory_gib:.0f} GiB" if row.gpu_memory_gib else "",
+        str(row.vcpus),
+        f"{row.memory_gib:.0f} GiB",
+        NETWORKS.get(row.network, ""),
+        f"{price.usd:.2f}" if price else "unknown",
+        f"{offer.spot_usd_per_hour:.2f}" if offer.spot_usd_per_hour else "",
+        offer.region,
+        _age(price, now) if price else "",
+    )
+
+
+def _age(price: Price, now: float) -> str:
+    days = price.age_days(now)
+    marks = [f"{days} days old"] if days is not None and days > 1 else []
+    marks += ["your own table"] if price.source == OWN_TABLE else []
+    marks += ["unverified"] if "unverified" in price.source else []
+    shown = ", ".join(marks)
+    return (price.as_of or "no date") + (f" ({shown})" if shown else "")

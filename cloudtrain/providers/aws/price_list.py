@@ -1,0 +1,93 @@
+"""SageMaker's training prices from AWS's public price list, one file per region: no login, no SDK.
+
+The Pricing API would filter on the server, but needs credentials and the right `pricing:GetProducts`. The file of one
+region has less than 16 MB; the one of all regions together has hundreds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, price_or_none
+from cloudtrain.providers.cloud.price_pages import PriceList, PricePages, dearest
+
+BASE = "https://pricing.us-east-1.amazonaws.com"
+FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
+READS_ALL_REGIONS = False
+"""Each region is a download of its own, so only those that are asked for are read."""
+COMPONENT = "Training"
+"""Hosting, notebooks and HyperPod (`Cluster`) have prices of their own, and a training plan's fee has no component."""
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
+_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
+
+
+def is_region(name: str) -> bool:
+    """Whether AWS calls a region so: `eu-west-1`."""
+    return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
+
+
+def all_regions() -> tuple[str, ...]:
+    """The regions that have a price list. CloudError when that cannot be read."""
+    pages = PricePages(BASE, "AWS's list of regions with prices")
+    regions = pages.document(f"{FOLDER}/region_index.json").get("regions")
+    if not isinstance(regions, dict):
+        raise pages.odd("has no regions")
+    return tuple(sorted(filter(is_region, regions)))
+
+
+def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
+    """The prices of training in those regions, of every type that the list has. CloudError when it cannot be read."""
+    del types  # the file has all of them
+    found = [_read_region(region, today) for region in regions]
+    prices = tuple(price for each in found for price in each.prices)
+    return PriceList(prices=prices, left_out=sum(each.left_out for each in found))
+
+
+def _read_region(region: str, today: str) -> PriceList:
+    pages = PricePages(BASE, f"AWS's price list of SageMaker in {region}")
+    document = pages.document(f"{FOLDER}/{region}/index.json")
+    products, terms = document.get("products"), (_mapping(document.get("terms"))).get("OnDemand")
+    if document.get("offerCode") != "AmazonSageMaker" or not isinstance(products, dict) or not isinstance(terms, dict):
+        raise pages.odd("is not of the form that AWS documents")
+    source = f"AWS price list of {str(document.get('publicationDate', ''))[:10]}"
+    prices, left_out = [], set()
+    for sku, product in products.items():
+        instance_type = _training_type(_mapping(_mapping(product).get("attributes")), region)
+        for amounts in _per_hour(_mapping(terms.get(sku))) if instance_type else ():
+            if amounts and "USD" not in amounts:
+                raise pages.odd(f"is in {', '.join(map(str, amounts))[:40]}; only prices in US dollars are understood")
+            usd = price_or_none(amounts.get("USD"))
+            if usd is None:
+                left_out.add(instance_type)
+                continue
+            prices.append(
+                ListedPrice(instance_type=instance_type, usd_per_hour=usd, region=region, as_of=today, source=source)
+            )
+    if not prices:
+        raise pages.odd("has no price of a training machine")
+    return PriceList(prices=dearest(prices), left_out=len(left_out - {price.instance_type for price in prices}))
+
+
+def _training_type(attributes: Mapping[str, Any], region: str) -> str:
+    """The instance type whose training a product is, in this region; empty for any other product."""
+    name, usage = attributes.get("instanceName"), attributes.get("usagetype")
+    if attributes.get("component") != COMPONENT or attributes.get("regionCode", region) != region:
+        return ""
+    if not isinstance(name, str) or not _TYPE.fullmatch(name) or not str(usage).endswith(f":{name}"):
+        return ""
+    return name
+
+
+def _per_hour(terms: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The amounts of a product's on-demand terms that are per hour, by currency."""
+    for term in terms.values():
+        for dimension in _mapping(_mapping(term).get("priceDimensions")).values():
+            each = _mapping(dimension)
+            if str(each.get("unit")).lower() in ("hrs", "hour", "hours"):
+                yield _mapping(each.get("pricePerUnit"))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

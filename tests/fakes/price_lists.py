@@ -1,0 +1,177 @@
+"""The public price lists of AWS and Azure on loopback, in the forms that both document: strict about what is asked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, quote, urlsplit
+
+AWS_FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
+AZURE_PATH = "/api/retail/prices"
+AZURE_PAGE = 3
+"""Items per page; the service has up to 1,000."""
+MAX_SIZES = 15
+"""With more sizes in a filter the service answers 400."""
+_CLAUSE = re.compile(r"(\w+) eq '([^']*)'")
+_FIELDS = {
+    "serviceName": "serviceName",
+    "priceType": "type",
+    "armSkuName": "armSkuName",
+    "armRegionName": "armRegionName",
+}
+
+
+def sagemaker(region: str, *products: dict[str, Any], currency: str = "USD") -> dict[str, Any]:
+    """AWS's offer file of a region: products by SKU, and what each costs."""
+    found: dict[str, Any] = {}
+    terms: dict[str, Any] = {}
+    for number, each in enumerate(products):
+        sku = f"SKU{number:013}"
+        usage = each.get("usage", f"{region}-Train:{each['name']}")
+        attributes = {
+            "servicecode": "AmazonSageMaker",
+            "regionCode": region,
+            "locationType": "AWS Region",
+            "instanceName": each["name"],
+            "instanceType": f"{each['name']}-{each.get('component', 'Training')}",
+            "usagetype": usage,
+            "operation": "RunInstance",
+            "component": each.get("component", "Training"),
+        }
+        attributes = {key: value for key, value in attributes.items() if value is not None}
+        found[sku] = {"sku": sku, "productFamily": "ML Instance", "attributes": attributes}
+        dimension = {
+            "rateCode": f"{sku}.JRTCKXETXF.6YS6EN2CT7",
+            "unit": each.get("unit", "Hrs"),
+            "beginRange": "0",
+            "endRange": "Inf",
+            "pricePerUnit": {currency: each["price"]},
+            "appliesTo": [],
+        }
+        term = {
+            "offerTermCode": "JRTCKXETXF",
+            "sku": sku,
+            "effectiveDate": "2026-11-01T00:00:00Z",
+            "termAttributes": {},
+        }
+        terms[sku] = {f"{sku}.JRTCKXETXF": term | {"priceDimensions": {dimension["rateCode"]: dimension}}}
+    return {
+        "formatVersion": "v1.0",
+        "offerCode": "AmazonSageMaker",
+        "version": "20261120025606",
+        "publicationDate": "2026-11-20T02:56:06Z",
+        "products": found,
+        "terms": {"OnDemand": terms},
+    }
+
+
+def meter(size: str, region: str, usd: object, **other: Any) -> dict[str, Any]:
+    """An item of Azure's list: by default an hour of a dedicated machine with Linux."""
+    name = size.removeprefix("Standard_").replace("_", " ")
+    return {
+        "currencyCode": "USD",
+        "tierMinimumUnits": 0.0,
+        "retailPrice": usd,
+        "unitPrice": usd,
+        "armRegionName": region,
+        "location": region.upper(),
+        "effectiveStartDate": "2026-01-01T00:00:00Z",
+        "meterName": name,
+        "productName": "Virtual Machines Series",
+        "skuName": name,
+        "serviceName": "Virtual Machines",
+        "serviceFamily": "Compute",
+        "unitOfMeasure": "1 Hour",
+        "type": "Consumption",
+        "isPrimaryMeterRegion": True,
+        "armSkuName": size,
+    } | other
+
+
+class PriceLists:
+    """Both lists on one server. `faults`: what the next requests get: a status, `cut`, None for the answer."""
+
+    def __init__(self) -> None:
+        self.offers: dict[str, Any] = {}
+        """AWS's offer file by region, or what stands in its place."""
+        self.meters: list[dict[str, Any]] = []
+        self.faults: list[tuple[int, dict[str, str]] | str | None] = []
+        self.asked: list[str] = []
+        """Paths in order, without their queries."""
+        self.filters: list[str] = []
+        self.next_page = ""
+        """What stands for the address of the next page; empty for the true one."""
+        handler = type("Handler", (_Handler,), {"lists": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; no thread and no port is left."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def answer(self, target: str) -> tuple[int, Any]:
+        """Status and document."""
+        url = urlsplit(target)
+        if url.path == AZURE_PATH:
+            return self._azure(dict(parse_qsl(url.query, strict_parsing=True)))
+        if url.path == f"{AWS_FOLDER}/region_index.json":
+            return 200, {"formatVersion": "v1.0", "regions": {name: {"regionCode": name} for name in self.offers}}
+        name = url.path.removeprefix(f"{AWS_FOLDER}/").removesuffix("/index.json")
+        return (200, self.offers[name]) if name in self.offers and not url.query else (403, {})
+
+    def _azure(self, query: Mapping[str, str]) -> tuple[int, Any]:
+        clauses = query.get("$filter", "").split(" and ")
+        wanted: dict[str, set[str]] = {}
+        for clause in clauses:
+            parts = [_CLAUSE.fullmatch(part) for part in clause.strip("()").split(" or ")]
+            if not all(parts) or len(parts) > MAX_SIZES:
+                return 400, {"Error": f"not a filter: {clause}"}
+            field, *others = {part[1] for part in parts if part}
+            if others or field not in _FIELDS:
+                return 400, {"Error": f"not a field: {clause}"}
+            wanted[_FIELDS[field]] = {part[2] for part in parts if part}
+        if query.get("currencyCode") != "'USD'" or not query.keys() <= {"currencyCode", "$filter", "$skip"}:
+            return 400, {"Error": "unknown parameters"}
+        self.filters.append(query["$filter"])
+        fitting = [each for each in self.meters if all(each[key] in values for key, values in wanted.items())]
+        start = int(query.get("$skip", "0"))
+        after = start + AZURE_PAGE
+        link = f"{self.url}{AZURE_PATH}?currencyCode='USD'&$filter={quote(query['$filter'])}&$skip={after}"
+        items = fitting[start:after]
+        more = (self.next_page or link) if after < len(fitting) else None
+        return 200, {"BillingCurrency": "USD", "Items": items, "NextPageLink": more, "Count": len(items)}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    lists: ClassVar[PriceLists]
+
+    def do_GET(self) -> None:
+        self.lists.asked.append(urlsplit(self.path).path)
+        fault = self.lists.faults.pop(0) if self.lists.faults else None
+        if isinstance(fault, tuple):
+            self._send(fault[0], b"", fault[1])
+            return
+        status, document = self.lists.answer(self.path)
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        packed = gzip.compress(body) if "gzip" in self.headers.get("Accept-Encoding", "") else body
+        headers = {"Content-Encoding": "gzip"} if packed is not body else {}
+        self._send(status, packed, headers, cut=fault == "cut")
+
+    def _send(self, status: int, body: bytes, headers: Mapping[str, str], *, cut: bool = False) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""

@@ -1,0 +1,148 @@
+"""`cloudtrain gpus`: which machines it shows, in which order, and what it says where a price is not known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.api import price_refresh
+from cloudtrain.catalog import PROVIDERS, instances
+from cloudtrain.providers.aws import price_list as aws_list
+from cloudtrain.providers.azure import price_list as azure_list
+from tests.fakes.price_lists import PriceLists, meter, sagemaker
+from tests.support.in_process import call
+
+UNKNOWN = [row for name in PROVIDERS for row in instances(name) if row.gpus and row.usd_per_hour is None]
+
+
+@pytest.fixture(autouse=True)
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home in which nothing is set."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+def found(*arguments: str) -> list[dict[str, Any]]:
+    result = call("gpus", *arguments, "--json")
+    assert (result.code, result.err) == (0, "")
+    machines: list[dict[str, Any]] = json.loads(result.out)["machines"]
+    return machines
+
+
+def names(*arguments: str) -> list[str]:
+    return [each["instance_type"] for each in found(*arguments)]
+
+
+def test_every_machine_with_gpus_is_shown_the_cheapest_first_and_unknown_prices_last() -> None:
+    prices = [each["usd_per_hour"] for each in found()]
+    assert len(prices) == sum(row.gpus > 0 for name in PROVIDERS for row in instances(name))
+    assert UNKNOWN
+    assert prices[-len(UNKNOWN) :] == [None] * len(UNKNOWN)
+    known = prices[: -len(UNKNOWN)]
+    assert known == sorted(known)
+    assert min(known) > 0
+
+
+def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
+    everywhere = ["ml.p4d.24xlarge", "Standard_ND96asr_v4", "ml.p4de.24xlarge", "Standard_ND96amsr_A100_v4"]
+    assert names("a100:8") == everywhere
+    assert names("A100-80GB:8") == names("a100 80gb:8") == everywhere[2:]
+    assert names("H100-NVL:2") == ["Standard_NC80adis_H100_v5"]
+    assert names("A100:3") == []
+    assert call("gpus", "A100:3").err == "no machine of the tables is like that\n"
+
+
+def test_filters_by_memory_price_and_provider() -> None:
+    assert {each["gpu"] for each in found("--min-memory", "24", "--max-price", "1.50")} == {"A10G", "L4"}
+    assert {each["gpu"] for each in found("--min-memory", "80 GiB", "--max-price", "4 USD")} == {"A100"}
+    assert {each["provider"] for each in found("--provider", "azure")} == {"azure"}
+    assert all(each["usd_per_hour"] <= 5 for each in found("--max-price", "5"))
+
+
+def test_orders() -> None:
+    per_gpu = [each["usd_per_hour"] / each["gpus"] for each in found("--sort", "gpu-price") if each["usd_per_hour"]]
+    assert per_gpu == sorted(per_gpu)
+    memory = [each["gpu_memory_gib"] or 0 for each in found("--sort", "memory")]
+    assert memory == sorted(memory, reverse=True)
+    assert names("T4", "--sort", "name", "--provider", "aws") == sorted(names("T4", "--provider", "aws"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a200"], "no machine has a GPU 'a200' (did you mean"),
+        (["A100:0"], "'A100:0': '0' is no count of GPUs"),
+        (["--min-memory", "much"], "--min-memory: cannot read 'much'"),
+        (["--max-price", "-1"], "--max-price: cannot read '-1'"),
+        (["--provider", "gcp"], "no table of machines is of 'gcp'"),
+        (["--region", "us-east-11"], "no price in 'us-east-11' is known (did you mean 'us-east-1'?)"),
+        (["--refresh", "--region", "Mars"], "'Mars' is the name of no region"),
+    ],
+)
+def test_what_it_cannot_mean_is_said_in_one_line(arguments: list[str], message: str) -> None:
+    result = call("gpus", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {message}")
+
+
+def test_a_price_that_is_not_known_is_said_to_be_unknown_and_is_null() -> None:
+    row = UNKNOWN[0]
+    result = call("gpus", f"{row.gpu}:{row.gpus}", "--provider", row.provider)
+    line = next(line for line in result.out.splitlines() if line.startswith(row.instance_type))
+    assert "unknown" in line
+    assert "0.00" not in result.out
+    json_row = next(each for each in found(row.gpu) if each["instance_type"] == row.instance_type)
+    assert (json_row["usd_per_hour"], json_row["price_as_of"], json_row["spot_usd_per_hour"]) == (None, None, None)
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceLists]:
+    """Both clouds' price lists, on a day that stands still."""
+    served = PriceLists()
+    for module in (aws_list, azure_list):
+        monkeypatch.setattr(module, "BASE", served.url)
+    monkeypatch.setattr(price_refresh, "_today", lambda: "2099-11-23")
+    size = "Standard_NC4as_T4_v3"
+    low = {"meterName": "NC4as T4 v3 Low Priority", "skuName": "NC4as T4 v3 Low Priority"}
+    served.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]
+    cheap, unknown = {"name": "ml.g4dn.xlarge", "price": "0.8"}, {"name": "ml.g5.xlarge", "price": "0.0"}
+    served.offers["eu-west-1"] = sagemaker("eu-west-1", cheap, unknown)
+    yield served
+    served.close()
+
+
+def test_a_refresh_reads_both_lists_and_shows_what_they_say(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("CLOUDTRAIN_AZURE_LOCATION", "northeurope")
+    result = call("gpus", "T4:1", "--refresh", "--max-price", "0.8")
+    assert result.code == 0, result.err
+    assert result.err.splitlines() == [
+        "reading the price list of aws: eu-west-1",
+        "reading the price list of azure: all regions",
+        "aws: 1 price of eu-west-1 read and stored; 1 machine without a usable price left out",
+        "azure: 1 price of northeurope read and stored",
+        "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less, AWS says",
+    ]
+    assert [" ".join(line.split()) for line in result.out.splitlines()[1:]] == [
+        "Standard_NC4as_T4_v3 1 x T4 16 GiB 4 28 GiB 0.60 0.12 northeurope 2099-11-23",
+        "ml.g4dn.xlarge 1 x T4 16 GiB 4 16 GiB 0.80 eu-west-1 2099-11-23",
+    ]
+    lists.asked.clear()
+    everywhere = {(each["instance_type"], each["region"]) for each in found("T4:1", "--region", "all")}
+    assert {("ml.g4dn.xlarge", "eu-west-1"), ("ml.g4dn.xlarge", "us-east-1")} <= everywhere
+    shown = found("T4:1", "--region", "eu-west-1")
+    assert [each["usd_per_hour"] for each in shown] == [0.8] + [None] * (len(shown) - 1)
+    assert {each["provider"] for each in shown} == {"aws"}
+    assert lists.asked == [], "shown from the disk"
+
+
+def test_a_refresh_tells_tools_what_it_has_read(lists: PriceLists) -> None:
+    result = call("gpus", "T4", "--refresh", "--region", "eu-west-1", "--json")
+    assert json.loads(result.out)["refreshed"] == [
+        {"provider": "aws", "regions": ["eu-west-1"], "prices": 1, "left_out": 1}
+    ]

@@ -1,0 +1,190 @@
+"""Which price a plan takes, why it has its machine, what would cost less, and that what is stored never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+from cloudtrain.catalog import instances
+from cloudtrain.catalog.price_tables import ListedPrice, table_path, table_text
+from cloudtrain.cli.plan_view import overview
+from cloudtrain.errors import SpecError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.status import usd_per_hour
+from tests.support.earlier_runs import earlier_runs
+
+Planned = Callable[..., Plan]
+Listed = Callable[..., Path]
+HOME = {"aws": "us-east-1", "azure": "eastus"}
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Listed:
+    """Stores what a price list has said of a region."""
+
+    def store(
+        provider: str, region: str, prices: Mapping[str, float], as_of: str = "2026-11-20", folder: Path | None = None
+    ) -> Path:
+        path = table_path(folder or tmp_path / "data", provider, region)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = (
+            ListedPrice(instance_type=name, usd_per_hour=usd, region=region, as_of=as_of, source="a list")
+            for name, usd in prices.items()
+        )
+        path.write_text(table_text(rows))
+        return path
+
+    return store
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
+    """Plans a job of those resources, without any account."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.py").touch()
+    monkeypatch.chdir(tmp_path / "job")
+
+    def plan(provider: str, resources: Mapping[str, object], region: str = "", **limits: object) -> Plan:
+        monkeypatch.setenv(f"CLOUDTRAIN_{'AWS_REGION' if provider == 'aws' else 'AZURE_LOCATION'}", region)
+        job = cloudtrain.load({"resources": dict(resources), "limits": {"max_runtime": "1 h", **limits}})
+        return cloudtrain.plan(job, provider, preview=True)
+
+    return plan
+
+
+def usd(plan: Plan) -> float | None:
+    assert plan.target.cost_estimate is not None
+    return plan.target.cost_estimate.usd_per_hour
+
+
+def cheaper(plan: Plan) -> dict[str, float]:
+    assert plan.target.choice is not None
+    return {offer.instance_type: offer.usd_per_hour for offer in plan.target.choice.cheaper}
+
+
+def reason(plan: Plan) -> str:
+    assert plan.target.choice is not None
+    return plan.target.choice.reason
+
+
+def test_the_price_is_that_of_the_jobs_own_region(planned: Planned, listed: Listed) -> None:
+    listed("aws", "eu-west-1", {"ml.g5.xlarge": 1.561})
+    listed("aws", "us-west-2", {"ml.g5.xlarge": 9.0})
+    plan = planned("aws", {"gpus": 1, "gpu": "A10G", "nodes": 2}, "eu-west-1")
+    assert usd(plan) == pytest.approx(2 * 1.561)
+    assert "3.12 USD/h on demand (price of 2026-11-20" in overview(plan)
+    listed("azure", "westeurope", {"Standard_NC24ads_A100_v4": 4.1})
+    instance = {"instance": {"azure": "standard_nc24ads_a100_V4"}}
+    assert usd(planned("azure", instance, "westeurope")) == 4.1
+
+
+def test_a_price_that_is_known_elsewhere_only_is_shown_as_such_and_holds_no_budget(
+    planned: Planned, listed: Listed
+) -> None:
+    plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1")
+    assert usd(plan) is None
+    assert "unknown: no price for ml.g5.xlarge in eu-west-1; 1.41 USD/h in us-east-1 (price of 2026-" in overview(plan)
+    plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1", max_cost="10 USD")
+    assert plan.target.config_as(AwsConfig).unpaid == ("cannot be held: the price of this machine is not known",)
+    listed("azure", "swedencentral", {"Standard_ND96isr_H200_v5": 80.0})
+    plan = planned("azure", {"gpus": 8, "gpu": "H200"}, "eastus")
+    assert "in eastus; 80.00 USD/h in swedencentral" in overview(plan)
+    assert " 0.00 USD" not in overview(plan)
+
+
+def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(
+    planned: Planned, listed: Listed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t4 = {"gpus": 1, "gpu": "T4"}
+    shipped = usd(planned("aws", t4, "us-east-1"))
+    listed("aws", "us-east-1", {"ml.g4dn.xlarge": 0.5}, as_of="2020-01-01")
+    assert usd(planned("aws", t4, "us-east-1")) == shipped
+    listed("aws", "us-east-1", {"ml.g4dn.xlarge": 0.6})
+    assert usd(planned("aws", t4, "us-east-1")) == 0.6
+    (tmp_path / "own.csv").write_text("instance_type,usd_per_hour\nml.g4dn.xlarge,0.25\n")
+    monkeypatch.setenv("CLOUDTRAIN_PRICES", str(tmp_path / "own.csv"))
+    plan = planned("aws", t4, "us-east-1")
+    assert usd(plan) == 0.25
+    assert "(price of your own table)" in overview(plan)
+
+
+@pytest.mark.parametrize("text", ["", "instance_type\n", "{}", "0", "\0"])
+def test_a_damaged_table_is_named_with_what_writes_it_anew(planned: Planned, listed: Listed, text: str) -> None:
+    path = listed("aws", "eu-west-1", {"ml.g5.xlarge": 1.5})
+    path.write_text(path.read_text().replace("1.5", "0") if text == "0" else text)
+    with pytest.raises(SpecError) as caught:
+        planned("aws", {"gpus": 1}, "eu-west-1")
+    assert f"{path}: line " in str(caught.value)
+    assert "write it anew: cloudtrain gpus --refresh --region eu-west-1" in str(caught.value)
+
+
+def test_the_reason_is_what_the_spec_says(planned: Planned) -> None:
+    assert (
+        reason(planned("aws", {"gpus": 1})) == "the cheapest of aws with 1 GPU; by the prices that come with cloudtrain"
+    )
+    assert reason(planned("azure", {"gpus": 8, "gpu": "H100"})) == "the only one of azure with 8 x H100"
+    first = reason(planned("aws", {"gpus": 8, "gpu": ["H100 NVL", "A100-40GB", "T4"]}))
+    assert first == "the only one of aws with 8 x A100-40GB, the first of the spec's models that it has"
+    assert reason(planned("aws", {})) == "the default for a job without GPUs"
+    assert reason(planned("aws", {"instance": {"aws": "ml.p5.48xlarge"}})) == "the spec names it"
+    assert planned("local", {}).target.choice is None
+
+
+def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(planned: Planned, listed: Listed) -> None:
+    assert cheaper(planned("aws", {"gpus": 1})) == {"Standard_NC4as_T4_v3": 0.526}
+    models = {"gpus": 8, "gpu": ["H100", "A100-80GB"]}
+    plan = planned("azure", models)
+    assert [*cheaper(plan)] == ["Standard_ND96amsr_A100_v4", "ml.p5.48xlarge"], "the first model that is cheaper"
+    shown = next(line for line in overview(plan).splitlines() if "cheaper: " in line)
+    assert "ml.p5.48xlarge 63.30 USD/h (8 x H100-80GB, aws, us-east-1, price of 2026-" in shown
+    named = planned("azure", {"instance": {"azure": "Standard_ND96isr_H100_v5"}})
+    assert [*cheaper(named)] == ["ml.p5.48xlarge"], "of the same GPU"
+    t4 = {"gpus": 4, "gpu": "T4"}
+    assert [*cheaper(planned("aws", t4))] == ["Standard_NC64as_T4_v3"]
+    listed("aws", "us-east-1", {"ml.g4dn.12xlarge": 4.4})
+    assert cheaper(planned("aws", t4)) == {}, "that is no difference"
+
+
+def test_several_nodes_with_a_fast_network_are_not_replaced_by_those_without(planned: Planned, listed: Listed) -> None:
+    listed("aws", "us-east-1", {"ml.g4dn.12xlarge": 9.0})
+    assert [*cheaper(planned("aws", {"gpus": 4, "gpu": "T4"}))] == ["Standard_NC64as_T4_v3"]
+    assert cheaper(planned("aws", {"gpus": 4, "gpu": "T4", "nodes": 2})) == {}
+
+
+def test_a_machine_without_gpus_is_replaced_by_one_with_as_many_cores_and_as_much_memory(
+    planned: Planned, listed: Listed
+) -> None:
+    listed("aws", "us-east-1", {"ml.m5.xlarge": 0.9})
+    found = planned("aws", {})
+    rows = {row.instance_type: row for name in HOME for row in instances(name)}
+    assert cheaper(found)
+    for name in cheaper(found):
+        assert (rows[name].gpus, rows[name].vcpus >= 4, rows[name].memory_gib >= 16) == (0, True, True)
+
+
+def test_the_reason_is_kept_with_the_plan(planned: Planned) -> None:
+    choice = planned("aws", {"gpus": 1}).to_json()["target"]["choice"]
+    assert choice["reason"].startswith("the cheapest of aws")
+    assert choice["cheaper"][0]["instance_type"] == "Standard_NC4as_T4_v3"
+
+
+def test_what_a_run_costs_stays_what_it_was_when_prices_change(
+    planned: Planned, listed: Listed, tmp_path: Path
+) -> None:
+    kept = Path(earlier_runs("aws", tmp_path / "kept", tmp_path / "job"))
+    run = cloudtrain.find_run("old-aws-done", data_dir=str(kept))
+    request = run.folder.document("request.json")
+    described = {"ResourceConfig": request["ResourceConfig"]}
+    before, summary = usd_per_hour(described, run.folder), cloudtrain.list_runs(data_dir=str(kept))
+    assert before
+    name = request["ResourceConfig"]["InstanceType"]
+    listed("aws", run.folder.document("plan.json")["target"]["where"], {name: 999.0}, folder=kept)
+    again = cloudtrain.find_run("old-aws-done", data_dir=str(kept))
+    assert usd_per_hour(described, again.folder) == before
+    assert cloudtrain.list_runs(data_dir=str(kept)) == summary

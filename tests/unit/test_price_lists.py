@@ -1,0 +1,224 @@
+"""`cloudtrain gpus --refresh`: what is read of the clouds' price lists, what is refused, and what stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.api import price_refresh
+from cloudtrain.api.price_refresh import refresh_prices
+from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
+from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.providers.aws import price_list as aws_list
+from cloudtrain.providers.azure import price_list as azure_list
+from cloudtrain.providers.cloud import price_pages
+from cloudtrain.settings import Settings, load_settings
+from tests.fakes.price_lists import AWS_FOLDER, AZURE_PATH, PriceLists, meter, sagemaker
+
+TODAY = "2026-11-23"
+G5 = {"name": "ml.g5.xlarge", "price": "1.5610000000"}
+A100, T4 = "Standard_NC24ads_A100_v4", "Standard_NC4as_T4_v3"
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that a reader would have waited."""
+    found: list[float] = []
+    monkeypatch.setattr(price_pages, "sleep", found.append)
+    return found
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[PriceLists]:
+    """Both clouds' lists on this machine, on a day that stands still."""
+    served = PriceLists()
+    for module in (aws_list, azure_list):
+        monkeypatch.setattr(module, "BASE", served.url)
+    monkeypatch.setattr(price_refresh, "_today", lambda: TODAY)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Somebody whose jobs run in Ireland."""
+    environ = {"CLOUDTRAIN_DATA_DIR": str(tmp_path / "data"), "CLOUDTRAIN_AWS_REGION": "eu-west-1"}
+    return load_settings(tmp_path, environ={**environ, "HOME": str(tmp_path)})
+
+
+def stored(settings: Settings, provider: str, region: str) -> dict[str, tuple[float, float | None]]:
+    """The price on demand and the one at low priority by type, of a table on the disk."""
+    rows = listed_prices(settings["data_dir"], provider, region)
+    assert {row.as_of for row in rows} <= {TODAY}
+    return {row.instance_type: (row.usd_per_hour, row.spot_usd_per_hour) for row in rows}
+
+
+def test_of_awss_list_the_price_per_hour_of_training_is_read(lists: PriceLists, settings: Settings) -> None:
+    lists.offers["eu-west-1"] = sagemaker(
+        "eu-west-1",
+        {"name": "ml.p4d.24xlarge", "component": "Cluster", "price": "25.91"},
+        {"name": "ml.p4d.24xlarge", "price": "27.20", "usage": "EU-Train:ml.p4d.24xlarge"},
+        {"name": "ml.p4d.24xlarge", "component": None, "price": "13.57", "unit": "Quantity"},
+        {"name": "ml.p4d.24xlarge", "price": "13.57", "unit": "Quantity"},
+        {"name": "ml.p5.48xlarge", "component": "Hosting", "price": "66.1"},
+        G5,
+    )
+    [read] = refresh_prices(settings, "aws")
+    assert (read.regions, read.prices, read.left_out) == (("eu-west-1",), 2, 0)
+    assert stored(settings, "aws", "eu-west-1") == {"ml.p4d.24xlarge": (27.2, None), "ml.g5.xlarge": (1.561, None)}
+    assert lists.asked == [f"{AWS_FOLDER}/eu-west-1/index.json"]
+
+
+def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority(
+    lists: PriceLists, settings: Settings
+) -> None:
+    name = "NC24ads A100 v4"
+    lists.meters = [
+        meter(A100, "westeurope", 1.10, meterName=f"{name} Spot", skuName=f"{name} Spot"),
+        meter(A100, "westeurope", 8.02, productName="Virtual Machines Series Windows"),
+        meter(A100, "westeurope", 3.67),
+        meter(A100, "westeurope", 0.73, meterName=f"{name} Low Priority", skuName=f"{name} Low Priority"),
+        meter(A100, "westeurope", 1.0, effectiveStartDate="2027-01-01T00:00:00Z"),
+        meter(A100, "westeurope", 99.0, type="Reservation"),
+        meter(A100, "swedencentral", 3.9),
+        meter(T4, "westeurope", 0.6, unitOfMeasure="1 GiB"),
+        meter("Standard_E64s_v5", "westeurope", 4.0),
+    ]
+    [read] = refresh_prices(settings, "azure")
+    assert read.regions == ("swedencentral", "westeurope")
+    assert stored(settings, "azure", "westeurope") == {A100: (3.67, 0.73)}
+    assert stored(settings, "azure", "swedencentral") == {A100: (3.9, None)}
+    assert lists.asked.count(AZURE_PATH) > 2, "several sizes, several pages"
+    assert all("armRegionName" not in text for text in lists.filters)
+    [read] = refresh_prices(settings, "azure", "swedencentral")
+    assert (read.regions, read.prices) == (("swedencentral",), 1)
+    assert lists.filters[-1].endswith(" and (armRegionName eq 'swedencentral')")
+
+
+def test_every_region_of_awss_list_can_be_read_and_later_those_again(lists: PriceLists, settings: Settings) -> None:
+    lists.offers = {name: sagemaker(name, G5) for name in ("eu-west-1", "us-west-2", "../../etc")}
+    refresh_prices(settings, "aws", "all")
+    assert listed_regions(settings["data_dir"], "aws") == ("eu-west-1", "us-west-2")
+    lists.asked.clear()
+    [read] = refresh_prices(settings, "aws")
+    assert read.regions == ("eu-west-1", "us-west-2")
+
+
+@pytest.mark.parametrize("price", ["0.0000000000", "-1", "NaN", "1e999", "free", None, True, ["1"]])
+def test_a_price_that_cannot_be_true_is_unknown_and_never_0(
+    lists: PriceLists, settings: Settings, price: object
+) -> None:
+    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5, {"name": "ml.p5.48xlarge", "price": price})
+    lists.meters = [meter(T4, "eastus", 0.53), meter(A100, "eastus", price)]
+    aws, azure = refresh_prices(settings)
+    assert (aws.left_out, azure.left_out) == (1, 1)
+    assert stored(settings, "aws", "eu-west-1") == {"ml.g5.xlarge": (1.561, None)}
+    assert stored(settings, "azure", "eastus") == {T4: (0.53, None)}
+
+
+def test_of_several_prices_the_dearest_counts(lists: PriceLists, settings: Settings) -> None:
+    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5 | {"price": "2.0"}, G5)
+    refresh_prices(settings, "aws")
+    assert stored(settings, "aws", "eu-west-1") == {"ml.g5.xlarge": (2.0, None)}
+
+
+def test_a_busy_server_is_asked_again_after_the_time_that_it_names(
+    lists: PriceLists, settings: Settings, waits: list[float]
+) -> None:
+    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5)
+    lists.faults = [(429, {"Retry-After": "7"}), (503, {}), "cut", (429, {"Retry-After": "86400"})]
+    refresh_prices(settings, "aws")
+    assert waits == [7, 2, 4, price_pages.MAX_WAIT_SECONDS]
+    assert stored(settings, "aws", "eu-west-1")
+
+
+BROKEN = [
+    (b"<html>", "is not JSON"),
+    (b"[1]", "is not a JSON object"),
+    (b"[" * 100_000, "is not JSON"),
+    ({"offerCode": "AmazonEC2", "products": {}, "terms": {"OnDemand": {}}}, "is not of the form that AWS documents"),
+    (sagemaker("eu-west-1"), "has no price of a training machine"),
+    (sagemaker("eu-west-1", G5, currency="CNY"), "is in CNY; only prices in US dollars are understood"),
+]
+
+
+@pytest.mark.parametrize(("document", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_an_odd_list_of_awss_is_refused_and_the_old_table_stays_whole(
+    lists: PriceLists, settings: Settings, document: object, message: str
+) -> None:
+    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5)
+    refresh_prices(settings, "aws")
+    path = table_path(settings["data_dir"], "aws", "eu-west-1")
+    before = path.read_text()
+    lists.offers["eu-west-1"] = document
+    with pytest.raises(CloudError, match=message) as caught:
+        refresh_prices(settings, "aws")
+    assert caught.value.hint == "the prices that were known before stay as they are"
+    assert path.read_text() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_an_odd_list_of_azures_is_refused(lists: PriceLists, settings: Settings) -> None:
+    lists.meters = [meter(T4, "eastus", 0.53, currencyCode="EUR")]
+    with pytest.raises(CloudError, match="is in EUR; only prices in US dollars are understood"):
+        refresh_prices(settings, "azure")
+    lists.meters = [meter(T4, "eastus", 0.53)] * 4
+    for link in ("https://elsewhere.example/api/retail/prices", f"{lists.url}:99999999/", "file:///etc/passwd"):
+        lists.next_page = link
+        with pytest.raises(CloudError, match="names a next page on another server"):
+            refresh_prices(settings, "azure")
+    lists.next_page = f"{lists.url}{AZURE_PATH}?currencyCode='USD'&$filter=serviceName%20eq%20'Virtual%20Machines'"
+    with pytest.raises(CloudError, match="never ends"):
+        refresh_prices(settings, "azure")
+    lists.meters = []
+    with pytest.raises(CloudError, match="has no price of these machines in eastus"):
+        refresh_prices(settings, "azure", "eastus")
+    assert listed_regions(settings["data_dir"], "azure") == ()
+
+
+def test_a_region_is_given_up_when_its_server_stays_busy_or_leads_elsewhere(
+    lists: PriceLists, settings: Settings
+) -> None:
+    lists.faults = [(503, {})] * price_pages.ATTEMPTS
+    with pytest.raises(CloudError, match="price list of SageMaker in eu-west-1 answered 503") as caught:
+        refresh_prices(settings, "aws")
+    assert caught.value.transient
+    lists.faults = [(302, {"Location": "http://127.0.0.1:9/"})]
+    with pytest.raises(CloudError, match="answered 302"):
+        refresh_prices(settings, "aws")
+    with pytest.raises(CloudError, match="answered 403"):
+        refresh_prices(settings, "aws", "cn-north-1")
+
+
+def test_what_one_cloud_has_said_is_stored_when_the_other_says_nothing(lists: PriceLists, settings: Settings) -> None:
+    lists.meters = [meter(T4, "eastus", 0.53)]
+    with pytest.raises(CloudError, match="in eu-west-1 answered 403") as caught:
+        refresh_prices(settings)
+    assert caught.value.__notes__ == ["azure: 1 prices were read and stored"]
+    assert stored(settings, "azure", "eastus")
+
+
+def test_a_refresh_that_is_interrupted_leaves_the_old_tables(
+    lists: PriceLists, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists.offers = {name: sagemaker(name, G5) for name in ("eu-west-1", "us-west-2")}
+    refresh_prices(settings, "aws", "all")
+    lists.offers = {name: sagemaker(name, G5 | {"price": "9.9"}) for name in lists.offers}
+    lists.faults = [None, (429, {})]  # between the first region and the second
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(price_pages, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        refresh_prices(settings, "aws")
+    for region in lists.offers:
+        assert stored(settings, "aws", region) == {"ml.g5.xlarge": (1.561, None)}
+
+
+def test_a_name_that_is_no_region_is_refused(settings: Settings) -> None:
+    for name in ("Ireland", "../../etc/passwd", "eu_west_1"):
+        with pytest.raises(UsageError, match="is the name of no region"):
+            refresh_prices(settings, region=name)
