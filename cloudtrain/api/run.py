@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.api.fetched import is_free, put_in_place
+from cloudtrain.api.log_stream import LogStream
 from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress
@@ -189,35 +189,12 @@ class Run:
         CloudError, after the lines that are here already, when the cloud does not give the others; UsageError for a
         `grep` that is no regular expression.
         """
-        try:
-            pattern = re.compile(grep) if grep else None
-        except re.error as error:
-            raise UsageError(f"{grep!r} is not a valid regular expression: {error}") from None
-
-        def wanted(line: LogLine) -> bool:
-            return (
-                (node is None or line.node == node)
-                and (rank is None or line.rank == rank)
-                and (since is None or line.time >= since)
-                and (metrics or not line.kind)
-                and (pattern is None or pattern.search(line.text) is not None)
-            )
-
-        failure = self._monitor.sync_logs(retry=follow)
-        reader = LogReader(self.folder)
-        if tail is None:
-            yield from filter(wanted, reader.read_all())
-        else:
-            latest = list(islice(filter(wanted, reader.read_backward()), tail))
-            yield from reversed(latest)
-        if failure is not None:  # what is here is shown all the same
-            raise failure
+        stream = LogStream(self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics)
+        yield from stream.stored(tail=tail, retry=follow)
         began = time.monotonic()
         while follow:
-            ended = self._monitor.refresh().has_ended
-            self._monitor.raise_if_log_unread()
-            yield from filter(wanted, reader.read_all())
-            if ended:
+            yield from stream.fresh()
+            if stream.has_ended:
                 return
             if waiting is not None:
                 waiting(self._monitor.state)

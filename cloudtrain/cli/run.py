@@ -14,6 +14,7 @@ from cloudtrain.api.fetched import fetched_files
 from cloudtrain.api.run import MAX_LISTED, Run
 from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
 from cloudtrain.cli.follow import ProgressDisplay, follow
+from cloudtrain.cli.log_lines import print_log_line
 from cloudtrain.cli.options import (
     best_option,
     data_dir,
@@ -31,9 +32,8 @@ from cloudtrain.cli.output import (
     print_output,
 )
 from cloudtrain.cli.report import EXIT_CODES, report_and_exit
-from cloudtrain.cli.terminal import one_line, progress_bar, write_json, write_log
+from cloudtrain.cli.terminal import one_line, progress_bar
 from cloudtrain.errors import UsageError
-from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import parse_duration
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @click.command("logs", epilog="Example:\n\n  cloudtrain logs -f --rank 0 --grep loss")
 @last_run_argument
-@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the run has ended.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the run, or the sweep, has ended.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only this node.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines (before following).")
@@ -85,11 +85,7 @@ def logs_command(
     try:
         for line in found.logs(follow=following, since=since_time, waiting=display.draw, **options):
             display.clear()
-            if as_json:
-                write_json(line_as_json(line), indent=None)
-            else:
-                mark = "" if options["rank"] is not None else f"[{line.source or f'node {line.node}'}] "
-                write_log(mark, line.text)
+            print_log_line(line, as_json=as_json, names_source=options["rank"] is None)
     except KeyboardInterrupt:
         display.clear()
         raise click.exceptions.Exit(130) from None
@@ -101,18 +97,6 @@ def logs_command(
             if chosen
             else _no_lines(found.cached_status())
         )
-
-
-def line_as_json(line: LogLine) -> dict[str, Any]:
-    """A line of a log for scripts."""
-    return {
-        "time": line.time,
-        "node": line.node,
-        "rank": line.rank,
-        "source": line.source,
-        "kind": line.kind or "output",
-        "text": line.text,
-    }
 
 
 def _no_lines(state: RunState) -> str:

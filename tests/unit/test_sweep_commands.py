@@ -127,7 +127,6 @@ def test_the_lines_of_one_trial_are_those_of_all_its_runs(sweep: SweepFolder) ->
     ("words", "message"),
     [
         (("digits-k2x9", "--trial", "3"), "sweep digits-k2x9 has no trial 3"),
-        (("digits-k2x9", "-f"), "cloudtrain attach digits-k2x9 follows the sweep"),
         (("digits-k2x9-t001", "--trial", "1"), "digits-k2x9-t001 is a run, --trial is of a sweep"),
     ],
 )

@@ -1,0 +1,79 @@
+"""The lines of a sweep's trials, by time: those that are there, and those that come as long as the sweep goes on."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.api.log_stream import LogStream
+from cloudtrain.api.monitor import RunMonitor
+from cloudtrain.runs.logs import LogLine
+from cloudtrain.sweeps.state import ENDED, SweepState
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep import Sweep
+
+POLL_SECONDS = 0.2
+"""Between two looks at runs that are about to end after their sweep."""
+
+TrialLine = tuple[int, LogLine]
+"""The number of a trial, and a line of one of its runs."""
+
+
+class SweepLogs:
+    """The logs of all runs of a sweep's trials, or of one trial's; runs that are started later join.
+
+    `filters` are those of `Run.logs`.
+    """
+
+    def __init__(self, sweep: Sweep, trial: int | None, **filters: Any) -> None:
+        self._sweep, self._trial, self._filters = sweep, trial, filters
+        self._streams: dict[str, tuple[int, LogStream]] = {}
+        """By run: the trial that it is of."""
+
+    def stored(self, *, tail: int | None = None, retry: bool = False) -> Iterable[TrialLine]:
+        """The lines that are there, oldest first; of a `tail` only the last so many of all trials together."""
+        self._join(self._sweep.status())
+        merged = self._merged(lambda stream: stream.stored(tail=tail, retry=retry))
+        return merged if tail is None else deque(merged, maxlen=tail)
+
+    def fresh(self) -> Iterator[TrialLine]:
+        """The lines that come, until the sweep, or the one trial, has ended. A driver that was killed is replaced."""
+        for update in self._sweep.watch():
+            self._join(update.state)
+            yield from self._merged(LogStream.fresh)
+            if self._trial is not None and self._has_ended(update.state, self._trial):
+                break
+        while any(not stream.has_ended for _, stream in self._streams.values()):
+            time.sleep(POLL_SECONDS)
+            yield from self._merged(LogStream.fresh)
+
+    def _join(self, state: SweepState) -> None:
+        """Streams for the runs that have been started."""
+        for trial in state.trials:
+            if self._trial is None or trial.number == self._trial:
+                started = {each.run for each in trial.runs} - self._streams.keys()
+                for run in self._sweep.runs_of(trial) if started else ():
+                    if run.id not in self._streams:
+                        self._streams[run.id] = trial.number, LogStream(RunMonitor(run.folder), **self._filters)
+
+    def _merged(self, read: Callable[[LogStream], Iterator[LogLine]]) -> Iterator[TrialLine]:
+        """What the streams that may have more lines tell, by time; those of a trial one run after the other."""
+        trials: dict[int, list[LogStream]] = {}
+        for number, stream in self._streams.values():
+            if not stream.has_ended:
+                trials.setdefault(number, []).append(stream)
+        parts = [_numbered(number, map(read, streams)) for number, streams in trials.items()]
+        return heapq.merge(*parts, key=lambda found: found[1].time)
+
+    @staticmethod
+    def _has_ended(state: SweepState, number: int) -> bool:
+        return number < len(state.trials) and state.trials[number].state in ENDED
+
+
+def _numbered(number: int, streams: Iterable[Iterator[LogLine]]) -> Iterator[TrialLine]:
+    return ((number, line) for line in chain.from_iterable(streams))

@@ -1,0 +1,139 @@
+"""`logs -f` of a sweep that goes on: what is said by the time that the command looks is written between its looks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.api.monitor import RunMonitor
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.logs import format_timestamp
+from cloudtrain.runs.store import RunStore
+from cloudtrain.spec.search_space import Uniform
+from cloudtrain.sweeps.events import Launching, RunEnded, Suggested, SweepEnded
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.sweep import Sweep, SweepUpdate
+from tests.support.function_trials import sweep_of
+from tests.support.in_process import call
+from tests.support.samples import BORN, write_events
+
+Step = Callable[[], None]
+
+
+class Going:
+    """A sweep whose trials do what a test says, a step at each look of who follows it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        definition = sweep_of({"lr": Uniform(0, 1)}, sampler="random", trials=3)
+        self.folder = SweepFolder.create(data, definition, {"spec.yaml": "", "plan.json": "{}"})
+        self.steps: list[Step] = []
+        self.clock = 100.0
+
+    def watch(self, sweep: Sweep) -> Iterator[SweepUpdate]:
+        for step in self.steps:
+            step()
+            yield SweepUpdate(sweep.status(), [])
+
+    def start(self, trial: int, *lines: str) -> None:
+        run = f"{self.folder.sweep_id}-t{trial:03d}"
+        self.folder.append(
+            Suggested(time=1.0, trial=trial, parameters={"lr": 0.5}), Launching(time=1.0, trial=trial, run=run)
+        )
+        plan = {"provider": "local", "spec": {"name": "digits"}}
+        write_events(RunStore(self.data).create(run, {"plan.json": json.dumps(plan)}), {**BORN, "time": 100.0})
+        self.say(trial, *lines)
+
+    def say(self, trial: int, *lines: str) -> None:
+        with (self.run(trial).path / "logs" / "node-0.log").open("a") as file:
+            for line in lines:
+                self.clock += 1
+                file.write(f"{format_timestamp(self.clock)} [rank 0] {line}\n")
+
+    def end(self, trial: int, *lines: str) -> None:
+        self.say(trial, *lines)
+        write_events(self.run(trial), {"type": "ended", "time": 110.0, "state": "succeeded"})
+        ended = RunEnded(time=2.0, trial=trial, run=self.run(trial).run_id, outcome="completed")
+        self.folder.append(ended)
+
+    def end_sweep(self) -> None:
+        self.folder.append(SweepEnded(time=3.0, state="succeeded"))
+
+    def run(self, trial: int) -> RunFolder:
+        return RunFolder(self.data / "runs" / f"{self.folder.sweep_id}-t{trial:03d}")
+
+
+@pytest.fixture
+def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Going:
+    """A sweep with one trial that goes on, and has said `before`."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    found = Going(tmp_path / "data")
+    monkeypatch.setattr(Sweep, "watch", lambda sweep: found.watch(sweep))
+    monkeypatch.setattr(RunMonitor, "observe", lambda _: None)  # no process stands behind these runs
+    found.start(0, "before")
+    return found
+
+
+def test_the_lines_of_all_trials_come_until_the_sweep_has_ended(going: Going) -> None:
+    going.steps = [
+        lambda: going.say(0, "first"),
+        lambda: going.start(1, "of another"),
+        lambda: going.say(0, "second"),
+        lambda: going.end(0, "last"),
+        lambda: going.end(1),
+        going.end_sweep,
+    ]
+    done = call("logs", "digits-k2x9", "-f")
+    assert (done.code, done.err) == (0, "")
+    said = [(0, "before"), (0, "first"), (1, "of another"), (0, "second"), (0, "last")]
+    assert done.out.splitlines() == [f"[trial {trial}] [rank 0] {text}" for trial, text in said]
+
+
+def test_what_a_trial_says_after_the_end_of_the_sweep_is_shown_until_its_run_has_ended(
+    going: Going, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going.steps = [going.end_sweep]
+    monkeypatch.setattr("cloudtrain.sweeps.logs.time.sleep", lambda _: going.end(0, "the very last"))
+    assert call("logs", "digits-k2x9", "-f").out.splitlines()[-1] == "[trial 0] [rank 0] the very last"
+
+
+def test_of_one_trial_only_its_own_lines_come_and_it_is_waited_for(going: Going) -> None:
+    going.steps = [
+        lambda: going.say(0, "of another"),
+        lambda: going.start(1, "first"),
+        lambda: going.end(1, "last"),
+        lambda: pytest.fail("trial 1 has ended"),
+    ]
+    shown = call("logs", "digits-k2x9", "-f", "--trial", "1").out.splitlines()
+    assert shown == ["[trial 1] [rank 0] first", "[trial 1] [rank 0] last"]
+
+
+@pytest.mark.parametrize(("tail", "lines"), [("1", ["just before", "after"]), ("0", ["after"])])
+def test_of_the_lines_that_are_there_only_the_last_ones_are_shown_before_following(
+    going: Going, tail: str, lines: list[str]
+) -> None:
+    going.say(0, "just before")
+    going.steps = [lambda: going.end(0, "after"), going.end_sweep]
+    shown = call("logs", "digits-k2x9", "-f", "--tail", tail, "--rank", "0").out.splitlines()
+    assert shown == [f"[trial 0] {line}" for line in lines]
+
+
+def test_ctrl_c_ends_the_following_and_not_the_sweep(going: Going) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    going.steps = [lambda: going.say(0, "first"), interrupt]
+    done = call("logs", "digits-k2x9", "-f")
+    assert done.code == 130
+    assert done.out.splitlines()[-1] == "[trial 0] [rank 0] first"
+    assert "digits-k2x9 goes on" in done.err
+    assert Sweep(going.folder).status().state == "running"
+
+
+def test_a_trial_that_there_will_never_be_is_refused(going: Going) -> None:
+    done = call("logs", "digits-k2x9", "-f", "--trial", "3")
+    assert (done.code, "sweep digits-k2x9 has no trial 3" in done.err) == (2, True)
