@@ -12,9 +12,10 @@ import click
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.options import data_dir, json_option
-from cloudtrain.cli.output import command, print_json, print_output
+from cloudtrain.cli.output import command, count, print_json, print_output
 from cloudtrain.cli.terminal import indented, one_line
-from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
+from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_text import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.errors import UsageError
@@ -29,23 +30,28 @@ _WHAT_ABOUT_A_RESTART = {
     "after a change": "the same would fail again: change something first",
 }
 _SHOWN_CHARACTERS = 300
+MAX_COLLECTIVES = 6
+_ALL_CAME = "every rank whose dump is here has come to the same collective operations"
 
 
 @click.command(
     "diagnose", epilog="Example:\n\n  cloudtrain diagnose last\n\n  kubectl logs job | cloudtrain diagnose -"
 )
-@click.argument("target", metavar="[RUN|LOGFILE|-]", required=False)
+@click.argument("target", metavar="[RUN|LOGFILE|DUMPS|-]", required=False)
 @json_option
 @data_dir
 def diagnose_command(folder: str | None, /, target: str | None, as_json: bool) -> None:
     """Say why RUN (default: the last run) failed: the root cause, its evidence, and what to do.
 
-    A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed.
+    A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
+    dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation.
     """
     if target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and Path(target).is_file():
         _show_log(diagnose_log(Path(target)), target, as_json)
+    elif target and Path(target).is_dir() and (dumps := read_dumps(Path(target))).ranks:
+        _show_dumps(dumps, target, as_json)
     else:
         run = chosen_run(target, folder)
         _show_run(run, run.last_known(), as_json)
@@ -71,8 +77,25 @@ def _show_log(found: Diagnosis, name: str, as_json: bool) -> None:
     _print(diagnosis_rows(found))
 
 
+def _show_dumps(record: FlightRecord, name: str, as_json: bool) -> None:
+    found = with_flight_record(Diagnosis(cause=_ALL_CAME, confidence="none", notes=record.unread), record)
+    if as_json:
+        print_json({"dumps": name, "failure": found.to_json(), "flight_recorder": record.to_json()})
+        return
+    print_output(f"{one_line(name)}: {indented(found.cause, 4)}")
+    rows = [("also", each.sentence) for each in record.collectives[1:MAX_COLLECTIVES]]
+    _print([("dumps", f"of {count(len(record.ranks), 'rank')}"), *rows, *diagnosis_rows(found)])
+
+
+def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
+    """Why a run failed, by its events and logs, and by its flight recorder's dumps if they are on this machine."""
+    found = diagnose_run(run.folder, state)
+    dumps = Path(run.artifacts().get("output", "")) / "flight-recorder"
+    return with_flight_record(found, read_dumps(dumps)) if dumps.is_absolute() and dumps.is_dir() else found
+
+
 def _show_run(run: Run, state: RunState, as_json: bool) -> None:
-    found = diagnose_run(run.folder, state) if state.state == "failed" else None
+    found = diagnose_failed(run, state) if state.state == "failed" else None
     if as_json:
         failure = found.to_json() if found else None
         print_json({"run": run.id, "state": state.state, "failure": failure, "next": _next(run, state, found)})

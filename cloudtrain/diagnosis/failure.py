@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from cloudtrain.diagnosis.flight_recorder import FlightRecord, name_ranks
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Restart, Rule
+from cloudtrain.diagnosis.rules import rule_named
 from cloudtrain.diagnosis.search import Match, Search, UnknownException
 
 MAX_CONSEQUENCES = 6
@@ -106,6 +108,28 @@ def diagnose_search(found: Search, notes: Sequence[str] = ()) -> Diagnosis:
             notes=tuple(notes),
         )
     return _of_rule(root, ranked[1:], found, notes)
+
+
+def with_flight_record(found: Diagnosis, record: FlightRecord) -> Diagnosis:
+    """The diagnosis with what the flight recorder's dumps say: which ranks did not come to a collective operation.
+
+    Where only consequences are known besides, that is the cause.
+    """
+    notes = [*found.notes, *record.mismatches]
+    if record.absent:
+        notes.append(f"{name_ranks(record.absent)} left no dump: a rank that failed may be among them")
+    if not record.sentence:
+        return replace(found, notes=tuple(notes))
+    if found.rule is not None and not found.rule.is_consequence:
+        return replace(found, notes=(*notes, record.sentence))
+    remedy = (
+        f"look at what {name_ranks(record.missing)} did before that: the log, the stack of a process that hangs "
+        "(py-spy dump), an Xid of its GPU in its machine's log"
+    )
+    rule = found.rule or rule_named("collective-timeout")
+    return replace(
+        found, cause=record.sentence, confidence="low", rule=rule, remedy=remedy, last_lines=(), notes=tuple(notes)
+    )
 
 
 def _weight(match: Match) -> tuple[bool, bool, int]:

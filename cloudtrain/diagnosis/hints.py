@@ -13,9 +13,9 @@ def hint_for(cause: Cause) -> str | None:
 
 
 def hint_for_message(message: str) -> str | None:
-    """What to do about a failure of which only a message is known; None when nothing is known."""
+    """What to do about a failure of which only a message is known; None when nothing is known but a consequence."""
     rule = rule_of(message)
-    return rule.remedy_for(message) if rule else None
+    return rule.remedy_for(message) if rule and not rule.is_consequence else None
 
 
 def rule_of(message: str) -> Rule | None:

@@ -13,6 +13,9 @@ from cloudtrain.diagnosis.rules import RULES
 
 MAX_CHECKED, MAX_LAST_CHECKED = 20_000, 5_000
 """Different suspicious lines that are held against all rules: the first ones, and the last ones of a longer log."""
+MAX_OTHERS_CHECKED = 2_000
+"""Once so many different lines were, those without a suspicious word are not any more."""
+_MAX_SHAPE = 400
 MAX_LAST_LINES = 5
 MAX_RANKS = 4_096
 _KEPT_LINES = 3
@@ -31,12 +34,13 @@ _SUSPICIOUS = tuple(
     retries|streamaccess|acr|image|exec|python3
     """.replace("\n    ", "").split("|")
 )
-"""A line without any of these, in lower case, is not held against the rules: most lines of a log."""
+"""A line without any of these, in lower case, is most likely none about a failure: most lines of a log."""
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(
     r"\b\w*(Error|Exception)\b|\b(error|fatal|failed|failure|killed|aborted|panic|denied)\b|\bE\d{4} ", re.IGNORECASE
 )
+_INFORMATION = re.compile(r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|\b(INFO|DEBUG)\b[ :|-]")
 _WARNING = re.compile(r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:", re.IGNORECASE)
 _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -99,28 +103,27 @@ class Search:
         for line in lines:
             self.lines += 1
             in_traceback = self._follow_traceback(line)
-            lowered = line.text.lower()
-            if not any(word in lowered for word in _SUSPICIOUS):
-                continue
+            if in_traceback or _INFORMATION.search(line.text[:160]):
+                continue  # a frame, whose code may say anything; a line that is no more than information
             self._order += 1
-            if not in_traceback and _ERROR_LIKE.search(line.text):
+            lowered = line.text.lower()
+            is_suspicious = any(word in lowered for word in _SUSPICIOUS)
+            if is_suspicious and _ERROR_LIKE.search(line.text):
                 self.last_lines.append(line)
-            if in_traceback and line.text.startswith(" "):
-                continue  # a frame of a traceback, whose code may say anything
-            self._check(line, self._order)
+            self._check(line, self._order, is_suspicious)
         late, self._late = list(self._late), deque(maxlen=0)
         for order, line in late:
             self._record(line, order, [rule for rule in RULES if rule.matches(line.text)])
         return self
 
-    def _check(self, line: Evidence, order: int) -> None:
-        shape = _SHAPE.sub("0", line.text) if len(line.text) < 400 else line.text  # numbers matter to few rules
-        if any(mark in line.text for mark in _NUMBERS_MATTER):
-            shape = line.text
+    def _check(self, line: Evidence, order: int, is_suspicious: bool) -> None:
+        numbers_matter = len(line.text) > _MAX_SHAPE or any(mark in line.text for mark in _NUMBERS_MATTER)
+        shape = line.text if numbers_matter else _SHAPE.sub("0", line.text)
         rules = self._seen.get(shape)
         if rules is None:
-            if len(self._seen) >= MAX_CHECKED:
-                self._late.append((order, line))
+            if len(self._seen) >= (MAX_CHECKED if is_suspicious else MAX_OTHERS_CHECKED):
+                if is_suspicious:
+                    self._late.append((order, line))
                 return
             rules = self._seen[shape] = [rule for rule in RULES if rule.matches(line.text)]
         self._record(line, order, rules)

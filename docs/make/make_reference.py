@@ -17,6 +17,7 @@ from cloudtrain.declaration import Setting
 from cloudtrain.units import format_duration, format_size
 from reference_commands import commands, job_yaml
 from reference_events import events_page
+from reference_failures import failures
 from reference_infra import infra_page
 from reference_page import first, page, table
 from reference_python import python
@@ -218,6 +219,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "environment.md": environment,
     "exit-codes.md": exit_codes,
     "errors.md": errors_page,
+    "failures.md": failures,
     "events.md": events_page,
     "infra.md": infra_page,
     "python.md": python,

@@ -10,7 +10,7 @@ _IAM = "https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html"
 ACCESS = (
     Rule(
         name="role-not-trusted",
-        patterns=(r"[Cc]ould not assume role|assume.{0,80}role|AssumeRole",),
+        patterns=(r"[Cc]ould not assume role|[Aa]ssumes? .{0,60}role|AssumeRole",),
         cause="SageMaker may not act as the job's role",
         remedy=SAGEMAKER_TRUST,
         restart="after a change",
@@ -20,7 +20,7 @@ ACCESS = (
         name="azure-storage-denied",
         patterns=(
             r"StreamAccess[\s\S]{0,2000}(AuthorizationPermissionMismatch|Authentication)",
-            r"AuthorizationPermissionMismatch|AuthorizationFailure",
+            r"AuthorizationPermissionMismatch|AuthorizationFailure|ScriptExecution\.\w+\.Authentication",
         ),
         cause="the job's identity may not read or write the storage account",
         remedy="the job's identity needs Storage Blob Data Contributor on the storage account of its inputs and "

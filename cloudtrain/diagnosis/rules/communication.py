@@ -110,6 +110,7 @@ COMMUNICATION = (
             r"Temporary failure in name resolution|Name or service not known|No address associated with hostname",
             r"gai error: -\d|getaddrinfo failed|nodename nor servname provided",
         ),
+        unless=r"https?://|with url|HTTPS?Connection",
         cause="a host's name could not be resolved",
         remedy="check the name and the job's network (DNS, a network without Internet); on a cluster the nodes "
         "must see "

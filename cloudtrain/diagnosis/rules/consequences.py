@@ -42,7 +42,7 @@ CONSEQUENCES = (
     Rule(
         name="terminated",
         patterns=(
-            r"closing signal SIGTERM|got signal: 15|SIGTERM\b|[Ss]ignal 15\b|exitcode ?: ?-15\b|"
+            r"closing signal SIGTERM|got signal: 15|SIGTERM\b|[Ss]ignal 15\b|exitcode {0,3}: ?-15\b|"
             r"Received 15 death signal",
             r"killed by signal: Terminated|Terminating (remaining )?process|sending SIGTERM",
         ),
@@ -57,7 +57,8 @@ CONSEQUENCES = (
         patterns=(
             r"ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
             r"exits? with return code",
-            r"exitcode ?: ?[1-9]\d*\b|no rank gave a reason|Primary job +terminated normally|non-zero (exit )?status",
+            r"exitcode {0,3}: ?[1-9]\d*\b|no rank gave a reason|Primary job +terminated normally|"
+            r"non-zero (exit )?status",
             r"RayTaskError|launcher has (exited|ended)|exited with code [1-9]\d*\b|AlgorithmError",
         ),
         cause="a launcher says that one of its processes failed",

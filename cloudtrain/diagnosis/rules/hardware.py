@@ -10,7 +10,7 @@ _ANOTHER = "start again on another machine; if it comes back on the same one, re
 HARDWARE = (
     Rule(
         name="gpu-lost",
-        patterns=(r"Xid.{0,60}[:,] ?79\b|GPU has fallen off the bus|GPU is lost|NVML_ERROR_GPU_IS_LOST",),
+        patterns=(r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost|NVML_ERROR_GPU_IS_LOST",),
         cause="a GPU has fallen off the bus (Xid 79): the machine's hardware failed",
         remedy=_ANOTHER,
         restart="retry",
@@ -19,7 +19,7 @@ HARDWARE = (
     Rule(
         name="gpu-memory-error",
         patterns=(
-            r"Xid.{0,60}[:,] ?(48|63|64|92|94|95)\b|[Uu]ncorrectable (NVLink |ECC |double[ -]bit )",
+            r"Xid.{0,60}[:,] ?(48|63|64|92|94|95)\b|[Uu]ncorrectable (ECC |double[ -]bit )",
             r"uncorrectable ECC|cudaErrorECCUncorrectable|[Dd]ouble [Bb]it (ECC )?[Ee]rror|DBE",
         ),
         cause="a GPU's memory has an error that ECC cannot correct",
@@ -29,7 +29,10 @@ HARDWARE = (
     ),
     Rule(
         name="nvlink-error",
-        patterns=(r"Xid.{0,60}[:,] ?(74|149)\b|[Uu]ncorrectable NVLink|cudaErrorNvlinkUncorrectable",),
+        patterns=(
+            r"Xid.{0,60}[:,] ?(74|137|14[4-9]|150)\b|previous Xid (74|14[4-9]|150)|[Uu]ncorrectable NVLink|"
+            r"cudaErrorNvlinkUncorrectable",
+        ),
         cause="a link between GPUs (NVLink) failed",
         remedy=_ANOTHER,
         restart="retry",

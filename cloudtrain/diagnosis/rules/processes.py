@@ -18,7 +18,7 @@ PROCESSES = (
     ),
     Rule(
         name="illegal-instruction",
-        patterns=(r"SIGILL|[Ii]llegal instruction|exitcode ?: ?-4\b|Signal 4\b",),
+        patterns=(r"SIGILL|[Ii]llegal instruction|exitcode {0,3}: ?-4\b|Signal 4\b",),
         cause="a binary uses an instruction that this processor does not have",
         remedy="take a build of the package for a more general processor, or another type of machine",
         restart="after a change",
@@ -26,7 +26,7 @@ PROCESSES = (
     ),
     Rule(
         name="segmentation-fault",
-        patterns=(r"SIGSEGV|[Ss]egmentation fault|exitcode ?: ?-11\b|[Ss]ignal 11\b|exit(ed with)? code 139",),
+        patterns=(r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b|exit(ed with)? code 139",),
         cause="native code crashed (segmentation fault)",
         remedy="PYTHONFAULTHANDLER=1 in env shows where; packages built for another torch, and full stacks or "
         "memory, are "
@@ -37,7 +37,7 @@ PROCESSES = (
     ),
     Rule(
         name="aborted",
-        patterns=(r"SIGABRT|exitcode ?: ?-6\b|[Ss]ignal 6\b|core dumped|terminate called after throwing",),
+        patterns=(r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|terminate called after throwing",),
         cause="native code gave up (SIGABRT)",
         remedy="the line before it in the log says what native code found wrong",
         restart="after a change",
@@ -47,7 +47,7 @@ PROCESSES = (
     Rule(
         name="killed",
         patterns=(
-            r"SIGKILL|exitcode ?: ?-9\b|[Ss]ignal 9\b|exit(ed with)? (code|status):? 137|^\s*Killed\s*$",
+            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|exit(ed with)? (code|status):? 137|^\s*Killed\s*$",
             r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
         ),
         cause="a process was killed (SIGKILL), and nothing says by whom",

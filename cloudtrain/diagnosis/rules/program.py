@@ -24,7 +24,8 @@ PROGRAM = (
             r"NotFinite\b|[Ll]oss is (nan|NaN|inf|not finite)|[Nn]on-?finite (loss|gradient|grad)|loss.{0,20}diverged",
             r"returned nan values in its \d+th output|(NaN|nan|Inf|inf) (loss|detected|encountered|found) ",
             r"(contains|input contains|found|has) NaN\b|loss (became|went|=|is:?) nan|weights are not finite",
-            r"probability tensor contains either `?inf`?, `?nan`?|training (has )?diverged",
+            r"\b(is|are|became) (all )?(nan|NaN|NAN)\b|probability tensor contains either `?inf`?, `?nan`?|"
+            r"training (has )?diverged",
         ),
         unless=r"cannot convert float NaN|drop(na|ping)",
         cause="training diverged: the loss, a gradient or a weight was NaN or infinite",

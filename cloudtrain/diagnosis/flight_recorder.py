@@ -1,0 +1,227 @@
+"""Which rank did not come to a collective operation, by the flight-recorder dumps of torch: one pickle for each rank.
+
+A rank is missing where other members of its process group have entered more collectives than it has. One that waits
+in another group for a missing rank is a victim, not the cause. Messages between two ranks are left out: their ranks do
+not count alike. Source of the format: torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.diagnosis.pickled import MAX_BYTES, load_plain
+
+MAX_RANKS = 65_536
+_NAME = re.compile(r"(?:.*[_-])?(\d{1,6})(?:\.pickle|\.pkl|\.bin)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One operation that a rank has entered."""
+
+    group: str
+    """What the process group is for, and its ranks: `EXPERT_MODEL_PARALLEL_GROUP [12, 13]`."""
+    number: int
+    """Which collective of the group it is."""
+    operation: str
+    """Such as `all_reduce`."""
+    created_ns: int
+    is_done: bool
+
+
+@dataclass(slots=True)
+class RankDump:
+    """What one rank has written down."""
+
+    rank: int
+    collectives: list[Collective] = field(default_factory=list)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The ranks of each group that it is in."""
+    entered: dict[str, int] = field(default_factory=dict)
+    """The last collective that it has entered of each group, among those that are in its dump."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """A collective to which some ranks did not come."""
+
+    group: str
+    number: int
+    operation: str
+    missing: tuple[int, ...]
+    waiting: tuple[int, ...]
+    created_ns: int
+
+    @property
+    def sentence(self) -> str:
+        """`rank 12 did not come to all_to_all, number 20537 of EXPERT…; ranks 13, 14, 15 wait for it`."""
+        return (
+            f"{name_ranks(self.missing)} did not come to {self.operation}, number {self.number} of {self.group}; "
+            f"{name_ranks(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'} for "
+            f"{'it' if len(self.missing) == 1 else 'them'}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlightRecord:
+    """What the dumps of a job say together."""
+
+    ranks: tuple[int, ...]
+    """Whose dumps were read."""
+    missing: tuple[int, ...]
+    """The ranks that others wait for, and that wait for none of them."""
+    collectives: tuple[Missing, ...]
+    """The collectives to which they did not come, the earliest first."""
+    absent: tuple[int, ...]
+    """Ranks of the process groups that left no dump: the one that failed may be among them."""
+    mismatches: tuple[str, ...]
+    """Where ranks have entered different operations as the same collective."""
+    unread: tuple[str, ...]
+    """Files that are no dumps, and why."""
+
+    @property
+    def sentence(self) -> str:
+        """Which ranks did not come where; empty where all ranks have entered the same."""
+        return self.collectives[0].sentence if self.collectives else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "ranks": list(self.ranks),
+            "missing": list(self.missing),
+            "absent": list(self.absent),
+            "collectives": [
+                {
+                    "group": each.group,
+                    "number": each.number,
+                    "operation": each.operation,
+                    "missing": list(each.missing),
+                    "waiting": list(each.waiting),
+                }
+                for each in self.collectives
+            ],
+            "mismatches": list(self.mismatches),
+            "unread": list(self.unread),
+        }
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 3, 4`; of many the first eight."""
+    listed = sorted(ranks)
+    shown = ", ".join(map(str, listed[:8])) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+    return f"{'rank' if len(listed) == 1 else 'ranks'} {shown}"
+
+
+def dump_files(folder: Path) -> dict[int, Path]:
+    """The files of a folder whose names end in a rank, by that rank: `rank_3`, `_dump_3`, `nccl_trace_rank_3`."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_file() and not path.is_symlink() and len(found) < MAX_RANKS:
+            found.setdefault(int(match[1]), path)
+    return found
+
+
+def read_dumps(folder: Path) -> FlightRecord:
+    """What the dumps in a folder say together. OSError when it cannot be read."""
+    dumps, unread = [], []
+    for rank, path in dump_files(folder).items():
+        try:
+            if path.stat().st_size > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+            dumps.append(parse_dump(rank, path.read_bytes()))
+        except (ValueError, OSError) as error:
+            unread.append(f"{path.name}: {error}")
+    return analyse(dumps, unread)
+
+
+def parse_dump(rank: int, data: bytes) -> RankDump:
+    """One rank's dump, as torch writes it. ValueError for anything else."""
+    try:
+        value = load_plain(data)
+        dump = RankDump(rank)
+        groups = {str(name): _group(config) for name, config in value["pg_config"].items()}
+        dump.groups = dict(groups.values())
+        for entry in value["entries"]:
+            name, description = entry["process_group"]
+            group = groups[str(name)][0] if str(name) in groups else str(description)
+            if entry.get("is_p2p") or re.search(r"\b(send|recv)\b", entry["profiling_name"]):
+                continue
+            number = int(entry["collective_seq_id"])
+            operation = str(entry["profiling_name"]).partition(":")[2].lstrip("_") or str(entry["profiling_name"])
+            is_done = entry["state"] == "completed"
+            dump.collectives.append(Collective(group, number, operation, int(entry["time_created_ns"]), is_done))
+            dump.entered[group] = max(number, dump.entered.get(group, 0))
+        return dump
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise ValueError(f"it is no flight-recorder dump: {type(error).__name__}") from None
+
+
+def _group(config: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    ranks = tuple(sorted({int(rank) for rank in json.loads(config["ranks"])}))[:MAX_RANKS]
+    return f"{config['desc']} {list(ranks) if len(ranks) <= 8 else f'of {len(ranks)} ranks from {ranks[0]}'}", ranks
+
+
+def analyse(dumps: Iterable[RankDump], unread: Iterable[str] = ()) -> FlightRecord:
+    """What the dumps of a job say together."""
+    by_rank = {dump.rank: dump for dump in dumps}
+    groups = {name: ranks for dump in by_rank.values() for name, ranks in dump.groups.items()}
+    late = [found for name, ranks in groups.items() if (found := _late(name, ranks, by_rank))]
+    late.sort(key=lambda each: each.created_ns)
+    causes = _causes(late)
+    members = {rank for ranks in groups.values() for rank in ranks}
+    return FlightRecord(
+        ranks=tuple(sorted(by_rank)),
+        missing=tuple(sorted(causes)),
+        collectives=tuple(each for each in late if causes.intersection(each.missing)),
+        absent=tuple(sorted(members - by_rank.keys())),
+        mismatches=tuple(_mismatches(by_rank.values())),
+        unread=tuple(unread),
+    )
+
+
+def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> Missing | None:
+    """The first collective of a group that some of its ranks have entered, and not all; None where there is none."""
+    present = [by_rank[rank] for rank in ranks if rank in by_rank]
+    behind = min((dump.entered.get(group, -1) for dump in present), default=-1)
+    ahead = [each for dump in present for each in dump.collectives if each.group == group and each.number > behind]
+    first = min((each for each in ahead if not each.is_done), key=lambda each: each.number, default=None)
+    if first is None:
+        return None
+    missing = tuple(dump.rank for dump in present if dump.entered.get(group, -1) < first.number)
+    waiting = tuple(dump.rank for dump in present if dump.rank not in missing)
+    return Missing(
+        group=group,
+        number=first.number,
+        operation=first.operation,
+        missing=missing,
+        waiting=waiting,
+        created_ns=first.created_ns,
+    )
+
+
+def _causes(late: Iterable[Missing]) -> set[int]:
+    """The ranks that others wait for and that wait for no missing rank themselves; all of them if each waits."""
+    late = list(late)
+    missing = {rank for each in late for rank in each.missing}
+    victims = {rank for each in late for rank in each.waiting if rank in missing}
+    return missing - victims or missing
+
+
+def _mismatches(dumps: Iterable[RankDump]) -> list[str]:
+    """Collectives of the same group and number as which ranks have entered different operations."""
+    operations: dict[tuple[str, int], dict[str, list[int]]] = {}
+    for dump in dumps:
+        for each in dump.collectives:
+            ranks = operations.setdefault((each.group, each.number), {}).setdefault(each.operation, [])
+            ranks.append(dump.rank)
+    return [
+        f"number {number} of {group}: " + ", ".join(f"{name_ranks(ranks)} in {name}" for name, ranks in found.items())
+        for (group, number), found in sorted(operations.items())
+        if len(found) > 1
+    ][:8]

@@ -1,0 +1,174 @@
+"""`cloudtrain diagnose` of runs, of anybody's log, of a pipe, of dumps."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.cli import main
+from cloudtrain.diagnosis import log_text
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.logs import format_timestamp, log_file
+from cloudtrain.runs.store import RunStore
+from tests.support.samples import BORN, write_events
+from tests.unit.test_flight_recorder_dumps import entry, write
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+TIMEOUT = "[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    return RunStore(tmp_path / "data")
+
+
+def a_run(store: RunStore, state: str, *lines: str, error: dict[str, Any] | None = None, **ended: Any) -> RunFolder:
+    folder = store.create("a-1", {"plan.json": json.dumps({"provider": "local", "spec": {"name": "digits"}})})
+    write_events(folder, {**BORN, "time": 100.0}, {"type": "node_started", "time": 100.0, "node": 0})
+    cause = {"error": {"rank": 3, "node": 1, "time": 150.0, **error}} if error else {}
+    if error:
+        write_events(folder, {"type": "error", "seq": 1, **cause["error"]})
+    write_events(folder, {"type": "ended", "time": 160.0, "state": state, **cause, **ended})
+    log_file(folder.path, 1).parent.mkdir(exist_ok=True)
+    log_file(folder.path, 1).write_text("".join(f"{format_timestamp(120.0)} {line}\n" for line in lines))
+    return folder
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["diagnose", *words])
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traceback = "Traceback (most recent call last):\n  …"
+    error = {"exception": "OutOfMemoryError", "message": "CUDA out of memory", "traceback": traceback}
+    a_run(home, "failed", f"[rank 3] {OOM}", f"[rank 0] {TIMEOUT}", error=error, reason="node 1 failed")
+    assert shown(capsys, "a-1").splitlines() == [
+        "a-1 failed after 1 min: rank 3 (node 1) raised OutOfMemoryError: CUDA out of memory",
+        "  cause       the program asked for more memory than the GPU had left",
+        "  evidence    rank 3 (node 1), launcher  OutOfMemoryError: CUDA out of memory",
+        "  followed by a collective operation timed out: some rank did not come to it (rank 0)",
+        "  remedy      make the batch smaller (with gradient accumulation the result stays the same) or take a GPU "
+        "with more memory",
+        "  restart     the same would fail again: change something first",
+        "  rule        gpu-out-of-memory  https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
+        "  next        cloudtrain rerun a-1   after that change",
+    ]
+
+
+def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_the_cause(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
+    line = "[node 1] Memory cgroup out of memory: Killed process 7 (python3)"
+    a_run(home, "failed", "[rank 3] step 1", line, error=error)
+    found = json.loads(shown(capsys, "a-1", "--json"))
+    assert found["failure"]["rule"] == "container-memory-limit"
+    assert found["failure"]["evidence"][0] == {
+        "source": "node-1.log",
+        "line": 2,
+        "rank": None,
+        "node": 1,
+        "text": "Memory cgroup out of memory: Killed process 7 (python3)",
+    }
+    assert found["next"] == "cloudtrain rerun a-1   after that change"
+
+
+def test_a_platform_s_reason_is_evidence(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(home, "failed", reason="CapacityError: Unable to provision requested ML compute capacity.")
+    text = shown(capsys)
+    assert "evidence    platform  CapacityError: Unable" in text
+    assert "next        cloudtrain rerun a-1\n" in text
+
+
+def test_a_program_s_own_exception_counts_although_the_log_looks_like_something_else(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"exception": "ValueError", "message": "the dog ate shard 3", "traceback": "Traceback …"}
+    a_run(home, "failed", "[rank 0] ModuleNotFoundError: No module named 'apex' (not needed)", error=error)
+    text = shown(capsys, "a-1")
+    assert "raised ValueError: the dog ate shard 3" in text
+    assert "which no rule knows" in text
+    assert "remedy" not in text
+    assert "next        cloudtrain logs a-1 --rank 3" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("succeeded", "a-1 succeeded in 1 min: nothing failed"),
+        ("stopped", "a-1 was stopped after 1 min, and did not fail"),
+    ],
+)
+def test_a_run_that_did_not_fail_is_said_not_to_have(
+    home: RunStore, capsys: pytest.CaptureFixture[str], state: str, said: str
+) -> None:
+    a_run(home, state, f"[rank 3] {OOM}")
+    assert shown(capsys, "a-1").splitlines()[0] == said
+    assert json.loads(shown(capsys, "a-1", "--json"))["failure"] is None
+
+
+def test_dumps_in_the_output_of_a_run_name_the_rank_that_did_not_come(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"exception": "DistBackendError", "message": TIMEOUT, "consequence": True, "traceback": "Traceback …"}
+    run = a_run(home, "failed", error=error, results=["output"])
+    dumps = run.path / "output" / "flight-recorder"
+    dumps.mkdir(parents=True)
+    for rank in range(3):
+        write(dumps, rank, *[entry(8)] * (rank != 1))
+    assert "  cause       rank 1 did not come to all_reduce, number 8 of default_pg" in shown(capsys, "a-1")
+    assert shown(capsys, str(dumps)).startswith(f"{dumps}: rank 1 did not come to all_reduce")
+    assert json.loads(shown(capsys, str(dumps), "--json"))["flight_recorder"]["missing"] == [1]
+
+
+def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
+    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = f"step 1\n[rank3]: {OOM}\n"
+    (tmp_path / "train.log").write_text(log)
+    assert "evidence    rank 3, train.log:2  torch.OutOfMemoryError" in shown(capsys, "train.log")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
+    assert json.loads(shown(capsys, "-", "--json"))["failure"]["rule"] == "gpu-out-of-memory"
+
+
+def test_a_binary_log_of_one_endless_line_does_no_harm(
+    home: RunStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "x.log").write_bytes(os.urandom(1 << 20).replace(b"\n", b"\r") + b"\n\x1b]0;title\x07MemoryError\n")
+    text = shown(capsys, "x.log")
+    assert "x.log:2  MemoryError" in text
+    assert "\x1b" not in text
+
+
+def test_of_a_huge_log_the_beginning_and_the_end_are_read_and_its_lines_keep_their_numbers(
+    home: RunStore, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEAD_BYTES", "TAIL_BYTES"):
+        monkeypatch.setattr(log_text, name, 1 << 17)
+    (tmp_path / "x.log").write_text("a line of text\n" * 100_000 + f"{OOM}\n")
+    text = shown(capsys, "x.log")
+    assert "x.log:100001  torch.OutOfMemoryError" in text
+    assert "1 MiB in the middle of the log were not read" in text
+
+
+def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(home, "succeeded")
+    with pytest.raises(SystemExit) as ended:
+        main(["diagnose", "no-such"])
+    assert ended.value.code == 2
+    assert "no-such" in capsys.readouterr().err

@@ -1,0 +1,147 @@
+"""Every rule of the diagnosis: it knows its example, and what people reported in public."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
+from cloudtrain.diagnosis.hints import hint_for_message
+from cloudtrain.diagnosis.log_text import MAX_CHARS, evidence_of
+from cloudtrain.diagnosis.rule import Rule
+from cloudtrain.diagnosis.rules import RULES
+
+DATA = Path(__file__).parents[1] / "data"
+EXAMPLES = dict(line.split(" ", 1) for line in (DATA / "rule_examples.txt").read_text().splitlines()[1:])
+BLOCKS = (DATA / "public_failures.txt").read_text().split("\n### ")[1:]
+PUBLIC = [(head.split(), lines) for head, *lines in (block.rstrip("\n").split("\n") for block in BLOCKS)]
+
+
+def diagnosed(*lines: str) -> Diagnosis:
+    return diagnose_lines(
+        evidence for number, line in enumerate(lines, 1) for evidence in evidence_of(line, "log", number)
+    )
+
+
+def name_of(rule: Rule | None) -> str:
+    return rule.name if rule else "none"
+
+
+def test_there_is_one_example_for_each_rule_and_its_rule_is_what_it_is_diagnosed_as() -> None:
+    assert len(RULES) >= 60
+    assert list(EXAMPLES) == [rule.name for rule in RULES]
+    found = {name: name_of(diagnosed(line).rule) for name, line in EXAMPLES.items()}
+    assert {name: other for name, other in found.items() if other != name} == {}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_says_what_happened_what_to_do_and_where_that_is_written(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.name)
+    remedy = rule.remedy_for(EXAMPLES[rule.name])
+    for sentence in (rule.cause, remedy):
+        assert 10 < len(sentence) < 260
+        assert not sentence.endswith("."), "it is a part of a line"
+    assert rule.restart in ("retry", "never", "after a change")
+    assert rule.source.startswith("https://") or (Path(__file__).parents[2] / rule.source).is_file()
+
+
+def test_what_people_reported_in_public_is_diagnosed_as_their_threads_say() -> None:
+    assert len(PUBLIC) >= 40
+    assert len({address for (_, address), _ in PUBLIC}) == len(PUBLIC), "each is of a thread of its own"
+    found = {address: (name_of(diagnosed(*lines).rule), label) for (label, address), lines in PUBLIC}
+    assert {address: pair for address, pair in found.items() if pair[0] != pair[1]} == {}
+
+
+@pytest.mark.parametrize("line", ["Killed", "bash: line 1:  7 Killed                  python train.py", "exitcode: -9"])
+def test_a_killed_process_alone_is_not_called_out_of_memory(line: str) -> None:
+    found = diagnosed("step 7  loss 0.25", line)
+    assert (name_of(found.rule), found.confidence) == ("killed", "low")
+    assert "if it was full" in found.remedy, "the remedy says how to find out, and assumes nothing"
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_time_out_of_nccl_is_never_the_cause_while_anything_else_is_known(at: int) -> None:
+    lines = [EXAMPLES["collective-timeout"]]
+    lines.insert(at, EXAMPLES["disk-full"])
+    found = diagnosed(*lines)
+    assert name_of(found.rule) == "disk-full"
+    assert [each.rule.name for each in found.consequences] == ["collective-timeout"]
+
+
+def test_where_only_consequences_are_known_the_cause_is_said_to_be_elsewhere() -> None:
+    found = diagnosed(EXAMPLES["collective-timeout"], EXAMPLES["launcher-summary"])
+    assert found.cause.startswith("the cause is not in what was read: ")
+    assert (found.confidence, found.restart) == ("low", None)
+
+
+def test_a_failed_allocation_counts_before_the_errors_that_follow_from_it() -> None:
+    found = diagnosed(EXAMPLES["gpu-out-of-memory"], EXAMPLES["gpu-library-without-memory"])
+    assert name_of(found.rule) == "gpu-out-of-memory"
+    found = diagnosed(EXAMPLES["illegal-gpu-access"], EXAMPLES["gpu-memory-error"])
+    assert name_of(found.rule) == "gpu-memory-error"
+
+
+def test_an_exception_that_no_rule_knows_gets_no_remedy() -> None:
+    found = diagnosed(
+        "Traceback (most recent call last):",
+        '  File "train.py", line 6, in <module>',
+        '    raise ValueError("CUDA out of memory, or so one may think")',
+        "ValueError: the dog ate shard 3",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    )
+    assert (found.rule, found.remedy, found.confidence) == (None, "", "none")
+    assert found.cause == "the program raised ValueError: the dog ate shard 3 (train.py:6), which no rule knows"
+
+
+def test_a_log_without_a_failure_is_not_given_one() -> None:
+    found = diagnosed("epoch 1  loss 0.25", "INFO: error 0.25, memory 7 GB", "[INFO] Killing subprocess 7")
+    assert (found.rule, found.cause) == (None, "nothing in it looks like a failure")
+
+
+def test_what_is_unknown_comes_with_the_last_lines_that_look_like_errors() -> None:
+    found = diagnosed("ERROR: the flux compensator has failed", "bye")
+    assert (found.rule, found.cause) == (None, "no rule knows what failed here")
+    assert [line.text for line in found.last_lines] == ["ERROR: the flux compensator has failed"]
+
+
+PREFIXES = {
+    "[rank3]: ": 3,
+    "[rank3]:": 3,
+    "[default3]:": 3,
+    "[3]: ": 3,
+    "[1,3]<stderr>: ": 3,
+    "3: ": 3,
+    "2026-11-21T02:04:34.447Z [rank 3] ": 3,
+    "algo-1-abcd | ": None,
+    "[2026-11-21 02:04:34,447] ": None,
+    "(RayTrainWorker pid=933, ip=10.0.0.7) ": None,
+    "\x1b[36m(Worker pid=4009)\x1b[0m [rank3]: ": 3,
+    " 10%|###       | 1/10 [00:01<00:09]\r": None,
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_marks_of_ranks_times_and_colours_in_front_of_a_line_are_understood(prefix: str) -> None:
+    found = diagnosed(f"{prefix}\x1b[31mMemoryError\x1b[0m")
+    assert name_of(found.rule) == "host-allocation-failed"
+    assert (found.evidence[0].text, found.evidence[0].rank) == ("MemoryError", PREFIXES[prefix])
+
+
+def test_no_line_takes_long_however_hostile_it_is() -> None:
+    lines = [
+        f"error {part * (MAX_CHARS // len(part))}" for part in ("(", "ibv_", "StreamAccess", "a b", "exceed quota ")
+    ]
+    began = time.process_time()
+    diagnosed(*lines)
+    assert time.process_time() - began < 2
+
+
+def test_a_warning_counts_less_than_an_error_and_a_remedy_names_what_was_said() -> None:
+    found = diagnosed(f"UserWarning: {EXAMPLES['driver-too-old']}", EXAMPLES["disk-full"])
+    assert name_of(found.rule) == "disk-full"
+    assert "ml.p4d.24xlarge for training job usage" in str(hint_for_message(EXAMPLES["sagemaker-quota"]))
+    others = EXAMPLES["gpu-out-of-memory"] + " Process 7 has 11.50 GiB memory in use."
+    assert diagnosed(others).remedy.startswith("another process holds 11.50 GiB")
