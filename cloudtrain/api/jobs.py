@@ -25,6 +25,7 @@ from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
 from cloudtrain.submission.context import read_context, resolve_targets
+from cloudtrain.submission.rehearsals import with_rehearsal
 from cloudtrain.submission.wheels import download, wheel_set
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def plan(
         raise UsageError(f"{run_id!r} is not a valid run id", hint="up to 63 letters, digits and single hyphens inside")
     wheels = wheel_set(job.spec, job.folder / job.spec.source, Path(settings["data_dir"]).absolute(), host or target)
     context = read_context(job.spec, job.folder, settings, run_id, progress, wheels)
-    return make_plan(job.spec, job.document, context, target, host)
+    return with_rehearsal(make_plan(job.spec, job.document, context, target, host))
 
 
 def vendor(

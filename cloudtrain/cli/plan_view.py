@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from cloudtrain.units import format_duration, format_size
 WHEELS_TO_COME = ", from wheels that a submit downloads first"
 MAX_PACKAGES = 6
 """Of the packages that are installed, in a plan."""
+MAX_CHANGES = 3
+"""Of what has changed since a rehearsal, in a plan."""
 
 
 def headline(plan: Plan) -> str:
@@ -91,6 +94,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
         *(("" if number else "machine", text) for number, text in enumerate(machine_lines(plan))),
         *(("" if number else "sweep", text) for number, text in enumerate(_sweep(plan))),
+        *([("rehearsed", text)] if (text := rehearsed(plan)) else []),
         ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields{_request_hint(plan)}"),
     ]
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
@@ -113,6 +117,20 @@ def _input(plan: Plan, item: Input) -> str:
         return location  # on this machine it is known what it is
     guess = "one file, by its suffix" if file_name(location) else "a folder, as it has no suffix"
     return f"{location}  ({guess}; set type: if not)"
+
+
+def rehearsed(plan: Plan) -> str:
+    """The rehearsal of this job that succeeded, and whether its request was the same; empty where there is none."""
+    rehearsal = plan.context.rehearsal
+    if rehearsal is None:
+        return ""
+    when = f"on {time.strftime('%Y-%m-%d', time.localtime(rehearsal.time))} by {rehearsal.run}"
+    if not rehearsal.changes:
+        return f"{when}: the same request"
+    changes = "; ".join(rehearsal.changes[:MAX_CHANGES])
+    more = len(rehearsal.changes) - MAX_CHANGES
+    changes += f"; and {more} more (cloudtrain plan --diff {rehearsal.run})" if more > 0 else ""
+    return f"{when}, but changed since: {changes}"
 
 
 def _packages(plan: Plan) -> str:

@@ -31,7 +31,7 @@ def start(
     """
     from cloudtrain.api.run import Run
     from cloudtrain.cli.follow import follow
-    from cloudtrain.cli.plan_view import cost, headline
+    from cloudtrain.cli.plan_view import cost, headline, rehearsed
     from cloudtrain.cli.report import report_and_exit
     from cloudtrain.submission.preflight import start_notes
     from cloudtrain.submission.submit import submit
@@ -39,6 +39,9 @@ def start(
     print_message(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:
         print_message(f"  cost: {cost(plan)[-1]}")
+
+    if text := rehearsed(plan):
+        print_message(f"  rehearsed: {indented(text, 8)}")
 
     def note(text: str) -> None:
         print_message(f"  note: {indented(text, 8)}")

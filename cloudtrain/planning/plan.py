@@ -62,6 +62,17 @@ class TrialRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rehearsal:
+    """A rehearsal of the job that succeeded on this machine."""
+
+    run: str
+    time: float
+    """When it was submitted, as a Unix timestamp."""
+    changes: tuple[str, ...] = ()
+    """In what the request has changed since, `path: old → new`; empty: it is the same request."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanContext:
     """What is read from disk, git and the clock: all that a plan knows besides spec and target."""
 
@@ -90,6 +101,8 @@ class PlanContext:
     """As a trial of a sweep that ends trials early; None for any other run."""
     trials_at_once: int = 1
     """How many trials of a sweep run at once: on one machine they share its cores."""
+    rehearsal: Rehearsal | None = None
+    """The newest that succeeded, for a job that is sent to a cloud; None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 OTHERS_MASK = 0o077
 """The permissions of group and others, all of which are taken away."""
 
-_PRIVATE_NAMES = ("runs", "sources", "cache", "leftovers", "index.jsonl")
+_PRIVATE_NAMES = ("runs", "sources", "cache", "leftovers", "index.jsonl", "rehearsals.jsonl")
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """The errors of flock(2) on a disk without locks, such as NFS without its lock service."""

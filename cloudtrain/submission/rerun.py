@@ -15,6 +15,7 @@ from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.context import local_files, resolve_targets, submitter
+from cloudtrain.submission.rehearsals import with_rehearsal
 
 
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
@@ -39,14 +40,16 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         message = f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin anew"
         raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
     data_dir = run.path.parents[1]
-    return replan(
-        old,
-        document,
-        data_dir,
-        provider=provider,
-        run_id=new_run_id(data_dir, spec.name),
-        resume_run=run.run_id if resume_from else "",
-        resume_from=resume_from,
+    return with_rehearsal(
+        replan(
+            old,
+            document,
+            data_dir,
+            provider=provider,
+            run_id=new_run_id(data_dir, spec.name),
+            resume_run=run.run_id if resume_from else "",
+            resume_from=resume_from,
+        )
     )
 
 

@@ -24,6 +24,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.preflight import preflight, raise_errors
+from cloudtrain.submission.rehearsals import record_rehearsal
 
 
 def submit(
@@ -55,9 +56,11 @@ def submit(
     # A rehearsed request names the image of the cloud; the one that it is rehearsed in is another.
     request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
     archive = archive or pack_source(plan, progress)
+    if plan.is_rehearsal:
+        record_rehearsal(plan, request)
     submit_lock: list[int] = []
     try:
-        folder = store.create(plan.run_id, _documents(plan, request), _submitting(plan), submit_lock)
+        folder = store.create(plan.run_id, documents_of(plan, request), _submitting(plan), submit_lock)
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
         try:
@@ -75,7 +78,7 @@ def submit(
     return folder
 
 
-def _documents(plan: Plan, request: Request) -> dict[str, str]:
+def documents_of(plan: Plan, request: Request) -> dict[str, str]:
     """The documents of the run folder, by their file names."""
     return {
         "spec.yaml": plan.spec_text,

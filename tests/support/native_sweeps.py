@@ -12,7 +12,7 @@ from cloudtrain.runs.events import Submitted
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.submit import _documents, _submitting
+from cloudtrain.submission.submit import _submitting, documents_of
 from tests.support.waiting import eventually
 
 
@@ -23,7 +23,7 @@ def begin(plan: Plan) -> History:
     request = native.render(plan)
     store = RunStore(Path(plan.context.data_dir, "sweeps"))
     locks: list[int] = []
-    history = History(store.create(plan.run_id, _documents(plan, request), _submitting(plan), locks))
+    history = History(store.create(plan.run_id, documents_of(plan, request), _submitting(plan), locks))
     try:
         reference = native.start(plan, request, history.folder, pack_source(plan, None), None, history.record)
         history.folder.append(Submitted(ref=reference))

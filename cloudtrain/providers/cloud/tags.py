@@ -19,6 +19,7 @@ def tags(plan: Plan, image: str) -> dict[str, str]:
     """All tags of a job: ours, then the user's. `image`: the image address in the request."""
     context = plan.context
     digest = re.search(r"@(sha256:[0-9a-f]{64})$", image)
+    rehearsal = context.rehearsal
     git = {"git-commit": context.git_commit} if context.git_commit else {}
     if context.git_commit and context.git_dirty is not None:
         git["git-dirty"] = str(context.git_dirty).lower()
@@ -31,6 +32,7 @@ def tags(plan: Plan, image: str) -> dict[str, str]:
         "planned": f"{context.time:.3f}",
         **({"owner": context.owner} if context.owner else {}),
         **git,
+        **({"rehearsed": rehearsal.run} if rehearsal and not rehearsal.changes else {}),
         **({"image-digest": digest[1]} if digest else {}),
         "version": __version__,
     }
