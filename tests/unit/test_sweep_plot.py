@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cloudtrain.charts.axes import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps import importance as importances
 from cloudtrain.sweeps.definition import Caps, Definition
@@ -19,7 +20,6 @@ from cloudtrain.sweeps.events import RunEnded, Suggested
 from cloudtrain.sweeps.history import history
 from cloudtrain.sweeps.importance import importance
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.plot.axes import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.sweeps.plot.page import page
 from cloudtrain.sweeps.state import SweepState, state_of
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of

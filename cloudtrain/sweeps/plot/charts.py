@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from cloudtrain.charts.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, x_scale, y_scale
+from cloudtrain.charts.svg import Point, line, picture, steps, text, text_width
 from cloudtrain.sweeps.history import Moment
-from cloudtrain.sweeps.plot.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, x_scale, y_scale
-from cloudtrain.sweeps.plot.svg import Point, line, mark, picture, steps, text, text_width
+from cloudtrain.sweeps.plot.marks import mark
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.charts.page import chart, document, folded, table
+from cloudtrain.charts.svg import element, line, picture, text, words
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.importance import Importance
 from cloudtrain.sweeps.plot.charts import curves, over_cost, over_trials
+from cloudtrain.sweeps.plot.marks import legend
 from cloudtrain.sweeps.plot.parallel import parallel_coordinates
-from cloudtrain.sweeps.plot.style import STYLE
-from cloudtrain.sweeps.plot.svg import element, legend, line, picture, text, words
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.units import format_duration, format_number
 
@@ -18,15 +19,15 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
     """A sweep as one HTML document."""
     definition = state.definition
     charts = [
-        _chart(
+        chart(
             "Objective over trials",
             "The line is the best so far; trials without a value stand below.",
             over_trials(state),
         ),
-        _chart(f"Objective over {_cost(state)}", "Each mark is the end of a run.", over_cost(state, moments)),
-        _chart("Curves", _about_curves(state), curves(state)),
-        _chart("Importance of settings", _sentence(shares.method), _bars(shares)),
-        _chart(
+        chart(f"Objective over {_cost(state)}", "Each mark is the end of a run.", over_cost(state, moments)),
+        chart("Curves", _about_curves(state), curves(state)),
+        chart("Importance of settings", _sentence(shares.method), _bars(shares)),
+        chart(
             "Settings and objective",
             "A line for each trial: the best one thick, the best quarter dark.",
             parallel_coordinates(state),
@@ -41,23 +42,7 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
         element("main", *charts),
         _table(state),
     ]
-    head = [
-        '<meta charset="utf-8"/>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
-        '<meta name="color-scheme" content="light dark"/>',
-        element("title", words(f"{definition.sweep_id}: {definition.metric}")),
-        element("style", STYLE),
-    ]
-    document = element("html", element("head", *head), "\n", element("body", *body), lang="en")
-    return f"<!DOCTYPE html>\n{document}\n"
-
-
-def _chart(title: str, about: str, drawing: str, *, wide: bool = False) -> str:
-    box = element("div", drawing, class_="drawing")
-    kind = "wide" if wide else ""
-    return "\n" + element(
-        "section", element("h2", words(title)), element("p", words(about), class_="note"), box, class_=kind
-    )
+    return document(f"{definition.sweep_id}: {definition.metric}", *body)
 
 
 def _cost(state: SweepState) -> str:
@@ -131,7 +116,4 @@ def _table(state: SweepState) -> str:
         ]
         for trial in state.trials
     ]
-    lines = [element("tr", *(element("th", words(each) or " ") for each in header))]
-    lines += ["\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows]
-    table = element("div", element("table", *lines), class_="drawing")
-    return element("details", element("summary", words(f"All {len(rows)} trials")), table)
+    return folded(f"All {len(rows)} trials", table(header, rows))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from cloudtrain.charts.axes import Scale, labels_of, usual_range
+from cloudtrain.charts.svg import CHARACTER, line, picture, shortened, text
 from cloudtrain.spec.search_space import Choice, Dimension, Scalar
-from cloudtrain.sweeps.plot.axes import Scale, labels_of, usual_range
 from cloudtrain.sweeps.plot.charts import told, value_of
-from cloudtrain.sweeps.plot.svg import CHARACTER, line, picture, shortened, text
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 

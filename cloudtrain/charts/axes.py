@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.sweeps.plot.svg import line, shortened, text
+from cloudtrain.charts.svg import line, shortened, text
 from cloudtrain.units import format_number
 
 WIDTH, HEIGHT = 440.0, 284.0

@@ -1,31 +1,11 @@
-"""Elements of SVG as text, every value escaped; and the marks by which the states of trials are told apart."""
+"""Elements of HTML and SVG as text, every value escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 Point = tuple[float, float]
-
-MARKS = {
-    "completed": ("circle", "trained to its end"),
-    "pruned": ("triangle", "ended at a rung, behind the others"),
-    "paused": ("square", "ended at a rung, not promoted so far"),
-    "running": ("ring", "goes on"),
-    "waiting": ("ring", "goes on"),
-    "stopped": ("diamond", "ended by somebody"),
-    "failed": ("cross", "ended with an error"),
-}
-"""For each state of a trial its shape, and what it means: shapes, because not everybody sees colours."""
-
-_PATHS = {
-    "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
-    "ring": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
-    "triangle": "M-4.5 -3.5L4.5 -3.5L0 4.5Z",
-    "square": "M-3.5 -3.5L3.5 -3.5L3.5 3.5L-3.5 3.5Z",
-    "diamond": "M0 -5L5 0L0 5L-5 0Z",
-    "cross": "M-4 -4L4 4M-4 4L4 -4",
-}
 
 CHARACTER = 8.0
 """The width of a digit in a chart, on a phone, where letters are larger beside the lines."""
@@ -40,7 +20,7 @@ def readable(text: object) -> str:
 def element(name: str, *children: str, **attributes: object) -> str:
     """One element. Children are markup already; `class_` is the attribute class, `_` in names stands for `-`."""
     shown = "".join(
-        f" {key.rstrip('_').replace('_', '-')}={quoteattr(readable(_plain(value)))}"
+        f" {key.rstrip('_').replace('_', '-')}={quoteattr(readable(plain(value)))}"
         for key, value in attributes.items()
         if value is not None and value != ""
     )
@@ -76,8 +56,8 @@ def line(points: Sequence[Point], class_: str, title: str = "") -> str:
     """A line through these points; nothing for fewer than two."""
     if len(points) < 2:
         return ""
-    path = "M" + "L".join(f"{_plain(x)} {_plain(y)}" for x, y in points)
-    return element("path", *_title(title), d=path, class_=class_)
+    path = "M" + "L".join(f"{plain(x)} {plain(y)}" for x, y in points)
+    return element("path", *tooltip(title), d=path, class_=class_)
 
 
 def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
@@ -90,29 +70,6 @@ def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
     return [*corners, (end, corners[-1][1])] if corners else []
 
 
-def mark(state: str, x: float, y: float, *, best: bool = False, title: str = "") -> str:
-    """The mark of a trial in that state."""
-    shape = MARKS[state][0]
-    place = f"translate({_plain(x)} {_plain(y)})" + (" scale(1.5)" if best else "")
-    kind = f"mark {shape}" + (" best" if best else "")
-    return element("path", *_title(title), d=_PATHS[shape], transform=place, class_=kind)
-
-
-def legend(states: Iterable[str]) -> str:
-    """What the marks of these states mean, as HTML."""
-    found = {MARKS[state]: "running" if state == "waiting" else state for state in states}
-    ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in found]
-    items = (
-        element(
-            "li",
-            element("svg", mark(found[shape], 8, 8), viewBox="0 0 16 16", width=16, height=16, aria_hidden="true"),
-            words(f" {found[shape]}: {shape[1]}"),
-        )
-        for shape in ordered
-    )
-    return element("ul", "", *items, class_="legend")
-
-
 def picture(width: float, height: float, label: str, *parts: str, wide: bool = False) -> str:
     """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn, nor much wider."""
     style = f"min-width:{width:.0f}px;max-width:{1.25 * width:.0f}px" if wide else ""
@@ -122,9 +79,11 @@ def picture(width: float, height: float, label: str, *parts: str, wide: bool = F
     )
 
 
-def _title(title: str) -> Sequence[str]:
+def tooltip(title: str) -> Sequence[str]:
+    """What is shown where the mouse rests on an element; nothing for no words."""
     return (element("title", words(title)),) if title else ()
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A number with one digit after the point at most, as an attribute has it; anything else as it is."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value

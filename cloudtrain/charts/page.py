@@ -1,0 +1,42 @@
+"""A page of HTML without scripts: its head, a chart with its title, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cloudtrain.charts.style import STYLE
+from cloudtrain.charts.svg import element, words
+
+
+def document(title: str, *body: str) -> str:
+    """One HTML document that needs nothing from elsewhere. `body`: markup."""
+    head = [
+        '<meta charset="utf-8"/>',
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
+        '<meta name="color-scheme" content="light dark"/>',
+        element("title", words(title)),
+        element("style", STYLE),
+    ]
+    html = element("html", element("head", *head), "\n", element("body", *body), lang="en")
+    return f"<!DOCTYPE html>\n{html}\n"
+
+
+def chart(title: str, about: str, drawing: str, *, wide: bool = False) -> str:
+    """A drawing with its title and a sentence. `wide`: it takes a row of its own."""
+    box = element("div", drawing, class_="drawing")
+    kind = "wide" if wide else ""
+    return "\n" + element(
+        "section", element("h2", words(title)), element("p", words(about), class_="note"), box, class_=kind
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of plain words; wider than the page it can be moved sideways. No header where all its words are empty."""
+    lines = [element("tr", *(element("th", words(each) or " ") for each in header))] if any(header) else []
+    lines += ["\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows]
+    return element("div", element("table", *lines), class_="drawing") if lines else ""
+
+
+def folded(summary: str, *content: str) -> str:
+    """Markup that a click unfolds."""
+    return element("details", element("summary", words(summary)), *content)
