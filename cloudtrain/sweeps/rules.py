@@ -100,7 +100,7 @@ def _counts(sweep: Sweep) -> Iterator[Issue]:
         yield warning(message, hint, path=("sweep", "trials"))
     elif trials and size and trials > size:
         message = f"are more than there are points: {size}"
-        yield warning(message, "method: grid tries each of them once", path=("sweep", "trials"))
+        yield warning(message, "each is tried once, then the sweep ends", path=("sweep", "trials"))
     if sweep.parallel > sweep.trial_count:
         message = f"is more than there are trials: {sweep.trial_count}"
         yield warning(message, path=("sweep", "parallel"))

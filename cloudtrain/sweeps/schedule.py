@@ -7,9 +7,9 @@ from typing import Literal
 
 from cloudtrain.runs.sweep_ids import trial_run_id
 from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.grid import points_of
 from cloudtrain.sweeps.rungs import promotable
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.sweeps.suggest import grid_size
 
 SHORTEST_SECONDS = 60
 """A run that may take less than this trains nothing: none is started."""
@@ -106,10 +106,9 @@ def _until(state: SweepState, trial: Trial) -> int | None:
 
 
 def _wanted(state: SweepState) -> int:
-    """How many trials there are to be; of a grid not more than it has points."""
-    if state.definition.sampler != "grid":
-        return state.wanted
-    return min(state.wanted, grid_size(state.definition.space))
+    """How many trials there are to be: not more than the space has points, where it has an end of them."""
+    points = points_of(state.definition.space)
+    return state.wanted if points is None else min(state.wanted, points)
 
 
 def _is_hopeless(state: SweepState) -> bool:
@@ -142,4 +141,6 @@ def _end(state: SweepState, reason: str) -> End:
         every = failed > 0 and failed == len(state.trials)
         why = reason or (f"all {failed} trials failed" if every else f"no trial reported {state.definition.metric}")
         return End("failed", why)
+    if not reason and len(state.trials) < state.wanted:
+        reason = f"all {len(state.trials)} combinations of its values were tried"
     return End("succeeded", reason)

@@ -10,28 +10,40 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
-from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.state import SweepState
+from cloudtrain.sweeps.distinct import Distinct
+from cloudtrain.sweeps.grid import Grid, points_of
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.definition import Definition
+    from cloudtrain.sweeps.state import SweepState
 
 PRIMES: Sequence[int] = [n for n in range(2, 114) if all(n % d for d in range(2, n))]
 """A base for each of the 30 settings that a space may have."""
 
 
 class Suggester(Protocol):
-    """Chooses the values of trials. It remembers nothing: all that it knows is in the state that it is given."""
+    """Chooses the values of trials, by nothing but the state that it is given."""
 
-    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
-        """The values of the trial after all that were suggested. A grid has an end: `schedule` knows it."""
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
+        """The values of the trial after all that were suggested; another `draw` chooses anew."""
 
 
 def suggester_of(definition: Definition) -> Suggester:
-    """What chooses the values of a sweep. UsageError where Optuna is needed, and not installed."""
+    """What chooses the values of a sweep; none of them twice where the space has an end, which `schedule` knows.
+
+    UsageError where Optuna is needed, and not installed.
+    """
+    if definition.sampler == "grid":
+        return Grid(definition.space)
+    found = _sampler_of(definition)
+    return found if points_of(definition.space) is None else Distinct(found, definition)
+
+
+def _sampler_of(definition: Definition) -> Suggester:
     match definition.sampler:
-        case "grid":
-            return Grid(definition.space)
         case "random" | "qmc":
             return Drawn(definition)
         case _:
@@ -40,51 +52,20 @@ def suggester_of(definition: Definition) -> Suggester:
             return OptunaSampler(definition)
 
 
-class Grid:
-    """Every combination of values; the last setting varies fastest."""
-
-    def __init__(self, space: Mapping[str, Dimension]) -> None:
-        self._space = space
-
-    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
-        """The next point."""
-        left = len(state.trials)
-        point: dict[str, Scalar] = {}
-        for key in reversed(list(self._space)):
-            values = grid_values(self._space[key])
-            left, at = divmod(left, len(values))
-            point[key] = values[at]
-        return {key: point[key] for key in self._space}
-
-
-def grid_size(space: Mapping[str, Dimension]) -> int:
-    """How many points a grid has; ValueError where it has a range of real numbers."""
-    return math.prod(len(grid_values(dimension)) for dimension in space.values())
-
-
-def grid_values(dimension: Dimension) -> Sequence[Scalar]:
-    """The values that a grid takes; ValueError for a range of real numbers."""
-    if isinstance(dimension, Choice):
-        return dimension.values
-    if isinstance(dimension, Integers):
-        return range(dimension.low, dimension.high + 1)
-    raise ValueError(f"{dimension.text()} has no end of values")
-
-
 class Drawn:
     """Values that depend on the seed and the number of the trial alone: at random, or spread evenly (`qmc`)."""
 
     def __init__(self, definition: Definition) -> None:
         self._space, self._seed, self._even = definition.space, definition.seed, definition.sampler == "qmc"
 
-    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
-        """The next point."""
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
+        """The next point; another `draw` is at random."""
         number = len(state.trials)
-        if self._even:
+        if self._even and not draw:
             parts = [halton(number, PRIMES[at], f"{self._seed}:{at}") for at in range(len(self._space))]
         else:
             # The sequence of `random.random` for a seed is the same in every version of Python.
-            drawn = random.Random(f"{self._seed}:{number}")
+            drawn = random.Random(f"{self._seed}:{number}" + (f":{draw}" if draw else ""))
             parts = [drawn.random() for _ in self._space]
         return {key: value_at(self._space[key], part) for key, part in zip(self._space, parts, strict=True)}
 

@@ -21,6 +21,7 @@ from cloudtrain.settings import load_settings
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.events import Extended, SweepEvent
+from cloudtrain.sweeps.grid import points_of
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 
@@ -119,6 +120,9 @@ class Sweep:
                 message, hint="start another sweep, or engine: portable, which goes on from the same study"
             )
         state = self.status()
+        if len(state.trials) == points_of(self.definition.space):
+            message = f"sweep {self.id} has tried all {len(state.trials)} combinations of its values"
+            raise UsageError(message, hint="start another one with a larger space")
         self.folder.append(Extended(time=time.time(), trials=max(state.wanted, len(state.trials)) + trials))
         self.start_driver()
 

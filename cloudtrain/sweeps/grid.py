@@ -1,0 +1,70 @@
+"""The points of a space that has an end of them, numbered: the last setting varies fastest. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.state import SweepState
+
+Space = Mapping[str, Dimension]
+
+
+class Grid:
+    """Suggests every point, in the order of their numbers."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
+        """The next point."""
+        return point_at(self._space, len(state.trials))
+
+
+def points_of(space: Space) -> int | None:
+    """How many points a space has; None where it has a range of real numbers."""
+    found = [_values(dimension) for dimension in space.values()]
+    return None if None in found else math.prod(len(values) for values in found if values is not None)
+
+
+def point_at(space: Space, number: int) -> Mapping[str, Scalar]:
+    """The point of that number, from 0. ValueError for a space without an end."""
+    point: dict[str, Scalar] = {}
+    for key in reversed(list(space)):
+        values = grid_values(space[key])
+        number, at = divmod(number, len(values))
+        point[key] = values[at]
+    return {key: point[key] for key in space}
+
+
+def number_of(space: Space, point: Mapping[str, Scalar]) -> int:
+    """The number of a point. ValueError for one that the space does not have."""
+    number = 0
+    for key, dimension in space.items():
+        values, value = grid_values(dimension), point[key]
+        # By type, too: 1 and true are equal.
+        at = values.index(int(value)) if isinstance(values, range) else _kinds(values).index((type(value), value))
+        number = number * len(values) + at
+    return number
+
+
+def grid_values(dimension: Dimension) -> Sequence[Scalar]:
+    """The values of a setting, in order; ValueError for a range of real numbers."""
+    values = _values(dimension)
+    if values is None:
+        raise ValueError(f"{dimension.text()} has no end of values")
+    return values
+
+
+def _values(dimension: Dimension) -> Sequence[Scalar] | None:
+    if isinstance(dimension, Choice):
+        return dimension.values
+    return range(dimension.low, dimension.high + 1) if isinstance(dimension, Integers) else None
+
+
+def _kinds(values: Sequence[Scalar]) -> list[tuple[type, Scalar]]:
+    return [(type(value), value) for value in values]
