@@ -78,6 +78,7 @@ class JobDocument:
     metrics: Mapping[str, str] | None = None
     keep: tuple[str, ...] = ()
     tuned: Mapping[str, Mapping[str, Any]] | None = None
+    service_metric: str = ""
     trial: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:

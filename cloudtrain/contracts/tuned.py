@@ -11,14 +11,28 @@ from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, override_of
 
 if TYPE_CHECKING:
-    from cloudtrain_launcher.tuned import text_of, value_of
+    from cloudtrain.spec.sweep import Sweep
+    from cloudtrain_launcher.tuned import PARAMETERS, VARIABLES, plain_name, text_of, value_of
 else:
     from cloudtrain.bundle import launcher_module
 
     _tuned = launcher_module("tuned")
-    text_of, value_of = _tuned.text_of, _tuned.value_of
+    text_of, value_of, plain_name = _tuned.text_of, _tuned.value_of, _tuned.plain_name
+    PARAMETERS, VARIABLES = _tuned.PARAMETERS, _tuned.VARIABLES
 
-__all__ = ["argument_of", "parameters_of", "room_for", "text_of", "value_of"]
+__all__ = [
+    "argument_of",
+    "is_rehearsed_trial",
+    "named_texts",
+    "parameters_of",
+    "plain_name",
+    "room_for",
+    "sweep_of",
+    "text_of",
+    "trial_texts",
+    "value_of",
+    "variable_of",
+]
 
 Rules = Mapping[str, Mapping[str, Any]]
 """The `tuned` of a job document: cloudtrain_launcher/tuned.py explains it."""
@@ -28,6 +42,34 @@ def argument_of(key: str) -> str:
     """The argument that a setting of the space sets; empty for one that is no argument."""
     path = override_of(key, 0).partition("=")[0]
     return path.removeprefix("args.") if path.startswith("args.") else ""
+
+
+def variable_of(key: str) -> str:
+    """The variable that passes the value of a setting, where a service puts values into the command."""
+    return f"{VARIABLES}{plain_name(key)}"
+
+
+def sweep_of(plan: Plan) -> Sweep:
+    """The section `sweep` of a plan that has one."""
+    if plan.spec.sweep is None:
+        raise ValueError("a plan of a sweep has the section sweep")
+    return plan.spec.sweep
+
+
+def is_rehearsed_trial(plan: Plan) -> bool:
+    """Whether a plan is rehearsed on this machine as the cloud's own service would run it: a trial with all values."""
+    sweep, values = plan.spec.sweep, plan.spec.args.values
+    if not plan.is_rehearsal or sweep is None or sweep.engine != "native" or plan.context.trial is not None:
+        return False
+    return isinstance(values, Mapping) and all(argument_of(key) in values for key in sweep.space)
+
+
+def trial_texts(plan: Plan) -> dict[str, str]:
+    """What the service would tell a rehearsed trial of its values, by setting."""
+    values = plan.spec.args.values
+    if not isinstance(values, Mapping):
+        raise TypeError("a sweep varies arguments by their names")
+    return {key: text_of(values[argument_of(key)]) for key in sweep_of(plan).space}
 
 
 def room_for(plan: Plan) -> tuple[Plan, Rules]:
@@ -61,6 +103,18 @@ def parameters_of(rules: Rules, texts: Mapping[str, str]) -> dict[str, Scalar]:
                 found[key] = value_of(rules[key], texts[key])
             except ValueError:
                 found[key] = texts[key]
+    return found
+
+
+def named_texts(rules: Rules, told: Mapping[str, str]) -> dict[str, str]:
+    """By setting, the texts that a run history has by plain names: those of the service, or of the launcher."""
+    found = {}
+    for key in rules:
+        name = plain_name(key)
+        for each in (f"{PARAMETERS}{name}", name):
+            if each in told:
+                found[key] = told[each]
+                break
     return found
 
 

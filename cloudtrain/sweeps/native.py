@@ -161,5 +161,7 @@ class NativeMirror:
         for event in self._trials.observe(known):
             if not isinstance(event, RunEnded):
                 yield event
-            elif trial.state in FINAL:
+            elif trial.state in FINAL and not (event.outcome == "stopped" and trial.state == "completed"):
                 yield replace(event, outcome=trial.state)  # type: ignore[arg-type]
+            elif trial.state in FINAL:  # it saved when it was asked to stop, and ended as if it were done
+                yield event

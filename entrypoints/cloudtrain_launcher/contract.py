@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Mapping
 
-from cloudtrain_launcher.tuned import with_values
+from cloudtrain_launcher.tuned import texts_of, with_values
 
 JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
@@ -70,6 +70,8 @@ class Job:
     """Whether the ranks may be forks of a process that has imported torch; if not, each imports it itself."""
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings whose values a cloud's own service chooses for each trial: `with_trial` has put them in place."""
+    service_metric: str = ""
+    """A metric whose reports the launcher tells the platform's own service: see `ServiceMetric`; empty: none."""
     trial: Mapping[str, Any] = field(default_factory=dict)
     """If the job is a trial of a sweep that ends trials early, its rules: see `trial.Trial`."""
 
@@ -119,7 +121,8 @@ class NodeContext:
     job_name: str = ""
     """The platform's own name of this job, which is the run id of a trial that it has started by itself."""
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
-    """What the platform has chosen for a trial that it has started, by name: the values are texts."""
+    """What the platform has chosen for a trial that it has started, by name: the values are texts. A name may be that
+    of a setting, or its `tuned.plain_name`."""
     published: str = ""
     """Where the client leaves files for the job while it runs, a folder or an `s3://` address; empty: nowhere."""
 
@@ -142,7 +145,8 @@ def with_trial(context: NodeContext, folder: Path) -> NodeContext:
     if not document.get("tuned"):
         return context
     expanded = {**document, "values": _expand_references(document["values"], document["argv"])}
-    trial = {**with_values(expanded, context.hyperparameters), "run_id": context.job_name or document["run_id"]}
+    texts = {**texts_of(document, context.hyperparameters), **context.hyperparameters}
+    trial = {**with_values(expanded, texts), "run_id": context.job_name or document["run_id"]}
     path = folder / "trial.json"
     path.write_text(json.dumps(trial), encoding="utf-8")
     return replace(context, job_file=str(path))

@@ -27,6 +27,7 @@ from cloudtrain_launcher.platforms import find_failure_file, find_node_context, 
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import brief_cause, emit, log, mask_error, node_error, report_failure
 from cloudtrain_launcher.restore import restore
+from cloudtrain_launcher.service_metric import ServiceMetric
 from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopRequest
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
@@ -87,6 +88,9 @@ class Launcher:
             restartable = context.platform != "plain"
             memory = TrialMemory(Path(context.checkpoint_dir) if restartable else None, job.run_id)
             self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self._end_trial, memory)
+        self.service_metric: ServiceMetric | None = None
+        if job.service_metric and context.node_rank == 0:  # the node of the first rank
+            self.service_metric = ServiceMetric(job.service_metric, context.hyperparameters, os.environ, self._warn)
         self._activity = ""
 
     def run(self) -> int:
@@ -104,6 +108,8 @@ class Launcher:
             self.ranks.add_error(node_error(error))
             ended = TorchrunExit(1)
         self.usage.stop()
+        if self.service_metric is not None:
+            self.service_metric.finish()
         if recorded := flight_recorder.finish(self.context.output_dir, since):
             self._warn(recorded)
         if self.context.synced_dirs or self.job.keep:
@@ -204,6 +210,8 @@ class Launcher:
             self.storage_sync.sync_soon()
 
     def _on_metrics(self, event: Metrics) -> None:
+        if self.service_metric is not None:
+            self.service_metric.on_metrics(event)
         if self.trial is not None and not self.stop.reason:
             self.trial.on_metrics(event)
 

@@ -9,10 +9,28 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Dict, List, Mapping, Optional
 
 Rule = Mapping[str, Any]
 """What `tuned` says of one setting."""
+
+VARIABLES = "CLOUDTRAIN_TUNED_"
+"""What the names of the variables begin with that pass the values where a service puts them into the command."""
+
+PARAMETERS = "cloudtrain."
+"""What the names of the parameters begin with by which the launcher tells a service's run history the values."""
+
+
+def plain_name(setting: str) -> str:
+    """The name of a setting in letters, digits and underscores, for a service that takes nothing else."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", setting)
+
+
+def texts_of(document: Mapping[str, Any], named: Mapping[str, str]) -> Dict[str, str]:
+    """The service's texts by setting, from those by `plain_name`."""
+    names = {setting: plain_name(setting) for setting in document["tuned"]}
+    return {setting: named[name] for setting, name in names.items() if name in named}
 
 
 def text_of(value: Any) -> str:

@@ -58,6 +58,19 @@ def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
     assert (found.node_rank, found.nodes, found.master_port, found.resume_dir) == (0, 1, 4711, "")
 
 
+def test_a_trial_of_a_sweep_job_has_folders_of_its_own_in_the_outputs(tmp_path: Path) -> None:
+    paths = folders(tmp_path) | HERE | {"CLOUDTRAIN_TUNED_batch_size": "16", "AZUREML_RUN_ID": "sweep_3"}
+    found = azureml_context(variables() | paths)
+    assert (found.job_name, found.hyperparameters) == ("sweep_3", {"batch_size": "16"})
+    assert found.stop_file == f"{tmp_path}/output/sweep_3/.cloudtrain-stop"
+    assert [Path(folder).is_dir() for folder in found.synced_dirs.values()] == [True] * 3
+    assert all(folder.endswith("/sweep_3") for folder in found.synced_dirs.values())
+    rehearsed = azureml_context(variables() | paths | {"CLOUDTRAIN_TRIAL_FOLDER": ""})
+    assert rehearsed.stop_file == f"{tmp_path}/output/.cloudtrain-stop"
+    with pytest.raises(RuntimeError, match="has not set AZUREML_RUN_ID"):
+        azureml_context(variables() | paths | {"AZUREML_RUN_ID": ""})
+
+
 def test_variables_of_the_launcher_do_not_reach_the_ranks(tmp_path: Path) -> None:
     environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
     context = contract.with_job_file(azureml_context(environ), tmp_path)

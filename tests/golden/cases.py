@@ -159,7 +159,54 @@ sweep:
   method: grid
   space: {lr: [0.1, 0.01], layers: "int(1, 3)"}
 """
-SWEEPS = {"aws-tuning": ("aws", TUNING), "aws-hyperband": ("aws", HYPERBAND), "aws-grid": ("aws", TUNING_GRID)}
+AZURE_RANDOM = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3, epochs: 3, verbose: true}
+image: myregistry.azurecr.io/train:1
+resources: {instance: {azure: Standard_DS3_v2}, shm: 4 GiB}
+inputs: {train-set: {azure: "azureml://datastores/workspaceblobstore/paths/mnist/"}}
+limits: {max_runtime: 1 h}
+sweep:
+  objective: {metric: score, goal: maximize}
+  method: random
+  sampler: qmc
+  space: {lr: "loguniform(1e-4, 1e-1)", batch-size: [16, 32], width: "logint(8, 512)", amp: [true, false, bf16], drop: "uniform(0, 0.5)"}
+  trials: 20
+  parallel: 4
+  seed: 7
+  budget: {max_cost: 10 USD, max_time: 6 h}
+"""
+AZURE_BAYESIAN = """
+name: digits
+image: myregistry.azurecr.io/train:1
+resources: {instance: {azure: Standard_NC4as_T4_v3}, gpus: 1, spot: true}
+limits: {max_runtime: 1 h}
+azure: {identity: managed}
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  space: {lr: "uniform(0.001, 0.1)", width: "int(8, 512)"}
+  trials: 40
+"""
+AZURE_GRID = """
+name: digits
+image: myregistry.azurecr.io/train:1
+resources: {nodes: 2, gpus: 1}
+limits: {max_runtime: 1 h}
+azure: {compute: my-cluster, datastore: mine}
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  method: grid
+  space: {lr: [0.1, 0.01], layers: "int(1, 3)"}
+"""
+SWEEPS = {
+    "aws-tuning": ("aws", TUNING),
+    "aws-hyperband": ("aws", HYPERBAND),
+    "aws-grid": ("aws", TUNING_GRID),
+    "azure-random": ("azure", AZURE_RANDOM),
+    "azure-bayesian": ("azure", AZURE_BAYESIAN),
+    "azure-grid": ("azure", AZURE_GRID),
+}
 """Sweeps whose requests the clouds' own services take."""
 VALUES = {
     "stop_grace": 30,

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
-from tests.golden.cases import CASES, EARLIER
+from tests.fakes.azure.schema import OFFICIAL_FILES, official_schema, official_violations
+from tests.golden.cases import CASES, EARLIER, SWEEPS
 
 FOLDER = Path(__file__).parent
 AZURE = [case for case, (provider, _) in CASES.items() if provider == "azure"]
+AZURE_SWEEPS = [case for case, (provider, _) in SWEEPS.items() if provider == "azure"]
 REGISTERED = "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/environments/e/versions/1"
 """What stands in place of an image or a build once the SDK has registered it."""
 SCHEMA = official_schema()  # looked up at import: the tests' own home has no variable that names its folder
@@ -45,7 +46,7 @@ def golden(case: str, home: Path) -> dict[str, Any]:
     """A golden request with its local files below `home`, where they are: the SDK looks."""
     text = (FOLDER / f"{case}.json").read_text().replace("/home/me", str(home))
     request: dict[str, Any] = json.loads(text)["request"]
-    Path(request["code"]).mkdir(parents=True)
+    Path((request.get("trial") or request)["code"]).mkdir(parents=True)
     for folder in ("job/extra", "job/docker"):
         (home / folder).mkdir(parents=True)
     (home / "job" / "docker" / "Dockerfile").write_text("FROM scratch\n")
@@ -107,11 +108,68 @@ def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path
 @pytest.mark.parametrize("case", AZURE)
 def test_microsofts_own_schema_allows_it(case: str, tmp_path: Path) -> None:
     if SCHEMA is None:
-        pytest.skip(f"no {OFFICIAL_FILE} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+        pytest.skip(f"no {OFFICIAL_FILES['Command']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
     properties = body_of(loaded(golden(case, tmp_path)))["properties"]
     assert official_violations(SCHEMA, properties) == []
     broken = {**properties, "jobType": "Command", "limits": {"jobLimitsType": "Command", "timeout": 5}}
     assert official_violations(SCHEMA, broken) != [], "a schema that finds nothing proves nothing"
+
+
+def sweep_body(case: str, home: Path) -> dict[str, Any]:
+    """What the SDK would PUT of a sweep job, were everything uploaded."""
+    job = loaded(golden(case, home))
+    job.trial.environment = job.trial.code = REGISTERED
+    body: dict[str, Any] = json.loads(json.dumps(job._to_rest_object().as_dict()))["properties"]
+    return body
+
+
+@pytest.mark.parametrize("case", AZURE_SWEEPS)
+def test_the_sdk_sends_a_sweep_as_it_is_meant(case: str, tmp_path: Path) -> None:
+    request, sent = golden(case, tmp_path), sweep_body(case, tmp_path / "again")
+    assert sent["searchSpace"] == {name: _expression(item) for name, item in request["search_space"].items()}
+    assert sent["samplingAlgorithm"]["samplingAlgorithmType"].lower() == request["sampling_algorithm"]["type"]
+    assert sent["objective"] == {
+        "goal": request["objective"]["goal"],
+        "primaryMetric": "score" if case == "azure-random" else "val_loss",
+    }
+    limits = {
+        "azure-random": (20, 4, "PT1H", "PT6H"),
+        "azure-bayesian": (40, 1, "PT1H", None),
+        "azure-grid": (6, 1, "PT1H", None),
+    }
+    names = ("maxTotalTrials", "maxConcurrentTrials", "trialTimeout", "timeout")
+    assert tuple(sent["limits"].get(name) for name in names) == limits[case]
+    for key, name in (("command", "command"), ("environment_variables", "environmentVariables")):
+        assert sent["trial"][name] == request["trial"][key]
+    assert sent["trial"]["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 1}
+    assert sent["resources"] == sent["trial"]["resources"]
+    assert sent["resources"].get("instanceType") == request["trial"]["resources"].get("instance_type")
+    assert sent.get("computeId") == ("my-cluster" if case == "azure-grid" else None)
+    assert sent.get("queueSettings") == ({"jobTier": "Spot"} if case == "azure-bayesian" else None)
+    assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
+        name: item["path"] for name, item in request["outputs"].items()
+    }
+
+
+def _expression(item: dict[str, Any]) -> list[Any]:
+    if item["type"] == "choice":
+        return ["choice", [item["values"]]]
+    return [item["type"], [item[key] for key in ("min_value", "max_value", "q") if key in item]]
+
+
+@pytest.mark.parametrize("case", AZURE_SWEEPS)
+def test_microsofts_own_schema_allows_a_sweep(case: str, tmp_path: Path) -> None:
+    schema = official_schema("Sweep")
+    if schema is None:
+        pytest.skip(f"no {OFFICIAL_FILES['Sweep']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+    properties = sweep_body(case, tmp_path)
+    # The SDK sends some words in lower case that the schema has with a capital.
+    for section, key in (("objective", "goal"), ("samplingAlgorithm", "rule")):
+        if key in properties[section]:
+            properties[section][key] = properties[section][key].capitalize()
+    assert official_violations(schema, properties) == []
+    broken = {**properties, "limits": {"jobLimitsType": "Sweep", "maxTotalTrials": "many"}}
+    assert official_violations(schema, broken) != [], "a schema that finds nothing proves nothing"
 
 
 @pytest.mark.parametrize("text", HARD)

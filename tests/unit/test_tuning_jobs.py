@@ -13,7 +13,7 @@ from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.tuned import parameters_of, room_for, text_of
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
-from cloudtrain.providers.aws.tuning_rules import worst_usd
+from cloudtrain.providers.cloud.sweep_budget import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import override_of
 from cloudtrain.spec.yaml_document import parse_document

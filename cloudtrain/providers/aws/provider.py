@@ -78,7 +78,8 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.request import body_of, job_of
 
         if plan.is_rehearsal and plan.spec.sweep is not None:
-            from cloudtrain.providers.aws.tuning_request import is_rehearsed_trial, trial_body, tuning_document
+            from cloudtrain.contracts.tuned import is_rehearsed_trial
+            from cloudtrain.providers.aws.tuning_request import trial_body, tuning_document
 
             if is_rehearsed_trial(plan):
                 return Request(provider=self.name, document=trial_body(plan), job=tuning_document(plan))

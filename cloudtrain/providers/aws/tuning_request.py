@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.tuned import argument_of, room_for, text_of
+from cloudtrain.contracts.tuned import room_for, sweep_of, text_of, trial_texts
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.request import body_of, event_pattern, job_of
 from cloudtrain.providers.cloud.tags import TAG_PREFIX
@@ -36,13 +36,6 @@ _DEFINED = (
 _SMALLEST_VOLUME_GIB = 1
 
 
-def sweep_of(plan: Plan) -> Sweep:
-    """The section `sweep` of a plan that has one."""
-    if plan.spec.sweep is None:
-        raise ValueError("a plan of a sweep has the section sweep")
-    return plan.spec.sweep
-
-
 def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `aws sagemaker create-hyper-parameter-tuning-job --cli-input-json` accepts it."""
     room, _ = room_for(plan)
@@ -61,29 +54,17 @@ def tuning_document(plan: Plan) -> JobDocument:
     return replace(job_of(room), tuned=rules)
 
 
-def is_rehearsed_trial(plan: Plan) -> bool:
-    """Whether a plan is rehearsed on this machine as a tuning job would run it: a trial with all of its values."""
-    sweep, values = plan.spec.sweep, plan.spec.args.values
-    if not plan.is_rehearsal or sweep is None or sweep.engine != "native" or plan.context.trial is not None:
-        return False
-    return isinstance(values, Mapping) and all(argument_of(key) in values for key in sweep.space)
-
-
 def trial_body(plan: Plan) -> dict[str, Any]:
     """The training job that SageMaker makes of the definition for a trial, whose values are arguments of the plan."""
-    sweep, values = sweep_of(plan), plan.spec.args.values
-    if not isinstance(values, Mapping):
-        raise TypeError("a sweep varies arguments by their names")
     body = tuning_body(plan)
     definition = body["TrainingJobDefinition"]
     flexible = definition.pop("HyperParameterTuningResourceConfig", None)
     if flexible is not None:
         definition["ResourceConfig"] = {"InstancePreferences": flexible["InstanceConfigs"]}
-    chosen = {key: text_of(values[argument_of(key)]) for key in sweep.space}
     return {
         "TrainingJobName": plan.run_id,
         **definition,
-        "HyperParameters": {**chosen, "_tuning_objective_metric": sweep.objective.metric},
+        "HyperParameters": {**trial_texts(plan), "_tuning_objective_metric": sweep_of(plan).objective.metric},
         "Tags": body["Tags"],
     }
 

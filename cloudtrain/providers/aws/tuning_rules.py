@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.contracts.tuned import argument_of
+from cloudtrain.contracts.tuned import argument_of, sweep_of
 from cloudtrain.issues import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import section_of
 from cloudtrain.providers.aws.service_model import TUNING_INPUT, models, request_violations
-from cloudtrain.providers.aws.tuning_request import comes_back, sweep_of, tuning_body
+from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
+from cloudtrain.providers.cloud.sweep_budget import budget_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
 from cloudtrain.units import exact_duration
 
@@ -37,7 +38,8 @@ _NO_MEMBER = {
 
 def tuning_issues(plan: Plan) -> list[Issue]:
     """Errors refuse the sweep; warnings say how a tuning job differs from trials of our own."""
-    found = [*_names(plan), *_space(plan), *_method(plan), *_stopping(plan), *_job(plan), *_time(plan), *_money(plan)]
+    found = [*_names(plan), *_space(plan), *_method(plan), *_stopping(plan), *_job(plan), *_time(plan)]
+    found += budget_issues(plan)
     found += _model(plan, {issue.path for issue in found if issue.is_error})
     return [plan.located(issue) for issue in (*found, *_notes(plan))]
 
@@ -120,36 +122,6 @@ def _time(plan: Plan) -> Iterator[Issue]:
     if seconds is not None and not MIN_SECONDS <= seconds <= MAX_SECONDS:
         allowed = f"{exact_duration(MIN_SECONDS)} to {exact_duration(MAX_SECONDS)}"
         yield Issue(at, f"is {exact_duration(seconds)}, and a tuning job takes {allowed}")
-
-
-def worst_usd(plan: Plan) -> float | None:
-    """The most that all trials together can cost, held by SageMaker alone; None where the price is not known.
-
-    A trial costs at most what its own cap says; and for as long as the tuning job may run, at most `parallel` train.
-    """
-    sweep, estimate = sweep_of(plan), plan.target.cost_estimate
-    if estimate is None or estimate.worst_usd is None or estimate.usd_per_hour is None:
-        return None
-    all_trials = sweep.trial_count * estimate.worst_usd
-    if sweep.budget.max_time is None or estimate.kept_seconds:
-        return all_trials
-    at_once = sweep.parallel * estimate.usd_per_hour * (sweep.budget.max_time + estimate.overhead_seconds) / 3600
-    return min(all_trials, at_once)
-
-
-def _money(plan: Plan) -> Iterator[Issue]:
-    sweep, at = sweep_of(plan), ("sweep", "budget", "max_cost")
-    limit, worst, estimate = sweep.budget.max_cost, worst_usd(plan), plan.target.cost_estimate
-    if limit is None:
-        return
-    if worst is None or estimate is None:
-        hint = "say the price in a table of your own (setting prices), or replace it by budget.max_time"
-        yield Issue(at, "cannot be held: the price of this machine is not known", hint)
-    elif worst > limit + 1e-9:
-        message = f"{sweep.trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
-        yield Issue(
-            at, message, "fewer trials, a lower limits.max_cost or limits.max_runtime of each, or budget.max_time"
-        )
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cloudtrain.errors import CloudError, Outcome
 from cloudtrain.providers.azure.credentials import credential
-from cloudtrain.providers.azure.resources import Cluster, JobInfo, QuotaUsage, VmFamily
+from cloudtrain.providers.azure.resources import Cluster, JobInfo, QuotaUsage, TrialInfo, VmFamily
 from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, CreateHook, calling
 from cloudtrain.providers.azure.storage import BlobContainer, LogChunk, read_log
 
@@ -20,6 +20,9 @@ with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its l
     warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
     from azure.ai.ml import MLClient, load_job
     from azure.ai.ml.constants import ListViewType
+
+MAX_TRIALS = 1000
+"""The most that a sweep job has."""
 
 
 class Workspace:
@@ -30,7 +33,7 @@ class Workspace:
         self._create_hook = CreateHook()
 
     def create(self, document: Mapping[str, Any], before: Callable[[], None]) -> JobInfo:
-        """Upload what is new of the files that a command-job document names, then create the job.
+        """Upload what is new of the files that the document of a command or sweep job names, then create the job.
 
         `before` is called after the uploads, right before the request that creates the job. CloudError with
         `Outcome.UNKNOWN` if it is unknown whether the job exists.
@@ -68,6 +71,23 @@ class Workspace:
                 return
             if job is not None and job.type == "command":
                 yield self._job_info(job)
+
+    def trials(self, sweep: str) -> list[TrialInfo]:
+        """The trials that a sweep job has started so far."""
+        with self._calling("listing the trials"):
+            # azure-ai-ml 1.35 follows no pages here.
+            found = list(self._client.jobs.list(parent_job_name=sweep, max_results=MAX_TRIALS))
+        return [
+            TrialInfo(name=child.name, status=str(child.status), created=_created(child))
+            for child in found
+            if child is not None
+        ]
+
+    def parameters(self, trial: str) -> dict[str, str]:
+        """The values that a sweep job has chosen for a trial, by name; empty as long as the service tells none."""
+        with self._calling("looking at the trial"):
+            found = getattr(self._client.jobs.get(trial), "parameters", None) or {}
+        return {str(name): str(value) for name, value in found.items()}
 
     def details(self, name: str) -> dict[str, Any] | None:
         """A job's entry in the run history: status, times, error, signed URLs of its logs. None if there is no job."""
@@ -153,13 +173,12 @@ class Workspace:
             return self._client.jobs.get(name)
 
     def _job_info(self, job: Any) -> JobInfo:
-        created = getattr(job.creation_context, "created_at", None)
         return JobInfo(
             name=job.name,
             status=str(getattr(job.status, "value", job.status)),  # an enumeration, for statuses that the SDK knows
             tags=dict(job.tags or {}),
             url=job.studio_url or "",
-            created=created.timestamp() if created is not None else 0.0,
+            created=_created(job),
             owner=str(getattr(job.creation_context, "created_by", None) or ""),
             document=lambda: self._document(job),
         )
@@ -209,6 +228,12 @@ class Workspace:
 def workspace(subscription: str, resource_group: str, name: str) -> Workspace:
     """The client of a workspace; one per process, so that credentials are looked up once."""
     return Workspace(subscription, resource_group, name)
+
+
+def _created(job: Any) -> float:
+    """When a job was created, as a Unix timestamp; 0 if unknown."""
+    created = getattr(job.creation_context, "created_at", None)
+    return float(created.timestamp()) if created is not None else 0.0
 
 
 def _field_or_wire_name(entity: Any, attribute: str, wire_name: str) -> Any:

@@ -59,7 +59,8 @@ def discovered_runs(
 
 
 def _is_ours(job: JobInfo) -> bool:
-    return own_tags(job.tags).get("run") == job.name
+    tags = own_tags(job.tags)  # a sweep job has those of a run
+    return tags.get("run") == job.name and "sweep" not in tags
 
 
 def _discovered_run(cloud: Workspace, scope: AzureConfig, job: JobInfo, regional: RegionalPrices) -> DiscoveredRun:

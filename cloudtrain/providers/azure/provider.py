@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -72,9 +73,18 @@ class AzureMLProvider(Provider):
         return account_checks(cloud, ResourceManager(), target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The command-job document as plain JSON, and the job document in it."""
+        """The command-job document as plain JSON, and the job document in it.
+
+        A rehearsed trial of a sweep with `engine: native` is as a sweep job would start it.
+        """
         from cloudtrain.providers.azure.request import document_of, job_of
 
+        if plan.is_rehearsal and plan.spec.sweep is not None:
+            from cloudtrain.contracts.tuned import is_rehearsed_trial
+            from cloudtrain.providers.azure.sweep_request import rehearsed_trial, shared_job
+
+            if is_rehearsed_trial(plan):
+                return Request(provider=self.name, document=rehearsed_trial(plan), job=shared_job(plan))
         return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
@@ -95,7 +105,7 @@ class AzureMLProvider(Provider):
         """Check the compute, upload what is new, create the job."""
         from cloudtrain.providers.azure.submit import submit_job
 
-        return submit_job(_cloud(run), plan.target, request.document, run, archive, progress, record)
+        return submit_job(workspace_of_run(run), plan.target, request.document, run, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
         """`azure.poll` as it was when the job was planned, in seconds."""
@@ -105,20 +115,20 @@ class AzureMLProvider(Provider):
         """The job's status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
-        return [] if state.has_ended else observe(_cloud(run), run, state, self.poll_seconds(run))
+        return [] if state.has_ended else observe(workspace_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Ask the job to save and end, then cancel it."""
         from cloudtrain.providers.azure.stop import stop
 
-        return stop(_cloud(run), run, state, self.poll_seconds(run), record)
+        return stop(workspace_of_run(run), run, state, self.poll_seconds(run), record)
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
         """Write a blob into the job's output folder, which its nodes have mounted."""
         from cloudtrain.providers.azure.results import published_blob
 
         datastore, blob = published_blob(request_of(run), name)
-        _cloud(run).container(datastore).put(blob, text.encode())
+        workspace_of_run(run).container(datastore).put(blob, text.encode())
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """Datastore URIs; none of a job that was never started."""
@@ -131,7 +141,7 @@ class AzureMLProvider(Provider):
         from cloudtrain.providers.azure.results import has_blobs
 
         uri = self.artifacts(run, state).get("checkpoints", "")
-        return uri if uri and has_blobs(_cloud(run), uri) else ""
+        return uri if uri and has_blobs(workspace_of_run(run), uri) else ""
 
     def fetch(
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
@@ -139,7 +149,7 @@ class AzureMLProvider(Provider):
         """Download from the URIs in the request; what Azure ML stores by itself goes into `output`."""
         from cloudtrain.providers.azure.results import fetch, fetch_artifacts
 
-        cloud, uris = _cloud(run), self.artifacts(run, state)
+        cloud, uris = workspace_of_run(run), self.artifacts(run, state)
         found = fetch(cloud, uris, names, folder, progress, note)
         if "output" in names and uris and fetch_artifacts(cloud, run.run_id, folder / "output"):
             found = [name for name in names if name in {*found, "output"}]
@@ -172,7 +182,7 @@ class AzureMLProvider(Provider):
         """All log lines of an ended run that another machine started."""
         from cloudtrain.providers.azure.status import backfill_logs
 
-        return backfill_logs(_cloud(run), run, state)
+        return backfill_logs(workspace_of_run(run), run, state)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """A resource group with a workspace, and all that it needs."""
@@ -180,16 +190,23 @@ class AzureMLProvider(Provider):
 
         return AzureInfrastructure(settings, name, region)
 
+    def native_sweeps(self) -> NativeSweeps:
+        """Sweep jobs."""
+        from cloudtrain.providers.azure.sweep import AzureSweeps
+
+        return AzureSweeps()
+
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `azure.ai.ml` Job."""
         if state.ref is None:
             raise UsageError(
                 f"run {run.run_id} is {state.state}: there is no job", hint=f"cloudtrain status {run.run_id}"
             )
-        return _cloud(run).native(state.ref["name"])
+        return workspace_of_run(run).native(state.ref["name"])
 
 
-def _cloud(run: RunFolder) -> Workspace:
+def workspace_of_run(run: RunFolder) -> Workspace:
+    """The client of the workspace for which a run or a sweep was planned. UsageError without azure-ai-ml."""
     config = config_of(run)
     return _connect(config.subscription, config.resource_group, config.workspace)
 

@@ -75,10 +75,10 @@ def code_folder(data_dir: str, digest: str) -> str:
     return str(PurePosixPath(data_dir) / "sources" / digest)
 
 
-def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
+def document_of(plan: Plan, image: ResolvedImage | None = None, job: JobDocument | None = None) -> dict[str, Any]:
     """The request, a command-job document: `az ml job create -f` accepts it.
 
-    `image`: the image that was built or looked up; None: the planned address.
+    `image`: the image that was built or looked up; None: the planned address. `job`: None: the plan's own.
     """
     spec, config = plan.spec, plan.target.config_as(AzureConfig)
     azure = section_of(plan)
@@ -90,7 +90,7 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
         "display_name": spec.name,
         "experiment_name": spec.name,
         "code": code_folder(plan.context.data_dir, plan.context.source.digest),
-        "command": _command(list(inputs)),
+        "command": command_of(list(inputs)),
         "environment": environment_of(address, _build(plan)),
         "resources": _resources(plan),
         # One process per node, our launcher. Without it each node would train on its own.
@@ -101,7 +101,7 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
             **_MOUNTS,
             **spec.env,
             "CLOUDTRAIN_PLATFORM": "azureml",
-            "CLOUDTRAIN_JOB": as_variable(job_of(plan).to_json()),
+            "CLOUDTRAIN_JOB": as_variable((job or job_of(plan)).to_json()),
         },
         "limits": {"timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0},
         "tags": tags(plan, address),
@@ -156,15 +156,18 @@ def is_address(location: str) -> bool:
     return "://" in location or location.startswith("azureml:")
 
 
-def _command(inputs: list[str]) -> str:
-    """A shell command that exports the paths, which only a node knows, and replaces itself by the launcher."""
+def command_of(inputs: list[str], more: str = "") -> str:
+    """A shell command that exports the paths, which only a node knows, and replaces itself by the launcher.
+
+    `more`: assignments of further variables, with a space before each.
+    """
     variables = {name: f"${{{{outputs.{output}}}}}" for output, name in OUTPUTS.items()}
     for name in inputs:
         variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
         variables[variable] = f"${{{{inputs.{name}}}}}"
     # Double quotes are right both for a path and, in rehearsals, for a variable of the shell.
     exports = " ".join(f'{name}="{value}"' for name, value in variables.items())
-    return f'export {exports} && exec python3 -u -c "{BOOTSTRAP}"'
+    return f'export {exports}{more} && exec python3 -u -c "{BOOTSTRAP}"'
 
 
 def _inputs(plan: Plan) -> dict[str, Any]:

@@ -26,6 +26,27 @@ class JobInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrialInfo:
+    """A trial of a sweep job, as the run history lists it."""
+
+    name: str
+    status: str
+    """As Azure ML writes it."""
+    created: float
+    """Unix timestamp; 0 if unknown."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its program runs."""
+        return self.status == "Running"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it will change any more."""
+        return self.status in ("Completed", "Failed", "Canceled")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """A compute target of the workspace."""
 

@@ -62,7 +62,7 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float,
     if problem:
         with suppress(StorageError):  # a full disk must not keep a job from being stopped
             record(_stop_requested(f"{reason}; {problem}"))
-    _cancel(cloud, run.run_id)
+    cancel(cloud, run.run_id)
     return True
 
 
@@ -141,7 +141,7 @@ def _is_running(cloud: Workspace, run: RunFolder) -> bool:
     return details is not None and status_of(details) == "Running"
 
 
-def _cancel(cloud: Workspace, name: str) -> None:
+def cancel(cloud: Workspace, name: str) -> None:
     """Cancel the job. A refusal is ignored if the job is over or being cancelled."""
     try:
         cloud.cancel(name)

@@ -43,12 +43,15 @@ def submit_job(
 ) -> dict[str, Any]:
     """Check the machines and the name, upload what is new of source and inputs, then create the job.
 
+    A sweep job is submitted as a command job is: it has code and resources in its `trial`.
+
     Returns the job's reference. RefusedError if the compute cannot run the job. CloudError with `Outcome.UNKNOWN` if it
     is unknown whether the job exists; `reconcile` finds out later.
     """
     config = target.config_as(AzureConfig)
-    refuse_machines(cloud, document, config, next(iter(target.instances), ""), target.gpus or 0)
-    _prepare_code_folder(Path(document["code"]), archive)
+    command_job = {**document, **document.get("trial", {})}
+    refuse_machines(cloud, command_job, config, next(iter(target.instances), ""), target.gpus or 0)
+    _prepare_code_folder(Path(command_job["code"]), archive)
     name = document["name"]
     found = _find(cloud, name, document)  # a PUT would change the tags of an existing job
     if found is not None:

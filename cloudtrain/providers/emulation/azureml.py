@@ -19,8 +19,13 @@ from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import merge
 
-REHEARSAL_VARIABLES = {"CLOUDTRAIN_SCHEDULED_EVENTS": "off"}
-"""Variables of a rehearsal: this machine is not in Azure, so there are no announcements of its eviction."""
+REHEARSAL_VARIABLES = {
+    "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
+    "CLOUDTRAIN_SERVICE_METRIC": "off",
+    "CLOUDTRAIN_TRIAL_FOLDER": "",
+}
+"""Variables of a rehearsal: this machine is not in Azure, so that its eviction is not announced, there is no service
+for sweeps to tell a metric, and each trial has folders of its own."""
 
 
 class AzureMLEmulator:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Mapping
 
 from cloudtrain_launcher.contract import JOB, PUBLISHED, RESUME_DIR, NodeContext
-from cloudtrain_launcher.environment import job_folders, require_number, require_text
+from cloudtrain_launcher.environment import JobFolders, job_folders, require_number, require_text
 from cloudtrain_launcher.stop_sources import scheduled_events_url
+from cloudtrain_launcher.tuned import VARIABLES
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
@@ -31,6 +32,10 @@ UPLOADED_BY_AZURE = ("outputs", "logs")
 """Subfolders of the job's folder that Azure ML itself uploads ("Save and log files" in its documentation).
 Programs run one folder below it."""
 
+TRIAL_FOLDER = "CLOUDTRAIN_TRIAL_FOLDER"
+"""The folder of a trial of a sweep job below each of its outputs, instead of the job's name; empty: the output itself,
+in a rehearsal, where each trial has outputs of its own."""
+
 _SIOCGIFADDR = 0x8915
 
 
@@ -41,7 +46,9 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
     own_port = "CLOUDTRAIN_MASTER_PORT"
     port = require_number(environ, own_port if environ.get(own_port) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
-    mounts = job_folders(environ)
+    chosen = {name[len(VARIABLES) :]: text for name, text in environ.items() if name.startswith(VARIABLES)}
+    job_name = environ.get("AZUREML_RUN_ID", "")
+    mounts = _own_folders(environ, job_name) if chosen else job_folders(environ)
     parent = Path.cwd().parent
     output, model, checkpoints = (str(parent / "kept" / name) for name in ("output", "model", "checkpoint"))
     return NodeContext(
@@ -66,7 +73,23 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         scheduled_events_url=scheduled_events_url(environ),
         linked_dirs={str(Path.cwd() / name): str(parent / name) for name in UPLOADED_BY_AZURE},
         synced_dirs={output: mounts.output_dir, model: mounts.model_dir, checkpoints: mounts.checkpoint_dir},
+        job_name=job_name if chosen else "",
+        hyperparameters=chosen,
     )
+
+
+def _own_folders(environ: Mapping[str, str], job_name: str) -> JobFolders:
+    """The folders of a trial: a sweep job has one output of each kind, which all of its trials share."""
+    own = environ.get(TRIAL_FOLDER, job_name)
+    if not own and TRIAL_FOLDER not in environ:
+        raise RuntimeError("Azure ML has not set AZUREML_RUN_ID: trials of the sweep would write to the same folder")
+    shared = job_folders(environ)
+    if not own:
+        return shared
+    output, model, checkpoints = (f"{folder}/{own}" for folder in shared[:3])
+    for folder in (output, model, checkpoints):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return JobFolders(output, model, checkpoints, shared.inputs)
 
 
 def _position(environ: Mapping[str, str]) -> tuple[int, int]:

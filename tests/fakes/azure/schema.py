@@ -1,4 +1,4 @@
-"""What a command job's PUT body may hold, after Azure ML's REST reference: closed, and no more than is imitated."""
+"""What a job's PUT body may hold, after Azure ML's REST reference: closed, and no more than is imitated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 from jsonschema import Draft6Validator, Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-OFFICIAL_FILE = "job-subset.2025-01-01-preview.json"
+OFFICIAL_FILES = {"Command": "job-subset.2025-01-01-preview.json", "Sweep": "job-subset.2024-01-01-preview.json"}
+"""Of the version at which azure-ai-ml sends each kind of job."""
 Schema = dict[str, Any]
 
 
@@ -90,7 +91,38 @@ JOB: Schema = _closed(
         ]
     },
 )
+_TRIAL = ("command", "environmentId", "codeId", "environmentVariables", "distribution", "resources")
+_SHARED = (
+    *("computeId", "description", "displayName", "experimentName", "isArchived", "tags", "properties", "inputs"),
+    *("outputs", "queueSettings", "resources", "identity"),
+)
+SWEEP: Schema = _closed(
+    ("jobType", "objective", "samplingAlgorithm", "searchSpace", "trial"),
+    jobType=_one_of("Sweep"),
+    **{name: JOB["properties"][name] for name in _SHARED},
+    objective=_closed(
+        ("goal", "primaryMetric"), goal=_one_of("minimize", "maximize", "Minimize", "Maximize"), primaryMetric=_WORD
+    ),
+    samplingAlgorithm=_closed(
+        ("samplingAlgorithmType",),
+        samplingAlgorithmType=_one_of("Grid", "Random", "Bayesian"),
+        seed={"type": "integer"},
+        rule=_one_of("random", "sobol", "Random", "Sobol"),
+    ),
+    searchSpace={"type": "object"},
+    trial=_closed(("command", "environmentId"), **{name: JOB["properties"][name] for name in _TRIAL}),
+    limits=_closed(
+        ("jobLimitsType",),
+        jobLimitsType=_one_of("Sweep"),
+        maxTotalTrials={"type": "integer"},
+        maxConcurrentTrials={"type": "integer"},
+        timeout=_TEXT,
+        trialTimeout=_TEXT,
+    ),
+    earlyTermination={"type": "object", "required": ["policyType"]},
+)
 BODY: Schema = _closed(("properties",), properties=JOB)
+SWEEP_BODY: Schema = _closed(("properties",), properties=SWEEP)
 _DURATION = re.compile(
     r"P(?!$)(?:(?P<days>\d+)D)?(?:T(?!$)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:\.\d+)?S)?)?"
 )
@@ -98,7 +130,10 @@ _DURATION = re.compile(
 
 def violations(body: Schema) -> list[str]:
     """What of a PUT body is not as it must be, each with its place."""
-    errors = sorted(Draft202012Validator(BODY).iter_errors(body), key=lambda error: list(map(str, error.path)))
+    properties = body.get("properties")
+    is_sweep = isinstance(properties, dict) and properties.get("jobType") == "Sweep"
+    schema = SWEEP_BODY if is_sweep else BODY
+    errors = sorted(Draft202012Validator(schema).iter_errors(body), key=lambda error: list(map(str, error.path)))
     return [f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}" for error in errors]
 
 
@@ -116,16 +151,16 @@ _OFFICIAL = Path(os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE)  # at imp
 
 
 @cache
-def official_schema() -> Schema | None:
-    """Microsoft's own schema of a command job's properties, where somebody has put it beside the repository.
+def official_schema(kind: str = "Command") -> Schema | None:
+    """Microsoft's own schema of the properties of a command or sweep job, if it is in the folder for it.
 
-    CLOUDTRAIN_AZURE_SCHEMA names its folder.
+    CLOUDTRAIN_AZURE_SCHEMA names that folder, else it is beside the repository.
     """
-    path = _OFFICIAL / OFFICIAL_FILE
+    path = _OFFICIAL / OFFICIAL_FILES[kind]
     if not path.is_file():
         return None
     document = json.loads(path.read_text())
-    return {**document["jobs"]["Command"], "definitions": document["definitions"]}
+    return {**document["jobs"][kind], "definitions": document["definitions"]}
 
 
 def official_violations(schema: Schema, properties: Schema) -> list[str]:

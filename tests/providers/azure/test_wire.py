@@ -19,7 +19,7 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.validate import rule_issues
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
-from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
+from tests.fakes.azure.schema import OFFICIAL_FILES, official_schema, official_violations
 from tests.providers.azure.jobs import ALWAYS, JOB, REPEATED_SUBMIT_CALLS, append_log, reconnect, submitted
 from tests.support.in_process import call as in_process
 
@@ -121,7 +121,7 @@ def test_a_plan_as_it_is_printed_is_what_submit_sends(cloud: AzureCloud, folder:
 def test_microsofts_own_schema_allows_what_is_sent(cloud: AzureCloud, shape: str) -> None:
     schema = official_schema()
     if schema is None:
-        pytest.skip(f"no {OFFICIAL_FILE} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+        pytest.skip(f"no {OFFICIAL_FILES['Command']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
     _, body = put(cloud, **SHAPES[shape])
     assert official_violations(schema, body["properties"]) == []
 

@@ -1,0 +1,149 @@
+"""Azure ML's own service for sweeps: a sweep job from its request to its trials, by the protocol of native sweeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.contracts.azureml import STOP_FILE
+from cloudtrain.contracts.tuned import named_texts
+from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.providers import Progress, Request
+from cloudtrain.runs.events import Ended, StopRequested
+from cloudtrain.runs.observation import Observation
+
+if TYPE_CHECKING:
+    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.issues import Issue
+    from cloudtrain.planning.plan import Plan
+    from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.azure.resources import TrialInfo
+    from cloudtrain.providers.native_sweep import NativeSweepState
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.observation import Record
+    from cloudtrain.runs.state import RunState
+
+
+class AzureSweeps:
+    """Sweep jobs. Modules that need azure-ai-ml are imported when they are used."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[str, Mapping[str, str]] = {}
+        """Trial -> its values by setting."""
+        self._known = set[str]()
+        """Trials of which no more will be told: each is asked for once."""
+
+    def rules(self, plan: Plan) -> list[Issue]:
+        """What a sweep job cannot express or hold."""
+        from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
+
+        return sweep_job_issues(plan)
+
+    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
+        """The document of a sweep job as plain JSON, and the job document of all trials."""
+        from cloudtrain.providers.azure.sweep_request import shared_job, sweep_document
+
+        return Request(provider="azure", document=sweep_document(plan, image), job=shared_job(plan))
+
+    def start(
+        self,
+        plan: Plan,
+        request: Request,
+        folder: RunFolder,
+        archive: Path,
+        progress: Progress | None,
+        record: Record,
+    ) -> dict[str, Any]:
+        """Check the compute, upload what is new, create the sweep job."""
+        from cloudtrain.providers.azure.submit import submit_job
+
+        return submit_job(_cloud(folder), plan.target, request.document, folder, archive, progress, record)
+
+    def observe(self, folder: RunFolder, state: RunState, record: Record) -> NativeSweepState | None:
+        """The run history of the sweep job, the list of its trials, and once for each trial its values.
+
+        After a stop was requested, the sweep job is cancelled as soon as its trials have saved.
+        """
+        from cloudtrain.providers.azure.sweep_trials import sweep_state
+
+        cloud = _cloud(folder)
+        _settle(cloud, folder, state, record)
+        if state.ref is None:
+            return None
+        details = cloud.details(folder.run_id)
+        if details is None:
+            record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
+            return None
+        trials = cloud.trials(folder.run_id)
+        rules = folder.document("job.json", {"tuned": dict})["tuned"]
+        for trial in trials:
+            if trial.name not in self._known:
+                found = self._parameters[trial.name] = named_texts(rules, cloud.parameters(trial.name))
+                if trial.has_ended or len(found) == len(rules):  # else they may be told in a moment
+                    self._known.add(trial.name)
+        if state.stop_requested:
+            _cancel_when_saved(cloud, folder, details, trials)
+        url = state.ref.get("url", "")
+        asked = bool(state.stop_requested)
+        return sweep_state(folder, details, trials, self._parameters, stop_requested=asked, url=url)
+
+    def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
+        """Ask the trials that run to save and end, by a file in the folder of each; `observe` cancels the rest."""
+        from cloudtrain.providers.azure.config import request_of
+        from cloudtrain.providers.azure.results import datastore_path
+
+        cloud = _cloud(folder)
+        _settle(cloud, folder, state, record)
+        if state.ref is None:
+            return state.has_ended
+        reason = "stop was asked"
+        try:
+            datastore, path = datastore_path(request_of(folder)["outputs"]["output"]["path"])
+            for trial in cloud.trials(folder.run_id):
+                if trial.is_running:
+                    cloud.container(datastore).put(f"{path}{trial.name}/{STOP_FILE}", b"")
+        except (CloudError, StorageError) as error:
+            if isinstance(error, CloudError) and error.transient:
+                raise
+            reason += f"; its trials could not be told to save: {error.message}"
+        record(Observation(events=[StopRequested(time=time.time(), reason=reason)]))
+        return True
+
+
+_GONE = "Azure ML does not know this sweep job (any more)"
+
+
+def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record) -> None:
+    """Record what became of a submission that was interrupted."""
+    from cloudtrain.providers.azure.submit import reconcile
+
+    if state.ref is None and not state.has_ended:
+        record(Observation(events=reconcile(cloud, folder, time.time())))
+
+
+def _cancel_when_saved(
+    cloud: Workspace, folder: RunFolder, details: Mapping[str, Any], trials: list[TrialInfo]
+) -> None:
+    """Cancel the sweep job once no trial that was told to save is running, or their grace period is over.
+
+    Trials that it has started since then have nothing to save.
+    """
+    from cloudtrain.providers.azure.phases import final_state, status_of
+    from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
+    from cloudtrain.runs.record import RunRecord
+
+    if final_state(details) is not None or status_of(details) == "CancelRequested":
+        return
+    stopped = folder.last_event(StopRequested)
+    since = stopped.time if stopped is not None else 0.0
+    is_over = time.time() > since + NOTICE_SECONDS + RunRecord(folder).grace_seconds
+    if is_over or not any(trial.is_running and trial.created <= since for trial in trials):
+        cancel(cloud, folder.run_id)
+
+
+def _cloud(folder: RunFolder) -> Workspace:
+    from cloudtrain.providers.azure.provider import workspace_of_run
+
+    return workspace_of_run(folder)

@@ -1,0 +1,40 @@
+"""The document of a sweep job and those of its trials: which keys belong to which, and one from the other. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain.contracts.tuned import plain_name
+from cloudtrain.providers.cloud.paths import as_folder
+from cloudtrain.providers.cloud.tags import TAG_PREFIX
+
+SWEEP_TAG = f"{TAG_PREFIX}sweep"
+"""On the sweep job: its id, by which it is told from a run."""
+
+OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
+"""Keys of a command job that belong to the `trial` of a sweep job."""
+OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
+"""Keys of a command job that a sweep job has itself; and those that either may have:"""
+OPTIONAL = ("compute", "queue_settings", "identity")
+
+
+def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The command-job document of a trial of a sweep job. `texts`: its values, by setting or by their plain names."""
+    values = {plain_name(key): text for key, text in texts.items()}
+    trial: Mapping[str, Any] = sweep["trial"]
+    command = re.sub(
+        r"\$\{\{search_space\.(\w+)\}\}", lambda found: values.get(found[1], found[0]), str(trial["command"])
+    )
+    outputs = {kind: {**item, "path": f"{as_folder(item['path'])}{name}/"} for kind, item in sweep["outputs"].items()}
+    return {
+        **{key: sweep[key] for key in (*OF_SWEEP, "tags", *OPTIONAL) if key in sweep},
+        **trial,
+        "type": "command",
+        "name": name,
+        "display_name": name,
+        "command": command,
+        "outputs": outputs,
+        "limits": {"timeout": sweep["limits"]["trial_timeout"]},
+    }

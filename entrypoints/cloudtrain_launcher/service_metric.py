@@ -1,0 +1,164 @@
+"""Tells the MLflow server of the job's platform what a trial has reached, so that its sweep can compare trials.
+
+After "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep job learns of its
+objective by MLflow alone. The requests are those of MLflow's REST API, and of `azureml_utils.R` in Microsoft's
+azureml-examples, which does the same without Microsoft's package: so the image needs neither. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import re
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+
+from cloudtrain_launcher.events import Metrics
+from cloudtrain_launcher.metric_reports import MetricReports
+from cloudtrain_launcher.tuned import PARAMETERS
+
+SWITCH = "CLOUDTRAIN_SERVICE_METRIC"
+"""`off`: there is no service to tell, in a rehearsal."""
+
+TOKEN_SECONDS = 30.0
+"""How long a token is used before the next one is asked for: so often does Microsoft's own script."""
+
+TIMEOUT_SECONDS = 10.0
+ATTEMPTS = 4
+PAUSE_SECONDS = 1.0
+"""Before the second attempt at a request; twice as long before each further one."""
+
+FLUSH_SECONDS = 30.0
+"""How long the end of the job may wait for the last reports to be told."""
+
+Report = Tuple[float, int]
+"""A value, and the number of the report, from 1."""
+
+
+class ServiceMetric:
+    """Tells each report of one metric, in a thread, so that no program waits for the service. `warn`: called once.
+
+    `values`: of the trial, by name; they are told first, as MLflow's parameters, where the client reads them.
+    """
+
+    def __init__(
+        self, metric: str, values: Mapping[str, str], environ: Mapping[str, str], warn: Callable[[str], None]
+    ) -> None:
+        self._values = values
+        self._reports, self._warn, self._has_warned = MetricReports(metric), warn, False
+        self._queue: queue.Queue[Optional[Report]] = queue.Queue()
+        self._is_ending = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+        if environ.get(SWITCH) == "off":
+            return
+        try:
+            server = MlflowServer(environ)
+        except RuntimeError as error:
+            self._fail(str(error))
+            return
+        self._thread = threading.Thread(target=self._tell_all, args=(server,), daemon=True, name="service metric")
+        self._thread.start()
+
+    def on_metrics(self, event: Metrics) -> None:
+        """Take in metrics of the first rank; a value that is not finite is no report that could be compared."""
+        value = self._reports.add(event)
+        if value is not None and math.isfinite(value) and self._thread is not None:
+            self._queue.put((value, self._reports.count))
+
+    def finish(self) -> None:
+        """Wait until the latest report is told, but not for ever."""
+        if self._thread is not None:
+            self._is_ending.set()
+            self._queue.put(None)
+            self._thread.join(FLUSH_SECONDS)
+            if self._thread.is_alive():
+                self._fail("the server does not answer")
+
+    def _tell_all(self, server: MlflowServer) -> None:
+        for name, text in self._values.items():
+            with suppress(OSError, HTTPException):  # the service may tell them itself
+                server.log_parameter(f"{PARAMETERS}{name}", text)
+        while True:
+            try:
+                report = self._queue.get(timeout=TOKEN_SECONDS)
+            except queue.Empty:
+                server.refresh_token()
+                continue
+            if report is None:
+                return
+            if self._is_ending.is_set() and self._queue.qsize() > 1:
+                continue  # of a long queue the last report is the one that counts
+            try:
+                server.log_metric(self._reports.metric, *report)
+            except (OSError, HTTPException) as error:
+                self._fail(str(error))
+
+    def _fail(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(f"the sweep is not told what this trial reaches ({self._reports.metric}): {why}")
+
+
+class MlflowServer:
+    """The tracking server that Azure ML names to its jobs. RuntimeError if it names none."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        names = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID")
+        missing = [name for name in names if not environ.get(name)]
+        if missing:
+            raise RuntimeError(f"the platform has not set {', '.join(missing)}")
+        uri, self._token, self._run = (environ[name] for name in names)
+        self._url = re.sub("^azureml://", "https://", uri.partition("?")[0]).rstrip("/")
+        history = re.sub(r"/mlflow/v\d+\.\d+/", "/history/v1.0/", self._url)
+        experiment = environ.get("MLFLOW_EXPERIMENT_ID", "")
+        self._token_url = f"{history}/experimentids/{experiment}/runs/{self._run}/token" if experiment else ""
+        self._token_time = time.monotonic()
+
+    def log_metric(self, name: str, value: float, step: int) -> None:
+        """One report. OSError if the server takes it not at all, or not in time."""
+        body = {"key": name, "value": value, "step": step, "timestamp": round(time.time() * 1000)}
+        self._post("log-metric", body)
+
+    def log_parameter(self, name: str, text: str) -> None:
+        """One parameter of the run. OSError if the server does not take it: it keeps another text for it."""
+        self._post("log-parameter", {"key": name, "value": text})
+
+    def _post(self, call: str, body: Mapping[str, Any]) -> None:
+        """A request about the run, tried again where the error may pass."""
+        if time.monotonic() > self._token_time + TOKEN_SECONDS:
+            self.refresh_token()
+        pause = PAUSE_SECONDS
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._request(f"{self._url}/api/2.0/mlflow/runs/{call}", {"run_id": self._run, **body})
+                return
+            except OSError as error:
+                code = getattr(error, "code", 0)
+                if attempt == ATTEMPTS or (400 <= code < 500 and code not in (401, 403, 408, 429)):
+                    raise
+                if code in (401, 403):
+                    self.refresh_token()
+            time.sleep(pause)
+            pause *= 2
+
+    def refresh_token(self) -> None:
+        """Ask for the next token; the old one goes on to be used if there is none."""
+        self._token_time = time.monotonic()
+        if not self._token_url:
+            return
+        with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):
+            self._token = str(json.loads(self._request(self._token_url))["token"])
+
+    def _request(self, url: str, body: Optional[Mapping[str, Any]] = None) -> bytes:
+        headers: Dict[str, str] = {"Authorization": f"Bearer {self._token}"}
+        data = None
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=TIMEOUT_SECONDS) as answer:
+            content: bytes = answer.read(1 << 20)
+        return content
