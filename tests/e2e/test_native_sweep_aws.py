@@ -33,7 +33,7 @@ from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
-from tests.support.native_sweeps import begin, ended
+from tests.support.native_sweeps import GRID, SCRIPT, begin, ended, hold_grid
 from tests.support.waiting import eventually
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -69,17 +69,6 @@ SWEEP: dict[str, Any] = {
     "parallel": 2,
     "budget": {"max_cost": "20 USD"},
 }
-SCRIPT = """
-import json, os, sys
-from pathlib import Path
-from cloudtrain_job import log_metrics
-arguments = json.loads(Path(os.environ["CLOUDTRAIN_ARGS_FILE"]).read_text())
-Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "seen.json").write_text(json.dumps(
-    {"argv": sys.argv[1:], "arguments": arguments, "run": os.environ["CLOUDTRAIN_RUN_ID"]}
-))
-log_metrics(step=1, score=0.0)
-log_metrics(step=2, score=float(arguments["x"]) * 10)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -289,21 +278,11 @@ def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(clo
 
 @pytest.mark.torchrun
 def test_trials_of_a_grid_really_train(cloud: Cloud, folder: Path) -> None:
-    """By the image's own `train` and our launcher: flags, numbers and words as a trial of our own gets them."""
+    """By the image's own `train` and our launcher."""
     use_image(cloud, DOCKER)
-    space = {"x": [2], "flag": [True, False]}
-    plan = sweep_plan(cloud, "grid-1", {"method": "grid", "space": space, "trials": None})
+    plan = sweep_plan(cloud, "grid-1", GRID)
     made = start_native(plan, pack_source(plan.job, None), None)
-    state = drive_native(made)
-    assert [(trial.state, trial.curve) for trial in state.trials] == [("completed", [0.0, 20.0])] * 2
-    for trial, flag in zip(state.trials, (True, False), strict=True):
-        assert trial.parameters == {"x": 2, "flag": flag}
-        Sweep(made).run_of(trial).fetch(folder / trial.run)
-        seen = json.loads((folder / trial.run / "model" / "seen.json").read_text())
-        assert seen["run"] == trial.run
-        assert seen["argv"] == ["--epochs", "2", "--x", "2", *(["--flag"] if flag else [])]
-        assert seen["arguments"] == {"epochs": 2, "x": 2, "flag": flag}
-    assert Sweep(made).best()[0].number == 0
+    hold_grid(drive_native(made), made, folder)
 
 
 @pytest.mark.torchrun

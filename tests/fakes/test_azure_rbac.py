@@ -89,8 +89,9 @@ def test_each_service_refuses_in_words_of_its_own(service: str, code: str, names
     assert ("Microsoft.A/b/read" in refused.message) == names_it
 
 
-FREE = {"GetDiscovery", "GetToken", "GetResult", "ListResources"}
-"""Where services are, a token, a result that its requester was told of, a list of what one may see: without a role."""
+FREE = {"GetDiscovery", "GetToken", "GetResult", "ListResources", "GetRunToken", "LogMetric", "LogParameter"}
+"""Where services are, a token, a result that its requester was told of, a list of what one may see: without a role.
+So are a run's next token, its metrics and parameters, with the run's own token."""
 
 
 def test_every_call_but_a_few_needs_an_action(tmp_path: Path) -> None:

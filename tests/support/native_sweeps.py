@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
@@ -13,7 +15,39 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.submit import _submitting, documents_of
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.state import SweepState
+from cloudtrain.sweeps.sweep import Sweep
 from tests.support.waiting import eventually
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from cloudtrain_job import log_metrics
+arguments = json.loads(Path(os.environ["CLOUDTRAIN_ARGS_FILE"]).read_text())
+Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "seen.json").write_text(json.dumps(
+    {"argv": sys.argv[1:], "arguments": arguments, "run": os.environ["CLOUDTRAIN_RUN_ID"]}
+))
+log_metrics(step=1, score=0.0)
+log_metrics(step=2, score=float(arguments["x"]) * 10)
+"""
+"""What a trial that really trains leaves and reports."""
+
+GRID: dict[str, Any] = {"method": "grid", "space": {"x": [2], "flag": [True, False]}, "trials": None}
+"""The grid that every cloud's own service is given: its trials are the same everywhere."""
+
+
+def hold_grid(state: SweepState, folder: SweepFolder, fetched: Path) -> None:
+    """The trials of GRID: flags, numbers and words as a trial of our own gets them."""
+    assert [(trial.state, trial.curve) for trial in state.trials] == [("completed", [0.0, 20.0])] * 2, state.trials
+    for trial, flag in zip(state.trials, (True, False), strict=True):
+        assert trial.parameters == {"x": 2, "flag": flag}
+        Sweep(folder).run_of(trial).fetch(fetched / trial.run)
+        seen = json.loads((fetched / trial.run / "model" / "seen.json").read_text())
+        assert seen["run"] == trial.run
+        assert seen["argv"] == ["--epochs", "2", "--x", "2", *(["--flag"] if flag else [])]
+        assert seen["arguments"] == {"epochs": 2, "x": 2, "flag": flag}
+    assert Sweep(folder).best()[0].number == 0
 
 
 def begin(plan: Plan) -> History:

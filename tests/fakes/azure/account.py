@@ -108,6 +108,8 @@ class Account:
     """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, as Azure ML promises no more."""
     phase_seconds: float = 0.02
     """How long a job stays in each of the phases in which nothing is to be done."""
+    tells_parameters: bool = True
+    """Whether the trials of a sweep job have their values among their `parameters`, before they log any themselves."""
     computes: dict[str, Cluster] = field(default_factory=_computes)
     vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
     quotas: dict[str, int] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from cloudtrain.providers.emulation.container import addresses
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.documents import BlobPath, blob_path_of, literals
 from tests.fakes.azure.jobs import LOG_CONTAINER, Job
+from tests.fakes.azure.tracking import tracking_variables
 from tests.fakes.containers import Container
 
 CHUNK_BYTES = 65_536
@@ -63,6 +64,7 @@ class ContainerGroup:
                 "HOME": str(root / "home"),
                 **self._account.env,
                 "MSI_SECRET": self._account.machine_secret(self._account.identities_of(self.job.properties)[1]),
+                **tracking_variables(self.job, self._account),
                 **process.env,
                 # One machine has one address, however many nodes are on it, unless they are told theirs.
                 "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],

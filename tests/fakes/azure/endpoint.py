@@ -36,7 +36,7 @@ class Endpoint(Server):
         super().__init__(account.unexpected_errors, tls)
         self._ground = ground
         self.account, self.service = account, service
-        self._blobs, self._services = Blobs(account), Services(account, service.jobs)
+        self._blobs, self._services = Blobs(account), Services(account, service)
 
     def call_of(self, request: Request) -> Call | None:
         call, place = call_of(request)
@@ -105,7 +105,7 @@ class Endpoint(Server):
         if call.service == "msi":
             return self._services.identity(request, place)
         if call.service == "history":
-            return self._services.call(call.operation, place, request.document())
+            return self._services.call(call.operation, place, request.document(), self._principal(request))
         if call.service == "rights":
             scope = self.account.real(place.path.partition(AUTHORIZATION)[0])
             asked = RightsCall(call.operation, scope, place.path, place.query, self._principal(request))

@@ -33,7 +33,11 @@ class Job:
         self.statuses: list[str] = ["NotStarted"]
         """All that it has been through."""
         self.error: dict[str, str] | None = None
-        self._started = self._ended = 0.0
+        self.parent, self.parameters, self.added = "", dict[str, str](), dict[str, str]()
+        """Of a trial: its sweep job and its values. What the service has added to the job's properties."""
+        self.metrics: dict[str, list[float]] = {}
+        """All that it has logged to MLflow, by name."""
+        self.started = self._ended = 0.0
         self._logs: dict[str, str] = {}
         self._lock = threading.RLock()
 
@@ -72,8 +76,8 @@ class Job:
             if self.has_ended or status == self.status:
                 return
             self.statuses.append(status)
-            if status == "Running" and not self._started:
-                self._started = time.time()
+            if status == "Running" and not self.started:
+                self.started = time.time()
             if status in ENDED:
                 self._ended = time.time()
 
@@ -114,6 +118,11 @@ class Job:
         with self._lock:
             self._logs[file] = blob
 
+    def log_metric(self, name: str, value: float) -> None:
+        """Take in what MLflow is told."""
+        with self._lock:
+            self.metrics.setdefault(name, []).append(value)
+
     def resource(self, account: Account) -> dict[str, Any]:
         """As ARM shows it."""
         with self._lock:
@@ -124,6 +133,9 @@ class Job:
                 "Studio": {"endpoint": studio, "jobServiceType": "Studio"},
             }
             known = {**about, **copy.deepcopy(self.properties), "status": self.status, "services": services}
+            known["properties"] = {**known["properties"], **self.added}
+            if self.parameters:
+                known["parameters"] = dict(self.parameters)
             return {
                 "id": f"{account.scope}/jobs/{self.name}",
                 "name": self.name,
@@ -142,12 +154,12 @@ class Job:
                 "target": str(self.properties.get("computeId", "serverless")).rpartition("/")[2],
                 "status": self.status,
                 "createdTimeUtc": iso_date(self.created),
-                "startTimeUtc": iso_date(self._started) if self._started else None,
+                "startTimeUtc": iso_date(self.started) if self.started else None,
                 "endTimeUtc": iso_date(self._ended) if self._ended else None,
                 "error": error,
                 "warnings": None,
                 "tags": self.tags,
-                "properties": dict(self.properties.get("properties") or {}),
+                "properties": {**(self.properties.get("properties") or {}), **self.added},
                 "inputDatasets": [],
                 "outputDatasets": [],
                 "logFiles": logs,

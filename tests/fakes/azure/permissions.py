@@ -28,7 +28,7 @@ _WORKSPACE = {
     **dict.fromkeys(("ListComputes", "GetCompute"), "computes/read"),
     **dict.fromkeys(("ListDatastores", "GetDatastore"), "datastores/read"),
     "ListSecrets": "datastores/listsecrets/action",
-    **dict.fromkeys(("GetRunDetails", "GetRun", "GetRunData"), "experiments/runs/read"),
+    **dict.fromkeys(("GetRunDetails", "GetRun", "GetRunData", "ListChildren"), "experiments/runs/read"),
 }
 """Of a workspace."""
 _WITH_A_JOB = (

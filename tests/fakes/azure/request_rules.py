@@ -1,4 +1,4 @@
-"""What Azure ML refuses of a command job's PUT, beyond the form of its body; in the service's words where known."""
+"""What Azure ML refuses of a job's PUT, beyond the form of its body; in the service's words where known."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from tests.fakes.azure import sweep_rules
 from tests.fakes.azure.account import LOW_PRIORITY, Account, VmSize
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.documents import blob_path_of
 from tests.fakes.azure.errors import invalid, user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.schema import duration_seconds, violations
+from tests.fakes.azure.sweeps import template
 from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
@@ -31,7 +33,15 @@ def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Iterab
     if found:
         raise invalid(f"The request is invalid. {'; '.join(found)}")
     properties = body["properties"]
-    reasons = chain(_machines(properties, account), _assets(properties, account, assets), _words(properties, account))
+    is_trial = properties["jobType"] == "Sweep"
+    if is_trial:
+        sweep_rules.refuse(properties)
+        properties = template(properties)
+    reasons = chain(
+        _machines(properties, account),
+        _assets(properties, account, assets),
+        _words(properties, account, is_trial=is_trial),
+    )
     for refused in reasons:  # the first one only: those after it may rely on what it misses
         raise refused
     _quota(properties, account, jobs)
@@ -86,10 +96,10 @@ def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Serv
                 yield user_error(place)
 
 
-def _words(properties: Body, account: Account) -> Iterator[ServiceError]:
+def _words(properties: Body, account: Account, *, is_trial: bool) -> Iterator[ServiceError]:
     declared = {f"{kind}.{name}" for kind in ("inputs", "outputs") for name in properties.get(kind, {})}
     for word in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", properties["command"]):
-        if word not in declared:
+        if word not in declared and not (is_trial and word.startswith("search_space.")):
             yield user_error(f"The command refers to ${{{{{word}}}}}, which is neither an input nor an output.")
     timeout = properties.get("limits", {}).get("timeout")
     if timeout is not None and not duration_seconds(timeout):

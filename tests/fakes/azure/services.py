@@ -8,8 +8,12 @@ from typing import Any
 
 from tests.fakes.azure.account import SUFFIX, Account
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.sweep_rules import MAX_TRIALS
+from tests.fakes.azure.sweeps import child
 from tests.fakes.azure.tokens import LIFE_SECONDS
+from tests.fakes.azure.tracking import run_principal, run_token
 from tests.fakes.azure.wire import Place, json_response
+from tests.fakes.azure.workspace import Workspace
 from tests.fakes.messages import Request, Response, ServiceError
 
 CLOUD = "LoopbackCloud"
@@ -22,8 +26,8 @@ AUDIENCES = ("https://management.azure.com", "https://management.core.windows.ne
 class Services:
     """All of them."""
 
-    def __init__(self, account: Account, jobs: Mapping[str, Job]) -> None:
-        self.account, self._jobs = account, jobs
+    def __init__(self, account: Account, workspace: Workspace) -> None:
+        self.account, self._workspace = account, workspace
 
     def metadata(self) -> Response:
         """How this cloud is to be reached, for clients that know no address but this one."""
@@ -37,18 +41,46 @@ class Services:
         }
         return json_response(200, [cloud])
 
-    def call(self, operation: str, place: Place, body: Mapping[str, Any]) -> Response:
-        """One call of discovery or of run history; Refused is what it answers instead."""
+    def call(self, operation: str, place: Place, body: Mapping[str, Any], principal: str) -> Response:
+        """One call of discovery, of run history or of MLflow; Refused is what it answers instead."""
         if operation == "GetDiscovery":
             return json_response(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
-        name = place.names.get("name") or str(body.get("runId", ""))
-        job = self._jobs.get(name)
+        name = place.names.get("name") or str(body.get("runId") or body.get("run_id") or "")
+        job = self._workspace.jobs.get(name) or self._workspace.sweeps.get(name)
         if job is None:
             raise ServiceError("UserError", f"Run {name} was not found", 404)
+        if operation in ("LogMetric", "LogParameter", "GetRunToken") and principal != run_principal(name):
+            raise ServiceError("UserError", f"The token is not one of the run {name}.", 401)
+        if operation in ("LogMetric", "LogParameter"):
+            return self._log(job, operation, body)
+        if operation == "GetRunToken":
+            return json_response(200, {"token": run_token(job, self.account)})
+        if operation == "ListChildren":
+            return self._children(name, place)
         details = job.details(self.account)
         if operation == "GetRunData":
             return json_response(200, {"runMetadata": {**details, "outputs": {}}})
         return json_response(200, details)
+
+    def _log(self, job: Job, operation: str, body: Mapping[str, Any]) -> Response:
+        """As "Log Metric" and "Log Param" in the reference of MLflow's REST API; a parameter keeps its first value."""
+        kinds: dict[str, Any] = {"run_id": str, "key": str, "value": str}
+        if operation == "LogMetric":
+            kinds |= {"value": int | float, "timestamp": int, "step": int}
+        wrong = [name for name, kind in kinds.items() if not isinstance(body.get(name), kind)]
+        if wrong or set(body) - kinds.keys():
+            raise ServiceError("UserError", f"INVALID_PARAMETER_VALUE: {', '.join(wrong) or sorted(body)}", 400)
+        if operation == "LogMetric":
+            job.log_metric(body["key"], float(body["value"]))
+        elif job.parameters.setdefault(body["key"], body["value"]) != body["value"]:
+            raise ServiceError("UserError", f"INVALID_PARAMETER_VALUE: {body['key']} was logged before", 400)
+        return json_response(200, {})
+
+    def _children(self, name: str, place: Place) -> Response:
+        """The trials of a sweep job: all of them, as azure-ai-ml says of `top`, whose pages it does not follow."""
+        sweep = self._workspace.sweeps.get(name)
+        found = [child(trial) for trial in list(sweep.trials)] if sweep else []
+        return json_response(200, {"value": found[: int(place.query.get("$top", MAX_TRIALS))]})
 
     def secret(self, request: Request, place: Place) -> Response:
         """What the Key Vault answers to somebody who has a token for it."""

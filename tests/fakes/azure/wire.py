@@ -43,6 +43,7 @@ _SCOPE = (
 )
 _REGION = rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
 _NAME, _VERSION = r"/(?P<name>[^/]+)", r"/versions/(?P<version>[^/]+)"
+_MLFLOW = rf"/mlflow/v1\.0{_SCOPE}/api/2\.0/mlflow/runs"
 _RUN = rf"/history/v1\.0{_SCOPE}"
 ROUTES = [
     _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
@@ -73,6 +74,10 @@ ROUTES = [
         ("history", "GetRunDetails", "GET", f"{_RUN}/runs{_NAME}/details"),
         ("history", "GetRun", "GET", f"{_RUN}/runs{_NAME}"),
         ("history", "GetRunData", "POST", f"{_RUN}/rundata"),
+        ("history", "ListChildren", "GET", f"{_RUN}/runs{_NAME}/children"),
+        ("history", "GetRunToken", "GET", rf"{_RUN}/experimentids/[^/]+/runs{_NAME}/token"),
+        ("history", "LogMetric", "POST", rf"{_MLFLOW}/log-metric"),
+        ("history", "LogParameter", "POST", rf"{_MLFLOW}/log-parameter"),
         ("vault", "GetSecret", "GET", rf"/secrets{_NAME}(?:/(?P<version>[^/]*))?"),
         ("msi", "GetToken", "GET", MSI),
     )

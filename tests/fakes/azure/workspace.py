@@ -13,6 +13,7 @@ from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.request_rules import machines, refuse
+from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.job_threads import JobThreads
 from tests.fakes.messages import Response, ServiceError
@@ -40,6 +41,8 @@ class Workspace:
     def __init__(self, account: Account) -> None:
         self.account, self.assets = account, Assets(account)
         self.jobs: dict[str, Job] = {}
+        """Command jobs, those of sweep jobs too."""
+        self.sweeps: dict[str, SweepJob] = {}
         self._threads = JobThreads(account.closing)
         self._lock = threading.RLock()
         assets = self.assets
@@ -120,7 +123,7 @@ class Workspace:
     def _put_job(self, call: ArmRequest) -> Response:
         name, account = call.names["name"], self.account
         with self._lock:
-            job = self.jobs.get(name)
+            job = self.jobs.get(name) or self.sweeps.get(name)
             if job is not None:
                 if not job.is_same(call.body):
                     raise user_error(
@@ -131,13 +134,22 @@ class Workspace:
                 job.change(call.body)
                 return json_response(200, job.resource(account))
             refuse(name, call.body, account, self.assets, self.jobs.values())
-            vm_size, low_priority = machines(call.body["properties"], account)
-            job = Job(name, call.body, vm_size=vm_size, low_priority=low_priority)
+            if call.body["properties"]["jobType"] == "Sweep":
+                job = self.sweeps[name] = SweepJob(name, call.body, account, self._launch)
+                self._threads.start(job, job.run)
+            else:
+                job = self._launch(name, call.body)
             job.owner = account.user
-            self.jobs[name] = job
-            answer = json_response(201, job.resource(account))
+            return json_response(201, job.resource(account))
+
+    def _launch(self, name: str, body: dict[str, Any]) -> Job:
+        """A command job, of a client or of a sweep job."""
+        account = self.account
+        with self._lock:
+            vm_size, low_priority = machines(body["properties"], account)
+            job = self.jobs[name] = Job(name, body, vm_size=vm_size, low_priority=low_priority)
             self._threads.start(job, lambda: running.run(job, account, self.assets))
-        return answer
+        return job
 
     def _list_jobs(self, call: ArmRequest) -> Response:
         """The newest first, a page at a time, and only those that have a tag of this name."""
@@ -146,11 +158,13 @@ class Workspace:
             raise user_error(f"Not part of this imitation: {', '.join(sorted(set(call.query) - known))}")
         tag, kind, view = (call.query.get(key) for key in ("tag", "jobType", "listViewType"))
         with self._lock:
+            everything = sorted((*self.jobs.values(), *self.sweeps.values()), key=lambda job: job.created)
             jobs = [
                 job
-                for job in reversed(self.jobs.values())
+                for job in reversed(everything)
                 if (tag is None or tag in job.tags)
-                and kind in (None, "Command")
+                and kind in (None, job.properties["jobType"])
+                and not job.parent
                 and (view == "All" or job.properties.get("isArchived", False) == (view == "ArchivedOnly"))
             ]
         # A token names the last job that was told: jobs that are new meanwhile shift no page.
@@ -181,9 +195,10 @@ class Workspace:
 
     def _job(self, call: ArmRequest) -> Job:
         with self._lock:
-            if call.names["name"] not in self.jobs:
+            job = self.jobs.get(call.names["name"]) or self.sweeps.get(call.names["name"])
+            if job is None:
                 raise user_error(f"Job {call.names['name']} not found.", 404)
-            return self.jobs[call.names["name"]]
+            return job
 
 
 def _version(call: ArmRequest) -> tuple[str, str]:

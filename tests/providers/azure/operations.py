@@ -18,8 +18,10 @@ from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.permissions import PULL, PUSH, check_push
+from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.providers.azure.jobs import JOB, append_log, append_outcome
+from tests.support.native_sweeps import begin
 
 SMALL: dict[str, Any] = {**JOB, "resources": {"nodes": 2, "gpus": 0}}
 """A job for the cluster that `infra up` makes."""
@@ -50,6 +52,27 @@ def submit_newest(cloud: AzureCloud, run: Run) -> None:
     """In the newest version of an environment that somebody has registered."""
     cloud.service.assets.put_environment("mine", "1", {"properties": {"image": IMAGE}})
     submit(cloud, run, image="azureml:mine@latest")
+
+
+def sweep(cloud: AzureCloud, run: Run) -> None:
+    """Of a source that is new to the workspace."""
+    name = f"s-{time.time_ns()}"
+    Path("train.py").write_text(f"print({name!r})\n")
+    section = {"objective": {"metric": "loss", "goal": "minimize"}, "space": {"x": [1, 2]}, "method": "grid"}
+    job = cloudtrain.load({**SMALL, "args": {"x": 1}, "sweep": section})
+    begin(cloudtrain.plan(job, "azure", run_id=name))
+
+
+def follow_sweep(cloud: AzureCloud, run: Run) -> None:
+    """One that is there, with the job as its trial."""
+    of_nobody: dict[str, Any] = {"samplingAlgorithm": {"samplingAlgorithmType": "Grid"}, "searchSpace": {}}
+    trial = {"command": "true", "environmentId": "e"}
+    body = {"properties": {**of_nobody, "jobType": "Sweep", "trial": trial, "objective": {}}}
+    cloud.service.sweeps["s"] = SweepJob("s", body, cloud.account, lambda name, _: cloud.service.jobs[name])
+    cloud.service.sweeps["s"].trials.append(cloud.service.jobs[run.id])
+    place = workspace(*workspace_of(load_settings(Path.cwd())))
+    assert place.details("s")
+    assert [place.parameters(each.name) for each in place.trials("s")] == [{}]
 
 
 def read_logs(cloud: AzureCloud, run: Run) -> None:
@@ -117,6 +140,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "submit": Operation(SUBMITTING, submit),
     "submit with data": Operation({*SUBMITTING, READ_BLOBS, WRITE_BLOBS}, submit_with_data),
     "submit in a registered environment": Operation(REGISTERED, submit_newest),
+    "sweep": Operation(SUBMITTING, sweep),
+    "follow a sweep": Operation({*LOOKING, f"{WORKSPACES}/jobs/read"}, follow_sweep),
     "status": Operation(LOOKING, lambda _, run: run.status()),
     "logs": Operation(LOOKING, read_logs),
     "list": Operation({f"{WORKSPACES}/jobs/read"}, find_runs),

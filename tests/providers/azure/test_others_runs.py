@@ -41,7 +41,7 @@ def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
     job = cloud.service.jobs[run.id]
     job.enter("Running")
     job.finish(status, "it was so" if status == "Failed" else "")
-    job.created, job._started, job._ended = job.created - 7200, job.created - 7200, job.created - 3600
+    job.created, job.started, job._ended = job.created - 7200, job.created - 7200, job.created - 3600
     import_remote_runs("azure", data_dir=here)
     line = listed(here)[run.id]
     assert line["state"] == state

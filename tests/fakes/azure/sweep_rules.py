@@ -1,0 +1,100 @@
+"""What Azure ML refuses of a sweep job that has the right form: each rule after a page of its documentation.
+
+"Hyperparameter tuning a model (v2)", "CLI (v2) sweep job YAML schema", and of v1 the class BayesianParameterSampling.
+What the service says is not documented: the words are ours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from tests.fakes.azure.errors import invalid
+from tests.fakes.azure.schema import duration_seconds
+
+Body = Mapping[str, Any]
+ENDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "qloguniform": 3}
+"""Expressions with a least and a most value -> how many numbers they take."""
+OTHERS = {"normal": 2, "lognormal": 2, "qnormal": 3, "qlognormal": 3, "randint": 1}
+OF_BAYESIAN = ("choice", "uniform", "quniform")
+MAX_TRIALS = 1000
+SHORTEST_SECONDS = 60
+"""azure-ai-ml, job_limits.py: "Service rounds durations less than 60 seconds to 60 days"."""
+
+
+def refuse(properties: Body) -> None:
+    """Raise the first reason against the properties of a sweep job, if there is one."""
+    for message in chain(_space(properties), _sampling(properties), _policy(properties), _limits(properties)):
+        raise invalid(message)
+
+
+def _space(properties: Body) -> Iterator[str]:
+    space = properties["searchSpace"]
+    if not space:
+        yield "The search space is empty."
+    for name, each in space.items():
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
+            yield f"The name {name} must be composed of letters, numbers and underscores."
+        yield from _expression(name, each)
+    used = set(re.findall(r"\$\{\{\s*search_space\.(.*?)\s*\}\}", properties["trial"]["command"]))
+    if used - space.keys():
+        yield f"The command refers to search_space.{min(used - space.keys())}, which the search space does not have."
+
+
+def _expression(name: str, each: Any) -> Iterator[str]:
+    kind, given = each if isinstance(each, list) and len(each) == 2 else ("", [])
+    if kind == "choice":
+        if len(given) != 1 or not isinstance(given[0], list) or not given[0]:
+            yield f"The choice of {name} has no values."
+        return
+    if kind not in ENDS and kind not in OTHERS:
+        yield f"{name}: {kind} is no parameter expression."
+    elif len(given) != {**ENDS, **OTHERS}[kind] or not all(_is_number(value) for value in given):
+        yield f"{name}: {kind} takes {({**ENDS, **OTHERS})[kind]} numbers."
+    elif kind in ENDS and not given[0] < given[1]:
+        yield f"{name}: min_value must be less than max_value."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _sampling(properties: Body) -> Iterator[str]:
+    kind = properties["samplingAlgorithm"]["samplingAlgorithmType"]
+    for name, (expression, _) in properties["searchSpace"].items():
+        if kind == "Grid" and expression != "choice":
+            yield f"{name}: grid sampling can only be used with choice hyperparameters."
+        if kind == "Bayesian" and expression not in OF_BAYESIAN:
+            yield f"{name}: Bayesian sampling supports choice, uniform and quniform."
+    if kind == "Bayesian" and properties.get("earlyTermination"):
+        yield "Bayesian sampling does not support early termination policies."
+
+
+def _policy(properties: Body) -> Iterator[str]:
+    policy = properties.get("earlyTermination")
+    if policy is None:
+        return
+    kind = policy["policyType"]
+    if kind == "Bandit" and not (policy.get("slackFactor") or policy.get("slackAmount")):
+        yield "One of slack_factor or slack_amount is required."
+    if kind == "TruncationSelection" and not 1 <= policy.get("truncationPercentage", 0) <= 99:
+        yield "truncation_percentage is an integer value between 1 and 99."
+    yield "Early termination is not part of this imitation."
+
+
+def _limits(properties: Body) -> Iterator[str]:
+    limits = properties.get("limits", {})
+    total, at_once = limits.get("maxTotalTrials", MAX_TRIALS), limits.get("maxConcurrentTrials")
+    if not 1 <= total <= MAX_TRIALS:
+        yield f"max_total_trials must be an integer between 1 and {MAX_TRIALS}."
+    if at_once is not None and not 1 <= at_once <= MAX_TRIALS:
+        yield f"max_concurrent_trials must be an integer between 1 and {MAX_TRIALS}."
+    if at_once is not None and at_once > total:
+        yield "max_concurrent_trials must not exceed max_total_trials."
+    for name in ("timeout", "trialTimeout"):
+        seconds = duration_seconds(limits[name]) if name in limits else SHORTEST_SECONDS
+        if not seconds or seconds < SHORTEST_SECONDS:
+            yield f"limits.{name}: '{limits[name]}' is not a duration in ISO 8601 format of at least a minute."

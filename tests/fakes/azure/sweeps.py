@@ -1,0 +1,141 @@
+"""Sweep jobs: each chooses values, starts command jobs that really train, and hears of their metric by MLflow alone.
+
+Its sampler is simple (all points of a grid, else random values by the seed), but obeys the parameter expressions as
+"Hyperparameter tuning a model (v2)" explains them. Bayesian sampling is imitated by random values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.schema import duration_seconds
+from tests.fakes.azure.wire import iso_date
+
+Document = dict[str, Any]
+POLL_SECONDS = 0.02
+_OF_TRIAL = ("codeId", "command", "environmentId", "environmentVariables", "distribution", "resources")
+_OF_SWEEP = ("computeId", "queueSettings", "identity", "inputs", "outputs", "experimentName")
+
+
+def template(properties: Mapping[str, Any]) -> Document:
+    """The properties of a trial's command job, before there are values for it."""
+    found: Document = {"jobType": "Command"}
+    found |= {key: properties[key] for key in _OF_SWEEP if key in properties}
+    found |= {key: properties["trial"][key] for key in _OF_TRIAL if key in properties["trial"]}
+    timeout = properties.get("limits", {}).get("trialTimeout")
+    return found | ({"limits": {"jobLimitsType": "Command", "timeout": timeout}} if timeout else {})
+
+
+class SweepJob(Job):
+    """One sweep job from the moment its creation was answered. `launch` starts a trial."""
+
+    def __init__(
+        self, name: str, body: Mapping[str, Any], account: Account, launch: Callable[[str, Document], Job]
+    ) -> None:
+        super().__init__(name, body, vm_size="", low_priority=False)
+        self.trials: list[Job] = []
+        self._account, self._launch = account, launch
+        self._points = _points(self.properties)
+
+    def run(self) -> None:
+        """Its life, in a thread of its own."""
+        self.enter("Running")
+        limits = self.properties.get("limits", {})
+        more, seconds = True, duration_seconds(limits.get("timeout", "")) or math.inf
+        while more or any(not trial.has_ended for trial in self.trials):
+            if self._account.closing.is_set() or time.time() > self.started + seconds:
+                self.cancel()
+            if self.cancel_asked.is_set():
+                more = False
+                for trial in self.trials:
+                    trial.cancel()
+            running = sum(not trial.has_ended for trial in self.trials)
+            if more and running < limits.get("maxConcurrentTrials", limits["maxTotalTrials"]):
+                point = next(self._points, None) if len(self.trials) < limits["maxTotalTrials"] else None
+                more = point is not None
+                if point is not None:
+                    self._start(point)
+                continue
+            time.sleep(POLL_SECONDS)
+        self._conclude()
+
+    def _start(self, point: Mapping[str, Any]) -> None:
+        name, properties = f"{self.name}_{len(self.trials)}", template(self.properties)
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in point.items()}
+        properties["command"] = re.sub(
+            r"\$\{\{\s*search_space\.(\w+)\s*\}\}", lambda found: texts[found[1]], properties["command"]
+        )
+        own = {f"AZUREML_SWEEP_{key}": text for key, text in texts.items()}
+        properties["environmentVariables"] = {**properties.get("environmentVariables", {}), **own}
+        trial = self._launch(name, {"properties": properties})
+        trial.parent = self.name
+        if self._account.tells_parameters:
+            trial.parameters = texts
+        self.trials.append(trial)
+
+    def _conclude(self) -> None:
+        wanted = self.properties["objective"]
+        sign = -1 if wanted["goal"].lower() == "minimize" else 1
+        best = {
+            trial.name: max(sign * value for value in trial.metrics[wanted["primaryMetric"]])
+            for trial in self.trials
+            if trial.metrics.get(wanted["primaryMetric"])
+        }
+        if best:
+            self.added["best_child_run_id"] = max(best, key=lambda name: best[name])
+        if self.trials and all(trial.status == "Failed" for trial in self.trials):
+            self.finish("Failed", "All trials of the sweep job have failed.")
+        else:
+            self.finish("Canceled" if self.cancel_asked.is_set() else "Completed")
+
+
+def child(trial: Job) -> Document:
+    """A trial as run history lists it below its sweep job."""
+    return {
+        "runId": trial.name,
+        "parentRunId": trial.parent,
+        "displayName": trial.name,
+        "status": trial.status,
+        "createdUtc": iso_date(trial.created),
+        "tags": trial.tags,
+        "properties": {},
+    }
+
+
+def points_of_grid(space: Mapping[str, Any]) -> list[Document]:
+    """All combinations of choices, the last setting varying fastest."""
+    return [
+        dict(zip(space, point, strict=True)) for point in itertools.product(*(each[1][0] for each in space.values()))
+    ]
+
+
+def _points(properties: Mapping[str, Any]) -> Iterator[Document]:
+    """The values of each trial in turn."""
+    space, sampling = properties["searchSpace"], properties["samplingAlgorithm"]
+    if sampling["samplingAlgorithmType"] == "Grid":
+        yield from points_of_grid(space)
+        return
+    chance = random.Random(sampling.get("seed"))
+    while True:
+        yield {name: _drawn(each[0], each[1], chance) for name, each in space.items()}
+
+
+def _drawn(kind: str, given: list[Any], chance: random.Random) -> Any:
+    """A value of a parameter expression, by the formulas of its documentation."""
+    if kind == "choice":
+        return chance.choice(given[0])
+    if kind == "randint":
+        return chance.randrange(given[0])
+    *ends, q = given if kind.startswith("q") else (*given, 0)
+    value = chance.gauss(*ends) if kind.endswith("normal") else chance.uniform(*ends)
+    value = math.exp(value) if "log" in kind else value
+    return round(value / q) * q if q else value
