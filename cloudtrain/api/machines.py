@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances
+from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, home_region, instances
 from cloudtrain.catalog.machines import names_of
 from cloudtrain.catalog.price_tables import listed_regions
 from cloudtrain.catalog.pricing import Price, RegionalPrices
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import did_you_mean
-from cloudtrain.providers.cloud.machine_choice import price_in_another_region, region_of_settings, regional_prices
+from cloudtrain.providers.cloud.machine_choice import price_in_another_region, regional_prices
 from cloudtrain.settings import Settings
 
 ALL = "all"
@@ -101,7 +102,7 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
         regions = known_regions(provider, settings)
         known.update(regions)
         if not region:
-            home = regional_prices(provider, region_of_settings(provider, settings), settings)
+            home = regional_prices(provider, own_region(provider, settings), settings)
             found += [_offer(row, home) or _known_elsewhere(row, home, settings) for row in own]
             continue
         markets = [regional_prices(provider, each, settings) for each in regions if region in (ALL, each)]
@@ -111,6 +112,17 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
         hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
         raise UsageError(f"no price in {region!r} is known{did_you_mean(region, sorted(known))}", hint=hint)
     return found
+
+
+def own_region(provider: str, settings: Settings) -> str:
+    """The region whose prices matter to this person: their own, or else that of the table."""
+    region: str = price_list(provider).own_region(settings)
+    return region or home_region(provider)
+
+
+def price_list(provider: str) -> Any:
+    """The module that reads the price list of a provider."""
+    return import_module(f"cloudtrain.providers.{provider}.price_list")
 
 
 def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:

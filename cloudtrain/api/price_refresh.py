@@ -6,17 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from cloudtrain.api.machines import ALL, cloud_names
+from cloudtrain.api.machines import ALL, cloud_names, own_region, price_list
 from cloudtrain.catalog import instances
-from cloudtrain.catalog.price_tables import listed_regions, table_path, table_text
+from cloudtrain.catalog.price_tables import PriceList, listed_regions, table_path, table_text
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.providers.cloud.machine_choice import region_of_settings
-from cloudtrain.providers.cloud.price_pages import PriceList
 from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.settings import Settings
 
@@ -42,7 +38,7 @@ def refresh_prices(
     being read. A table is replaced whole, and only once its provider's list has been read to its end. CloudError when
     a list cannot be read; those of other providers are stored all the same.
     """
-    names = [name for name in cloud_names(provider) if region in ("", ALL) or _lists(name).is_region(region)]
+    names = [name for name in cloud_names(provider) if region in ("", ALL) or price_list(name).is_region(region)]
     if not names:
         raise UsageError(f"{region!r} is the name of no region", hint="such as us-east-1 or westeurope, or all")
     done: list[Refreshed] = []
@@ -63,7 +59,7 @@ def refresh_prices(
 
 
 def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], None]) -> Refreshed:
-    lists, data_dir = _lists(name), Path(settings["data_dir"]).absolute()
+    lists, data_dir = price_list(name), Path(settings["data_dir"]).absolute()
     regions = _regions_to_read(name, region, settings)
     where = f"{len(regions)} regions" if len(regions) > 5 else ", ".join(regions) or "all regions"
     note(f"reading the price list of {name}: {where}")
@@ -81,16 +77,11 @@ def _regions_to_read(name: str, region: str, settings: Settings) -> tuple[str, .
     """Those to read of a provider's list; empty for all that it has."""
     if region not in ("", ALL):
         return (region,)
-    if _lists(name).READS_ALL_REGIONS:
+    if price_list(name).READS_ALL_REGIONS:
         return ()
     if region == ALL:
-        return tuple(_lists(name).all_regions())
-    return tuple(sorted({region_of_settings(name, settings), *listed_regions(settings.get("data_dir"), name)}))
-
-
-def _lists(name: str) -> Any:
-    """The module that reads the price list of a provider."""
-    return import_module(f"cloudtrain.providers.{name}.price_list")
+        return tuple(price_list(name).all_regions())
+    return tuple(sorted({own_region(name, settings), *listed_regions(settings.get("data_dir"), name)}))
 
 
 def _today() -> str:

@@ -118,12 +118,8 @@ def _satisfies(row: Instance, wanted: Wanted, shown: Instance) -> bool:
 
     Of a type that the spec names itself, its GPU, cores and memory are what is wanted; else what the spec says.
     """
-    if type_names.architecture(row.provider, row.instance_type) != type_names.architecture(
-        shown.provider, shown.instance_type
-    ):
-        return False  # it would need another image
-    if row.gpus != wanted.gpus or row.gpus != shown.gpus:
-        return False
+    if row.gpus != wanted.gpus or row.gpus != shown.gpus or _architecture(row) != _architecture(shown):
+        return False  # another processor would need another image
     if wanted.nodes > 1 and _is_fast(shown) and not _is_fast(row):
         return False
     if not wanted.gpus:
@@ -131,6 +127,10 @@ def _satisfies(row: Instance, wanted: Wanted, shown: Instance) -> bool:
     if wanted.named:
         return row.gpu == shown.gpu and (row.gpu_memory_gib or 0) >= (shown.gpu_memory_gib or 0)
     return not wanted.models or any(_has(row, name) for name in wanted.models)
+
+
+def _architecture(row: Instance) -> str:
+    return type_names.architecture(row.provider, row.instance_type)
 
 
 def _is_fast(row: Instance) -> bool:

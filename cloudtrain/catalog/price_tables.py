@@ -28,6 +28,15 @@ class ListedPrice:
     source: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceList:
+    """What a price list says of the machines that jobs may rent."""
+
+    prices: tuple[ListedPrice, ...]
+    left_out: int = 0
+    """Machines whose price cannot be true: 0, negative, no number. They are unknown."""
+
+
 def price_or_none(value: object) -> float | None:
     """A price in US dollars per hour; None for 0, which price lists say of what they do not know, and for no price."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -37,6 +46,14 @@ def price_or_none(value: object) -> float | None:
     except (OverflowError, ValueError):
         return None
     return usd if 0 < usd < MAX_USD_PER_HOUR else None
+
+
+def dearest(prices: Iterable[ListedPrice]) -> tuple[ListedPrice, ...]:
+    """One price per type and region, in order: of several the dearest, so that no budget is passed."""
+    found: dict[tuple[str, str], ListedPrice] = {}
+    for each in sorted(prices, key=lambda price: price.usd_per_hour):
+        found[each.region, each.instance_type] = each
+    return tuple(found[key] for key in sorted(found))
 
 
 def table_path(data_dir: str | Path, provider: str, region: str) -> Path:

@@ -78,7 +78,9 @@ def check_command(
             error.add_note(note)
         raise
     if as_json:
-        asked = {"checks": [check.to_json() for check in checks]} if online else {}
+        asked: dict[str, Any] = {"checks": [check.to_json() for check in checks]} if online else {}
+        choice = plan.to_json()["target"]["choice"]
+        asked |= {"machine": choice} if choice and not plan.is_rehearsal else {}
         print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes, **asked})
         return
     for note in notes:

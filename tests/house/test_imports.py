@@ -97,6 +97,11 @@ def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
     assert not {"pydantic", "yaml", *SDKS} & loaded_after(code)
 
 
+def test_showing_machines_loads_neither_pydantic_nor_yaml_nor_an_http_client() -> None:
+    modules = "cloudtrain.providers.aws.price_list, cloudtrain.providers.azure.price_list"
+    assert not {"pydantic", "yaml", "http", "ssl", *SDKS} & loaded_after(f"import cloudtrain.cli.gpus, {modules}")
+
+
 MAX_CHAIN = 11
 """How many modules may stand in line, each importing the next when it is itself imported."""
 

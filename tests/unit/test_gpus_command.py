@@ -141,6 +141,14 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(lists: PriceLists, m
     assert lists.asked == [], "shown from the disk"
 
 
+def test_the_region_is_that_of_the_clouds_own_tools_where_the_settings_name_none(
+    lists: PriceLists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert call("gpus", "--refresh", "--provider", "aws").code == 0
+    assert ("ml.g4dn.xlarge", "eu-west-1") in {(each["instance_type"], each["region"]) for each in found("T4:1")}
+
+
 def test_a_refresh_tells_tools_what_it_has_read(lists: PriceLists) -> None:
     result = call("gpus", "T4", "--refresh", "--region", "eu-west-1", "--json")
     assert json.loads(result.out)["refreshed"] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.status import usd_per_hour
 from tests.support.earlier_runs import earlier_runs
+from tests.support.in_process import call
 
 Planned = Callable[..., Plan]
 Listed = Callable[..., Path]
@@ -168,10 +170,14 @@ def test_a_machine_without_gpus_is_replaced_by_one_with_as_many_cores_and_as_muc
         assert (rows[name].gpus, rows[name].vcpus >= 4, rows[name].memory_gib >= 16) == (0, True, True)
 
 
-def test_the_reason_is_kept_with_the_plan(planned: Planned) -> None:
-    choice = planned("aws", {"gpus": 1}).to_json()["target"]["choice"]
+def test_the_reason_is_kept_with_the_plan_and_told_to_tools(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = planned("aws", {"gpus": 1}, "us-east-1").to_json()["target"]["choice"]
     assert choice["reason"].startswith("the cheapest of aws")
     assert choice["cheaper"][0]["instance_type"] == "Standard_NC4as_T4_v3"
+    monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
+    monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
+    told = json.loads(call("check", "train.py", "--provider", "aws", "--gpus", "1", "--json").out)
+    assert told["machine"] == json.loads(json.dumps(choice))
 
 
 def test_what_a_run_costs_stays_what_it_was_when_prices_change(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, price_or_none
-from cloudtrain.providers.cloud.price_pages import PriceList, PricePages, dearest
+from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, PriceList, dearest, price_or_none
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.cloud.price_pages import PricePages
 
 BASE = "https://pricing.us-east-1.amazonaws.com"
 FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
@@ -28,9 +31,18 @@ def is_region(name: str) -> bool:
     return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 
+def own_region(settings: Settings) -> str:
+    """The region of the settings, or else of the AWS CLI; empty when none is set."""
+    if region := settings.get("aws.region"):
+        return str(region)
+    from cloudtrain.providers.aws.account import configured_region  # reads the CLI's files, and needs pydantic
+
+    return configured_region(settings)
+
+
 def all_regions() -> tuple[str, ...]:
     """The regions that have a price list. CloudError when that cannot be read."""
-    pages = PricePages(BASE, "AWS's list of regions with prices")
+    pages = _pages("AWS's list of regions with prices")
     regions = pages.document(f"{FOLDER}/region_index.json").get("regions")
     if not isinstance(regions, dict):
         raise pages.odd("has no regions")
@@ -46,7 +58,7 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
 
 
 def _read_region(region: str, today: str) -> PriceList:
-    pages = PricePages(BASE, f"AWS's price list of SageMaker in {region}")
+    pages = _pages(f"AWS's price list of SageMaker in {region}")
     document = pages.document(f"{FOLDER}/{region}/index.json")
     products, terms = document.get("products"), (_mapping(document.get("terms"))).get("OnDemand")
     if document.get("offerCode") != "AmazonSageMaker" or not isinstance(products, dict) or not isinstance(terms, dict):
@@ -91,3 +103,9 @@ def _per_hour(terms: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _pages(what: str) -> PricePages:
+    from cloudtrain.providers.cloud.price_pages import PricePages  # no table on the disk needs an HTTP client
+
+    return PricePages(BASE, what)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, price_or_none
-from cloudtrain.providers.cloud.price_pages import PriceList, PricePages, dearest
+from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, PriceList, dearest, price_or_none
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.cloud.price_pages import PricePages
 
 BASE = "https://prices.azure.com"
 PATH = "/api/retail/prices"
@@ -37,9 +40,14 @@ def is_region(name: str) -> bool:
     return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 
+def own_region(settings: Settings) -> str:
+    """Where the workspace of the settings is; empty when that is not set. `East US` is `eastus`."""
+    return re.sub(r"[\s-]", "", settings.get("azure.location") or "").lower()
+
+
 def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
     """The prices of those sizes in those regions, or in all regions if none is named. CloudError."""
-    pages = PricePages(BASE, "Azure's retail price list")
+    pages = _pages("Azure's retail price list")
     spelling = {name.lower(): name for name in types}
     dedicated: list[ListedPrice] = []
     low: dict[tuple[str, str], float] = {}
@@ -126,3 +134,9 @@ def _tier(item: Mapping[str, Any], today: str) -> str:
     if any(word in product for word in _NOT_LINUX) or any(word in meter for word in OTHER_TIERS):
         return ""
     return LOW_PRIORITY if LOW_PRIORITY in meter else "dedicated"
+
+
+def _pages(what: str) -> PricePages:
+    from cloudtrain.providers.cloud.price_pages import PricePages  # no table on the disk needs an HTTP client
+
+    return PricePages(BASE, what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cloudtrain.catalog import PROVIDERS, home_region
 from cloudtrain.catalog.choice import MachineChoice, Offer, Wanted, explain_choice, offer
@@ -12,7 +13,9 @@ from cloudtrain.catalog.price_tables import listed_regions
 from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
 from cloudtrain.settings import Settings
-from cloudtrain.spec.model import JobSpec
+
+if TYPE_CHECKING:  # a table of machines needs no pydantic
+    from cloudtrain.spec.model import JobSpec
 
 
 def regional_prices(provider: str, region: str, settings: Settings) -> RegionalPrices:

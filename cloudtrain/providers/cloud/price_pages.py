@@ -6,15 +6,13 @@ import json
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from email.message import Message
 from http.client import HTTPException
 from time import sleep
 from typing import Any
 
 from cloudtrain import __version__
-from cloudtrain.catalog.price_tables import ListedPrice
 from cloudtrain.errors import CloudError
 
 ATTEMPTS = 5
@@ -25,15 +23,6 @@ MAX_BYTES = 256 * 2**20
 """A longer document is not a price list of one region."""
 BLOCK_BYTES = 1 << 16
 BUSY = (429, 500, 502, 503, 504)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PriceList:
-    """What a price list says of the machines that jobs may rent."""
-
-    prices: tuple[ListedPrice, ...]
-    left_out: int = 0
-    """Machines whose price cannot be true: 0, negative, no number. They are unknown."""
 
 
 class PricePages:
@@ -91,7 +80,8 @@ class PricePages:
         return found
 
     def _failure(self, why: str, status: int = 0) -> CloudError:
-        hint = "try again later; the prices that were known before stay as they are"
+        hint = "there may be none of that region" if status in (403, 404) else "try again later"
+        hint += "; the prices that were known before stay as they are"
         return CloudError(f"{self.what} {why}", hint=hint, code=str(status or ""), transient=status in (0, *BUSY))
 
 
@@ -118,11 +108,3 @@ def _seconds(headers: Message, attempt: int) -> float:
     """How long to wait before the next attempt."""
     asked = headers.get("Retry-After", "")
     return float(min(int(asked), MAX_WAIT_SECONDS)) if asked.isdecimal() else 2.0 ** (attempt - 1)
-
-
-def dearest(prices: Iterable[ListedPrice]) -> tuple[ListedPrice, ...]:
-    """One price per type and region, in order: of several the dearest, so that no budget is passed."""
-    found: dict[tuple[str, str], ListedPrice] = {}
-    for each in sorted(prices, key=lambda price: price.usd_per_hour):
-        found[each.region, each.instance_type] = each
-    return tuple(found[key] for key in sorted(found))
