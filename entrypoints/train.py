@@ -56,11 +56,9 @@ def train(options: Options, folders: Folders) -> NoReturn:
     from cloudtrain_trainer.checkpoints.store import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.hardware import device_name
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
-    from cloudtrain_trainer.reporting.profiling import StepProfiler
     from cloudtrain_trainer.reporting.trackers import Trackers
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.training import memory
-    from cloudtrain_trainer.training.batch_report import log_batch
     from cloudtrain_trainer.training.loop import Loop
 
     ranks = Ranks(options.start_timeout)
@@ -94,12 +92,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     loop: Any = None
     try:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
-        memory.fit_micro_batch(loop, micro_batches)
-        log_batch(loop)
-        loop.resume()
-        if options.profile is not None:
-            loop.profiler = StepProfiler(*options.profile, folders.output / "profile", ranks)
-        outcome = loop.evaluate_only() if options.eval_only else loop.run()
+        outcome = train_or_measure(loop, micro_batches, folders)
     except finite.NotFinite as error:
         exit_not_finite(str(error), loop, checkpoints, trackers, folders)
     except Exception as error:
@@ -114,15 +107,36 @@ def train(options: Options, folders: Folders) -> NoReturn:
     ranks.exit()
 
 
+def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
+    """Train, evaluate, or measure, as this run is to; returns "succeeded" or "stopped"."""
+    from cloudtrain_trainer.reporting.profiling import StepProfiler
+    from cloudtrain_trainer.training import memory, throughput
+    from cloudtrain_trainer.training.batch_report import log_batch
+
+    if throughput.is_wanted():
+        log_batch(loop)
+        return throughput.measure(loop)
+    memory.fit_micro_batch(loop, micro_batches)
+    log_batch(loop)
+    loop.resume()
+    if loop.options.profile is not None:
+        first, last = loop.options.profile
+        loop.profiler = StepProfiler(first, last, folders.output / "profile", loop.ranks)
+    outcome: str = loop.evaluate_only() if loop.options.eval_only else loop.run()
+    return outcome
+
+
 def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoReturn:
     """End this rank with exit code 12 after an out-of-memory error; halves the micro-batch size of the next start.
 
     Its peers wait in a collective, so it cannot agree with them. `loop`: None if the error came before it existed.
     """
-    from cloudtrain_trainer.training import memory
+    from cloudtrain_trainer.training import memory, throughput
 
     message = f"out of memory: {memory.describe_error(error)}. "
-    if loop is not None and loop.options.eval_only:
+    if throughput.is_wanted():
+        message += "This batch does not fit"
+    elif loop is not None and loop.options.eval_only:
         message += "Nothing was trained: use a smaller --batch-size, of which an evaluation takes micro-batches"
     elif loop is None or loop.micro_batch == 1:
         hint = loop.strategy.oom_hint if loop else "use --strategy fsdp, or larger machines"
@@ -166,7 +180,9 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     A run that was stopped has its checkpoint and little time: its model is not exported. Nor is one that was evaluated
     only.
     """
-    trained = not loop.options.eval_only
+    from cloudtrain_trainer.training import throughput
+
+    trained = not (loop.options.eval_only or throughput.is_wanted())
     exported = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" and trained else {}
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best

@@ -331,7 +331,7 @@ class Run:
         state = self.status()
         if not state.has_ended:
             raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
-        resume = not fresh and (state.state != "succeeded" or bool(state.trial_outcome))
+        resume = not fresh and (state.state != "succeeded" or state.trial_outcome in ("pruned", "paused"))
         resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
         from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
 

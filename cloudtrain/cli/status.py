@@ -180,7 +180,8 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
-    from cloudtrain.cli.sweep_view import summary_line, sweep_as_json, trial_table
+    from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table
+    from cloudtrain.sweeps.batch_size import is_search
 
     state = sweep.status()
     if as_json:
@@ -190,6 +191,8 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
     if state.trials:
         print_output(trial_table(state))
+    if state.best and state.ended and is_search(state.definition):
+        print_output("\n".join([f"  found    {one_line(state.reason)}", *batch_size_lines(sweep, state)]))
     if driven:
         print_message(f"{command('attach', sweep.id)} goes on with it")
 

@@ -48,6 +48,7 @@ Examples:
   cloudtrain sweep                                     the section sweep of job.yaml
   cloudtrain sweep --set args.lr=1e-4,1e-3,1e-2        a grid, without a section
   cloudtrain sweep train.py --set 'args.lr=loguniform(1e-4, 1e-1)' --objective val_loss:minimize --trials 20
+  cloudtrain sweep --batch-size                        the largest batch that fits, and the fastest
   cloudtrain sweep more digits-k2x9 20                 twenty more trials of the same search
   cloudtrain sweep plot digits-k2x9                    its charts, as one page of HTML""",
 )
@@ -82,6 +83,9 @@ sweep_command.add_command(export_command)
     help="Override a field; with several values (args.lr=1e-4,1e-3) or a range, vary it. Repeatable.",
 )
 @click.option("--objective", metavar="METRIC:GOAL", help="What to improve, such as val_loss:minimize.")
+@click.option(
+    "--batch-size", is_flag=True, help="Look for the largest batch that fits into memory, and for the fastest."
+)
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="How many trials.")
 @click.option("--parallel", type=click.IntRange(1), metavar="N", help="How many run at once.")
 @yes_option
@@ -177,12 +181,19 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
     """The job with the search that the command line says, over that of its section."""
     from cloudtrain.spec.load import override
     from cloudtrain.spec.sources import FlagText, read_source
-    from cloudtrain.sweeps.shorthand import read_objective, split_overrides, sweep_values
+    from cloudtrain.sweeps.shorthand import batch_size_values, read_objective, split_overrides, sweep_values
 
     space, overrides = split_overrides(options["overrides"])
-    has_section = "sweep" in override(read_source(job), ()).values
+    document = override(read_source(job), ())
+    has_section = "sweep" in document.values
     flags: list[str] = []
-    if space and not has_section:
+    if options["batch_size"]:
+        spec = override(document, [text for text in overrides if not text.startswith("sweep.")]).values
+        values = batch_size_values(space, spec, objective=options["objective"] or "")
+        flags.append(FlagText(f"sweep={json.dumps(values)}", "--batch-size"))
+        if options["trials"]:  # which the rules refuse
+            flags.append(FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}"))
+    elif space and not has_section:
         values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))
     else:

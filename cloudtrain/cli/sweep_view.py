@@ -13,6 +13,7 @@ import click
 from cloudtrain.cli.output import colour_state, command, count, print_message, table
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.errors import Outcome, RefusedError
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.planning import SweepPlan
@@ -29,7 +30,7 @@ def overview(plan: SweepPlan) -> str:
     definition = plan.definition
     where = f"{plan.job.target.provider} rehearsed on {definition.provider}" if definition.as_ else definition.provider
     lines = [
-        f"{definition.sweep_id}  {count(definition.trials, 'trial')}, {definition.parallel} at once, on {where}",
+        f"{definition.sweep_id}  {_trials(definition)}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}",
         f"  method      {_method(definition)}",
         *(
@@ -44,12 +45,17 @@ def overview(plan: SweepPlan) -> str:
     return "\n".join(lines)
 
 
+def _trials(definition: Definition) -> str:
+    return "at most " * batch_size.is_search(definition) + count(definition.trials, "trial")
+
+
 _METHODS = {
     "grid": "every combination",
     "random": "at random",
     "qmc": "evenly spread over the space",
     "tpe": "learnt from earlier trials (TPE)",
     "gp": "learnt from earlier trials (Gaussian process)",
+    "batch_size": "doubled until one does not fit, then halved in between",
 }
 
 
@@ -59,6 +65,8 @@ def _method(definition: Definition) -> str:
 
 
 def _stopping(definition: Definition) -> str:
+    if batch_size.is_search(definition):
+        return f"each trial ends once it has reported {definition.metric}"
     if not definition.rungs:
         return "none: every trial trains to its end"
     shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
@@ -139,7 +147,7 @@ def summary_line(state: SweepState) -> str:
     """`12 of 40 trials done, 4 running; best val_accuracy 0.98 (trial 7); 1.20 of 50.00 USD`."""
     running = sum(trial.state == "running" for trial in state.trials)
     done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
-    parts = [f"{done} of {count(state.wanted, 'trial')} done, {running} running"]
+    parts = [f"{done} of {count(state.planned, 'trial')} done, {running} running"]
     if state.best is not None and state.best.value is not None:
         parts.append(
             f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial {state.best.number})"
@@ -192,10 +200,24 @@ def report(sweep: Sweep, state: SweepState) -> None:
     best = state.best
     if best is not None:
         values = ", ".join(f"{key}={_value(value)}" for key, value in best.parameters.items())
-        print_message(f"  best     {one_line(values)}  ({best.run})\n  fetch    {command('fetch', best.run)}")
+        print_message(f"  best     {one_line(values)}  ({best.run})")
+        if batch_size.is_search(state.definition):
+            print_message("\n".join(batch_size_lines(sweep, state)))
+        else:
+            print_message(f"  fetch    {command('fetch', best.run)}")
     elif state.trials:
         print_message(f"  logs     {command('logs', state.trials[-1].run)}")
     print_message(f"  trials   {command('status', sweep.id)}")
+
+
+def batch_size_lines(sweep: Sweep, state: SweepState) -> list[str]:
+    """What to write into the spec after a search for a batch size, and the command that trains with it."""
+    args, is_trainer = sweep.arguments()
+    found = batch_size.advice(state, args, is_trainer=is_trainer)
+    return [
+        *(f"  {name:<8} {one_line(text)}" for name, text in found),
+        f"  train    {command('rerun', sweep.id, '--best')}",
+    ]
 
 
 def sweep_as_json(state: SweepState) -> dict[str, Any]:
@@ -234,7 +256,7 @@ def as_listed(state: SweepState) -> dict[str, Any]:
         "reason": state.reason,
         "provider": state.definition.provider,
         "contract": "plain",
-        "size": f"{done}/{state.wanted} trials",
+        "size": f"{done}/{state.planned} trials",
         "created": state.started,
         "started": state.started,
         "ended": state.ended or None,

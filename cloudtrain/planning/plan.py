@@ -59,6 +59,13 @@ class TrialRules:
     """How many reports earlier runs of the trial have made."""
     position: float | None = None
     """The step, or else the epoch, of the latest of them; None where it has neither."""
+    measures: bool = False
+    """Whether it is to measure the metric once, and end there: a trial of a search for a batch size."""
+
+    @staticmethod
+    def of_measurement(trial: int, metric: str, goal: str) -> TrialRules:
+        """The rules of a trial that is compared with no other."""
+        return TrialRules(trial=trial, metric=metric, goal=goal, rungs=(), eta=2, until=1, measures=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -153,7 +153,8 @@ class RunState:
     """The latest steps that were profiled."""
     result: Result | None = None
     trial_outcome: str = ""
-    """How a trial of a sweep has ended itself: `pruned` at a rung, `paused` to wait for its promotion; else empty."""
+    """How a trial of a sweep has ended itself: `pruned` at a rung, `paused` to wait for its promotion, `measured` in a
+    search for a batch size; else empty."""
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
     """Warnings to show at the end; each once, though every node reports it."""

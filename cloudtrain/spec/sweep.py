@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from cloudtrain.issues import Issue, Keys
+from cloudtrain.spec.batch_sizes import most_trials
 from cloudtrain.spec.fields import FieldError, expect
 from cloudtrain.spec.search_space import FORMS, Choice, Dimension, Integers, read_space
 from cloudtrain.spec.section import Duration, Money, Section
@@ -27,6 +28,7 @@ _ELSEWHERE = {
     "qmc": "method: random, with sampler: qmc",
     "hyperband": "method: asha",
     "bohb": "method: asha, with sampler: tpe",
+    "batch-size": "method: batch_size",
 }
 """Names of methods as other tools have them."""
 
@@ -77,9 +79,12 @@ class Sweep(Section):
         BeforeValidator(read_space),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
     ] = Field(description=f"settings, each with what it may be: {FORMS}, or a list")
-    method: Annotated[Literal["grid", "random", "bayesian", "asha"], BeforeValidator(_read_method)] = Field(
-        "bayesian",
-        description="how values are chosen; asha: evenly spread, and early stopping ends what is not worth it",
+    method: Annotated[Literal["grid", "random", "bayesian", "asha", "batch_size"], BeforeValidator(_read_method)] = (
+        Field(
+            "bayesian",
+            description="how values are chosen; asha: evenly spread, and early stopping ends what is not worth it; "
+            "batch_size: the largest that fits into memory, and the fastest",
+        )
     )
     sampler: Literal["tpe", "gp", "random", "qmc"] | None = Field(
         None,
@@ -102,13 +107,16 @@ class Sweep(Section):
 
     @property
     def chosen_sampler(self) -> str:
-        """What chooses the values: tpe, gp, random, qmc or grid."""
-        default = {"grid": "grid", "bayesian": "tpe", "random": "random", "asha": "qmc"}
-        return self.sampler or default[self.method]
+        """What chooses the values: tpe, gp, random, qmc, grid or batch_size."""
+        default = {"bayesian": "tpe", "asha": "qmc"}
+        return self.sampler or default.get(self.method, self.method)
 
     @property
     def trial_count(self) -> int:
-        """How many trials are asked for: of a grid by default all, at most `trials`."""
+        """How many trials are asked for: of a grid by default all, at most `trials`; of batch sizes the most."""
+        if self.method == "batch_size":
+            ranges = [item for item in self.space.values() if isinstance(item, Integers)]
+            return max((most_trials(item.low, item.high) for item in ranges), default=1)
         size = self.grid_size
         return min(size, self.trials or size) if self.method == "grid" else self.trials or 1
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.issues import Issue
+from cloudtrain.spec import batch_sizes
 from cloudtrain.spec.objective import report_count, unreported
 from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.spec.varied_settings import arguments_of, dimension_of, path_of, setting_issues
@@ -16,6 +17,7 @@ SAMPLERS = {
     "random": ("random", "qmc"),
     "bayesian": ("tpe", "gp"),
     "asha": ("qmc", "random", "tpe"),
+    "batch_size": (),
 }
 """The samplers of each method; the first is the default."""
 
@@ -41,19 +43,21 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
     yield from _stopping(section, spec)
     yield from _budget(section, spec)
     yield from _engine(section)
+    if section.get("method") == "batch_size":
+        yield from batch_sizes.contradictions(section, spec)
 
 
 def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
     method = section.get("method", "bayesian")
     if method == "grid":
         yield from _grid(space, section.get("trials"))
-    elif isinstance(method, str) and method in SAMPLERS and section.get("trials") is None:
+    elif isinstance(method, str) and SAMPLERS.get(method) and section.get("trials") is None:
         yield Issue(("trials",), "is missing: how many trials are wanted", "trials: 20")
     sampler = section.get("sampler")
     known = {name for names in SAMPLERS.values() for name in names}
     if isinstance(sampler, str) and sampler in known and method in SAMPLERS and sampler not in SAMPLERS[method]:
         others = " or ".join(SAMPLERS[method])
-        hint = f"{method} takes {others}" if others else "a grid has no choice: leave it out"
+        hint = f"{method} takes {others}" if others else "it has no choice of them: leave it out"
         yield Issue(("sampler",), f"is not for the method {method}: {sampler}", hint)
 
 
@@ -84,6 +88,8 @@ def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue
 
 def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     metric = _mapping(section, "objective").get("metric")
+    if section.get("method") == "batch_size":  # which has a metric of its own
+        return
     is_trainer = isinstance(metric, str) and spec.get("entrypoint") is None
     if is_trainer and (problem := unreported(str(metric), _mapping(spec, "args"))):
         yield Issue(("objective", "metric"), *problem)

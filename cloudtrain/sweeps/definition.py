@@ -31,9 +31,10 @@ class Definition:
     metric: str
     goal: Literal["minimize", "maximize"]
     space: Mapping[str, Dimension]
-    sampler: Literal["grid", "random", "tpe", "gp", "qmc"]
+    sampler: Literal["grid", "random", "tpe", "gp", "qmc", "batch_size"]
     seed: int = 0
     trials: int
+    """How many are wanted; of a search for a batch size, how many it takes at most."""
     parallel: int = 1
     retries: int = 0
     """How often a failed trial is run again before it counts as failed."""

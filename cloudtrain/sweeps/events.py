@@ -69,10 +69,10 @@ class RunEnded(SweepEvent):
     TYPE: ClassVar[str] = "run_ended"
     trial: int
     run: str
-    outcome: Literal["completed", "pruned", "paused", "failed", "interrupted", "stopped", "refused"]
+    outcome: Literal["completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"]
     """completed: it trained to its end; pruned: it was behind at a rung; paused: it has reached its rung, and waits for
-    its promotion; interrupted: the platform took its machine away; stopped: somebody stopped it; refused: it was never
-    started."""
+    its promotion; too_large: in a search for a batch size, it needed more memory than there is, or more data;
+    interrupted: the platform took its machine away; stopped: somebody stopped it; refused: it was never started."""
     reason: str = ""
     usd: float | None = None
     """What it cost; None where that is unknown: then its cap counts."""

@@ -96,7 +96,7 @@ def _state(state: SweepState, trial: Trial) -> str:
         return "COMPLETE" if trial.value is not None and math.isfinite(trial.value) else "FAIL"
     if trial.state == "pruned" or (trial.state == "paused" and state.ended):
         return "PRUNED"
-    return "FAIL" if trial.state in ("failed", "stopped") or state.ended else "RUNNING"
+    return "FAIL" if trial.state in ("failed", "too_large", "stopped") or state.ended else "RUNNING"
 
 
 def _distribution(item: Dimension) -> Any:

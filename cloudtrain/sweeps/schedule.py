@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloudtrain.runs.sweep_ids import trial_run_id
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.grid import points_of
 from cloudtrain.sweeps.rungs import promotable
@@ -106,7 +107,12 @@ def _until(state: SweepState, trial: Trial) -> int | None:
 
 
 def _wanted(state: SweepState) -> int:
-    """How many trials there are to be: not more than the space has points, where it has an end of them."""
+    """How many trials there are to be: not more than the space has points, where it has an end of them.
+
+    Of a search for a batch size, as long as another size follows.
+    """
+    if batch_size.is_search(state.definition):
+        return len(state.trials) + (batch_size.next_trial(state) is not None)
     points = points_of(state.definition.space)
     return state.wanted if points is None else min(state.wanted, points)
 
@@ -136,6 +142,9 @@ def _promotable(state: SweepState) -> Trial | None:
 
 
 def _end(state: SweepState, reason: str) -> End:
+    if batch_size.is_search(state.definition):
+        found, text = batch_size.conclusion(state)
+        return End("succeeded" if found else "failed", f"{reason}; {text}" if reason else text)
     if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
         every = failed > 0 and failed == len(state.trials)

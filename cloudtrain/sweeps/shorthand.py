@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.spec.batch_sizes import METRIC
 from cloudtrain.spec.objective import REPORTED
 from cloudtrain.spec.varied_settings import VARIED
 from cloudtrain.spec.yaml_document import parse_scalar
@@ -14,6 +15,8 @@ from cloudtrain.spec.yaml_document import parse_scalar
 _RANGE = re.compile(r"\s*[A-Za-z_]+\s*\(.*\)\s*", re.DOTALL)
 DEFAULT_METRIC = "val_accuracy"
 """Of the shared trainer, whose built-in tasks all report it."""
+MOST_SAMPLES = 65536
+"""Where a search for a batch size ends that names no range."""
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -54,6 +57,36 @@ def sweep_values(space: Mapping[str, Any], *, trials: int | None = None, objecti
     is_grid = trials is None and all(isinstance(each, list) or "choice" in each for each in space.values())
     method = {"method": "grid"} if is_grid else {"method": "bayesian", "trials": 20 if trials is None else trials}
     return {"objective": read_objective(objective), "space": dict(space), **method}
+
+
+def batch_size_values(space: Mapping[str, Any], spec: Mapping[str, Any], *, objective: str = "") -> dict[str, Any]:
+    """The values of a section `sweep` that looks for a batch size.
+
+    `space`: what --set varies; empty: the argument of the job that is called so, from one sample for each process.
+    `spec`: the job, as YAML gave it. UsageError where it is not known which argument it is.
+    """
+    if not space:
+        args = spec.get("args")
+        names = [str(name) for name in args] if isinstance(args, dict) else []
+        named = [name for name in names if name.replace("_", "-") == "batch-size"]
+        if spec.get("entrypoint") is None:
+            named = ["batch-size"]
+        if not named:
+            hint = "--set 'args.batch_size=int(1, 4096)' names it, with its range"
+            raise UsageError("it is not known which argument is the batch size", hint=hint)
+        space = {f"args.{named[0]}": f"int({_least_batch(spec)}, {MOST_SAMPLES})"}
+    found = read_objective(objective or f"{METRIC}:maximize")
+    return {"objective": found, "space": dict(space), "method": "batch_size"}
+
+
+def _least_batch(spec: Mapping[str, Any]) -> int:
+    """One sample for each process and accumulation step that the job names."""
+    found = 1
+    for section, name in (("resources", "nodes"), ("resources", "processes"), ("args", "accumulate")):
+        values = spec.get(section)
+        value = values.get(name) if isinstance(values, dict) else None
+        found *= value if isinstance(value, int) and 0 < value <= MOST_SAMPLES else 1
+    return min(found, MOST_SAMPLES // 2)
 
 
 def read_objective(text: str) -> dict[str, str]:

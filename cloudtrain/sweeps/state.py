@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cloudtrain.spec.search_space import Scalar
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import (
     Extended,
@@ -20,7 +21,7 @@ from cloudtrain.sweeps.events import (
 )
 
 IN_FLIGHT = ("waiting", "running")
-ENDED = ("completed", "pruned", "failed", "stopped")
+ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
 """The states that a trial never leaves; one that is paused may be promoted."""
 
 
@@ -31,7 +32,8 @@ class Trial:
     number: int
     parameters: Mapping[str, Scalar]
     state: str = "waiting"
-    """waiting (no run of it is going on), running, paused (at a rung), completed, pruned, failed, stopped."""
+    """waiting (no run of it is going on), running, paused (at a rung), completed, pruned, failed, stopped;
+    too_large in a search for a batch size: it does not fit."""
     reason: str = ""
     runs: list[Launching] = field(default_factory=list)
     """All of its runs, the latest last."""
@@ -96,6 +98,11 @@ class SweepState:
         )
 
     @property
+    def planned(self) -> int:
+        """How many trials there are in all: of a search for a batch size that has ended, those that it took."""
+        return len(self.trials) if self.ended and batch_size.is_search(self.definition) else self.wanted
+
+    @property
     def in_flight(self) -> list[Trial]:
         """The trials whose runs go on, or are about to be started."""
         return [trial for trial in self.trials if trial.state in IN_FLIGHT]
@@ -114,8 +121,11 @@ class SweepState:
     def best(self) -> Trial | None:
         """The trial with the best latest value, whether it trained to its end or not; None where none has a value.
 
-        A trial that failed does not count. Of equal ones the first is better.
+        A trial that failed does not count. Of equal ones the first is better; of batch sizes that are about as fast,
+        the smallest.
         """
+        if batch_size.is_search(self.definition):
+            return batch_size.best_of(self)
         sign = -1.0 if self.definition.goal == "maximize" else 1.0
         values = [
             (sign * trial.value, trial.number)

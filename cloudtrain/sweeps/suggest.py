@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.distinct import Distinct
 from cloudtrain.sweeps.grid import Grid, points_of
 
@@ -38,6 +39,8 @@ def suggester_of(definition: Definition) -> Suggester:
     """
     if definition.sampler == "grid":
         return Grid(definition.space)
+    if batch_size.is_search(definition):
+        return BatchSizes()
     found = _sampler_of(definition)
     return found if points_of(definition.space) is None else Distinct(found, definition)
 
@@ -50,6 +53,17 @@ def _sampler_of(definition: Definition) -> Suggester:
             from cloudtrain.sweeps.optuna_sampler import OptunaSampler
 
             return OptunaSampler(definition)
+
+
+class BatchSizes:
+    """Sizes that are doubled until one does not fit, then halved in between."""
+
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
+        """The next size. The search has an end: `schedule` knows it."""
+        size = batch_size.next_trial(state)
+        if size is None:
+            raise ValueError("all sizes that tell anything were tried")
+        return dict.fromkeys(state.definition.space, size)
 
 
 class Drawn:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.api.run import Run
 from cloudtrain.errors import RunNotFound, StorageError, UsageError
@@ -18,6 +19,7 @@ from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.events import Extended, SweepEvent
@@ -119,6 +121,9 @@ class Sweep:
             raise UsageError(
                 message, hint="start another sweep, or engine: portable, which goes on from the same study"
             )
+        if batch_size.is_search(self.definition):
+            hint = "another range, or another objective, is another sweep"
+            raise UsageError(f"sweep {self.id} ends when the largest batch size is found", hint=hint)
         state = self.status()
         if len(state.trials) == points_of(self.definition.space):
             message = f"sweep {self.id} has tried all {len(state.trials)} combinations of its values"
@@ -133,6 +138,15 @@ class Sweep:
             hint = f"cloudtrain status {self.id}"
             raise RunNotFound(f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint)
         return found, self.run_of(found)
+
+    def arguments(self) -> tuple[Mapping[str, Any], bool]:
+        """The arguments of the job without a trial's values, by name, and whether it is the shared trainer's job.
+
+        Empty where the job has no names for them.
+        """
+        spec = RunFolder(self.folder.path).document("plan.json").get("spec") or {}
+        values = (spec.get("args") or {}).get("values")
+        return (values if isinstance(values, Mapping) else {}), spec.get("entrypoint") is None
 
     def run_of(self, trial: Trial) -> Run:
         """The latest run of a trial. RunNotFound where none was started."""

@@ -12,6 +12,7 @@ from cloudtrain.spec.load import override
 from cloudtrain.spec.search_space import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.submission.rerun import replan
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition, Parameters
 from cloudtrain.sweeps.events import Launching
 from cloudtrain.sweeps.journal import SweepFolder
@@ -61,6 +62,8 @@ class TrialPlans:
 
     def _rules(self, trial: Trial, launching: Launching, *, resumes: bool) -> TrialRules | None:
         definition = self._definition
+        if batch_size.is_search(definition):
+            return TrialRules.of_measurement(trial.number, definition.metric, definition.goal)
         if not definition.rungs:
             return None
         return TrialRules(

@@ -19,17 +19,19 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.submit import submit
+from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.metric_reports import MetricReports
 from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.too_large import is_too_large
 from cloudtrain.sweeps.trial_plans import TrialPlans
 
 RUNGS_FILE = "rungs.json"
 """The file by which a job learns what other trials have reached."""
 
-Ending = Literal["completed", "pruned", "paused", "failed", "interrupted", "stopped", "refused"]
+Ending = Literal["completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"]
 
 
 class _TrialRun:
@@ -172,7 +174,8 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     if state.state == "stopped":
         by_platform = any(node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values())
         return _ended(trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds)
-    return _ended(trial, "failed", explain(state), usd, seconds)
+    does_not_fit = batch_size.is_search(definition) and is_too_large(state)
+    return _ended(trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds)
 
 
 def _ended(trial: Trial, outcome: Ending, reason: str, usd: float | None = 0.0, seconds: float = 0.0) -> RunEnded:

@@ -39,6 +39,8 @@ JOB_VARIABLES = {
     "CLOUDTRAIN_TENSORBOARD_DIR": "where to write TensorBoard's files, in the output folder",
     "CLOUDTRAIN_CHECKPOINT_EVERY": "seconds between two checkpoints, as the job asks",
     "CLOUDTRAIN_CHECKPOINT_KEEP": "how many checkpoints to keep, as the job asks",
+    "CLOUDTRAIN_MEASURE": "in a [search for a batch size](../guides/sweeps.md#the-largest-batch-and-the-fastest) the "
+    "metric to report, after which the job ends; in other jobs not set",
     "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
     "CLOUDTRAIN_JOB_FILE": "the job document: what the launcher was told, as JSON",
     "PET_NNODES": "the number of nodes; these five make a `torchrun train.py` typed by hand join the right group",
@@ -156,7 +158,8 @@ def _job_variables() -> set[str]:
     from cloudtrain_launcher.contract import Job, NodeContext
     from cloudtrain_launcher.environment import job_environment
 
-    job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3)
+    trial = {"measures": True, "metric": "samples_per_s"}
+    job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3, trial=trial)
     context = NodeContext(
         "plain", 0, 1, "node", 1, "node", "eth0", "output", "model", "checkpoints", {"train": "x"}, "", ""
     )

@@ -29,6 +29,8 @@ INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 """Where to write TensorBoard's files: a platform that shows them while the job runs reads this folder."""
+MEASURED = "CLOUDTRAIN_MEASURE"
+"""The metric that a trial of a search for a batch size is to report once, after which it ends; else not set."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
@@ -56,6 +58,8 @@ def job_environment(job: Job, context: NodeContext, scratch: Path, environ: Mapp
         STREAM_DIR: str(scratch),
         LAUNCHER_PID: str(os.getpid()),
     }
+    if job.trial.get("measures"):
+        env[MEASURED] = str(job.trial["metric"])
     env |= {input_variable(name): path for name, path in input_paths(job, context).items()}
     env["CLOUDTRAIN_ARGS_FILE"] = str(write_args_file(job, scratch, env))
     # Defaults of a bare `torchrun train.py` inside the job, which thereby joins the right world.

@@ -49,7 +49,7 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """The first cause of a failure, without the traceback and stack, which are in its `error` event."""
     why: str = ""
     """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`; what ended a trial at a
-    rung, so that the node has succeeded: `pruned`, `paused`."""
+    rung, so that the node has succeeded: `pruned`, `paused`, `measured`."""
     seconds: Optional[Seconds] = None
     """How long the launcher ran."""
     forced: bool = False
@@ -127,8 +127,9 @@ class RungReached(Event, type="rung_reached", writer=LAUNCHER, requires="time"):
     """Which report of the metric it is, from 1; those of earlier runs of the trial count."""
     value: Measure
     """What was reported."""
-    outcome: Literal["goes_on", "pruned", "paused"]
-    """Whether the job ends here: `pruned` since it is behind the others, `paused` to wait for its promotion."""
+    outcome: Literal["goes_on", "pruned", "paused", "measured"]
+    """Whether the job ends here: `pruned` since it is behind the others, `paused` to wait for its promotion, `measured`
+    since it was only to measure the metric."""
 
 
 class Progress(Event, type="progress"):

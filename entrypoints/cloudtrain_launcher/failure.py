@@ -68,17 +68,20 @@ def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Option
     return Error(rank=rank, node=node, time=when, exception="exit", message=message)
 
 
-def exit_error(rank: int, exitcode: int, time: float, *, finished: bool, reason: str = "") -> Error:
+def exit_error(
+    rank: int, exitcode: int, time: float, *, finished: bool, reason: str = "", memory_was_short: bool = False
+) -> Error:
     """The error of a rank that reported no exception: it was killed by a signal, or exited with a code.
 
     `exitcode`: below 0 minus the signal's number. `time`: a Unix timestamp. `finished`: the script had already ended
     with code 0, and the interpreter crashed afterwards (pytorch/pytorch#190489). `reason`: what the rank printed of it.
+    `memory_was_short`: the kernel has killed a process for want of memory since the rank was started.
     """
     if exitcode < 0:
         name = _signal_name(-exitcode)
         message = f"was killed by {name}"
         if name == "SIGKILL":
-            message += " (out of host memory?)"
+            message += ": out of host memory" if memory_was_short else " (out of host memory?)"
         if finished:
             message = f"died by {name} while leaving, after its script had ended well"
         if reason:

@@ -97,6 +97,15 @@ def _system_memory() -> Optional[tuple[int, int]]:
     return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
 
 
+def out_of_memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory since the machine was started; 0 if unknown.
+
+    Those in containers count, too (proc_vmstat: oom_kill, Linux 4.13).
+    """
+    lines = (line.split() for line in (_read_text("/proc/vmstat") or "").splitlines())
+    return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
+
+
 def _read_text(path: str) -> Optional[str]:
     try:
         with open(path, encoding="ascii") as file:

@@ -10,7 +10,7 @@ from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.events import Error, Event, Metrics, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain_launcher.printed_metrics import PrintedMetrics
-from cloudtrain_launcher.processes import is_alive
+from cloudtrain_launcher.processes import is_alive, out_of_memory_kills
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
@@ -31,6 +31,7 @@ class RankTracker:
         self.finished: dict[int, float] = {}
         """Ranks of this attempt that have ended with exit code 0 -> when, as a Unix timestamp."""
         self._attempt_started = 0.0
+        self._kills_before = out_of_memory_kills()
         self._ranks: dict[int, int] = {}
         """Local rank -> rank."""
         self._pids: dict[int, int] = {}
@@ -121,7 +122,10 @@ class RankTracker:
     def _error_of(self, failed: RankFailed, rank: int) -> Error:
         output = self._crash_output.get(failed.local_rank, CrashOutput())
         finished = rank in self.finished
-        error = failure.exit_error(rank, failed.exitcode, failed.time, finished=finished, reason=output.reason)
+        short = out_of_memory_kills() > self._kills_before
+        error = failure.exit_error(
+            rank, failed.exitcode, failed.time, finished=finished, reason=output.reason, memory_was_short=short
+        )
         return output.add_stack(error, Path.cwd(), PAYLOAD_DIR) if failed.exitcode < 0 else error
 
     def _start_attempt(self, event: RankStarted) -> None:

@@ -24,7 +24,7 @@ PREEMPTION_WAIT_SECONDS = 300.0
 REQUESTED_REASONS = ("stop_file", "time")
 """Reasons that ask the job itself to stop. All others come from the platform, which means to start the job again."""
 
-TRIAL_REASONS = ("pruned", "paused")
+TRIAL_REASONS = ("pruned", "paused", "measured")
 """Reasons why a trial of a sweep ends itself. It has succeeded then."""
 
 
@@ -38,7 +38,7 @@ class StopRequest:
 
     def __init__(self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = "") -> None:
         self.reason = ""
-        """sigterm, stop_file, time, preempted, peer_preempted, pruned or paused; empty while no stop is requested."""
+        """sigterm, stop_file, time, preempted, peer_preempted, pruned, paused or measured; empty: none is requested."""
         self.sigterm_received = False
         """Whether SIGTERM or SIGINT has arrived, be it the reason or not."""
         self.requested_monotonic = 0.0
@@ -95,11 +95,11 @@ class StopRequest:
         return self.is_requested()
 
     def end_trial(self, outcome: str, when: float | None = None) -> None:
-        """The job is a trial of a sweep and ends at a rung: `pruned` or `paused`. `when`: by default now."""
+        """The job is a trial of a sweep and ends: `pruned`, `paused` or `measured`. `when`: by default now."""
         if not self.reason:
             self._request(outcome)
             self.requested_at = when or self.requested_at
-            self._log(f"this trial is {outcome}: stopping with a checkpoint")
+            self._log(f"this trial is {outcome}: stopping" + " with a checkpoint" * (outcome != "measured"))
 
     def on_first_node(self, outcome: str, when: float) -> None:
         """The first node has ended the trial, at a Unix timestamp. May be called by any thread."""

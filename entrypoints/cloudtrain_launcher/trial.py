@@ -17,7 +17,7 @@ from cloudtrain_launcher.published import read_published
 from cloudtrain_launcher.rungs import goes_on
 from cloudtrain_launcher.trial_memory import TrialMemory
 
-Outcome = Literal["goes_on", "pruned", "paused"]
+Outcome = Literal["goes_on", "pruned", "paused", "measured"]
 
 RUNGS_FILE = "rungs.json"
 """What the client publishes: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3": null}}]}.
@@ -43,6 +43,8 @@ class Trial:
     """How many reports earlier runs of the trial have made."""
     position: Optional[float] = None
     """The step, or else the epoch, of the latest of them."""
+    measures: bool = False
+    """Whether `until` is the end of the trial, which only measures the metric."""
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Trial:
@@ -53,8 +55,8 @@ class Trial:
 class TrialWatch:
     """Counts the reports of a trial's metric and decides at its rungs; after the decision, reports change nothing.
 
-    `published`: where the client publishes, see `NodeContext`. `report` is called with events, and `end` with `pruned`
-    or `paused` if the job is to end here.
+    `published`: where the client publishes, see `NodeContext`. `report` is called with events, and `end` with `pruned`,
+    `paused` or `measured` if the job is to end here.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class TrialWatch:
 
     def _outcome(self, count: int, value: float, *, is_last: bool) -> Outcome:
         trial = self._trial
+        if trial.measures:
+            return "measured"
         if math.isnan(value):
             return "pruned"
         if trial.until is not None:

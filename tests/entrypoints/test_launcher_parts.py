@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,13 @@ def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
     assert env["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
+def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
+    trial = {"trial": 0, "metric": "samples_per_s", "goal": "maximize", "rungs": [], "eta": 2, "measures": True}
+    for job, told in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):
+        env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
+        assert env.get("CLOUDTRAIN_MEASURE") == told
+
+
 def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> None:
     found = failure.root_cause(
         [
@@ -141,6 +149,8 @@ def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_
 
 def test_an_exit_without_an_exception_is_described_by_its_signal_or_code() -> None:
     assert "SIGKILL (out of host memory?)" in failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False).message
+    killed = failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False, memory_was_short=True)
+    assert killed.message == "was killed by SIGKILL: out of host memory"
     assert "after its script had ended well" in failure.exit_error(2, -signal.SIGABRT, 1.0, finished=True).message
     assert failure.exit_error(2, 3, 1.0, finished=False).message == "exited with code 3"
     assert failure.exit_error(2, -signal.SIGTERM, 1.0, finished=False).consequence

@@ -94,6 +94,13 @@ def test_a_trial_that_is_to_be_promoted_ends_at_its_rung_however_good_it_is(tmp_
     assert watched.ends == ["paused"]
 
 
+def test_a_trial_that_measures_ends_at_its_first_report_whatever_it_is(tmp_path: Path) -> None:
+    for value in (9.0, math.nan):
+        watched = Watched(tmp_path, until=1, rungs=[], measures=True)
+        assert watched.report(value, 1.0) == [(1, "measured")]
+        assert watched.ends == ["measured"]
+
+
 def test_reports_of_earlier_runs_count_and_one_that_is_repeated_counts_once(tmp_path: Path) -> None:
     watched = Watched(tmp_path, until=3, reports=2, position=20)
     assert watched.report(1.0, step=10) == []

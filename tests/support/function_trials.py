@@ -38,8 +38,10 @@ class FunctionTrials:
         folder: SweepFolder,
         function: Callable[[Values, int], float] = learning,
         fails: Callable[[str], bool] = lambda _: False,
+        too_large: Callable[[Values], bool] = lambda _: False,
     ) -> None:
-        self.folder, self.function, self.fails = folder, function, fails
+        """`fails`: whether a run does; `too_large`: whether values need more memory than there is."""
+        self.folder, self.function, self.fails, self.too_large = folder, function, fails, too_large
         self.definition, self.jobs = folder.definition(), folder.path / "jobs"
         self.jobs.mkdir(exist_ok=True)
         self.state: SweepState | None = None
@@ -66,6 +68,8 @@ class FunctionTrials:
         )
         if self.fails(trial.run):
             return [end]
+        if self.too_large(trial.parameters):
+            return [replace(end, outcome="too_large", reason="out of memory")]
         report, value = job.get("at", 0), job.get("value", 0.0)
         if "outcome" not in job:
             report, value = trial.reports + 1, self.function(trial.parameters, trial.reports + 1)

@@ -124,7 +124,7 @@ RULES = {
     "trials: 3\n  method: baysian": (
         5,
         "method",
-        "expected grid, random, bayesian or asha, got 'baysian' (did you mean 'bayesian'?)",
+        "expected grid, random, bayesian, asha or batch_size, got 'baysian' (did you mean 'bayesian'?)",
         None,
     ),
     "trials: 3\n  method: tpe": (5, "method", "there is no method 'tpe'", "method: bayesian, whose sampler is tpe"),
@@ -144,7 +144,7 @@ RULES = {
         5,
         "sampler",
         "is not for the method grid: tpe",
-        "a grid has no choice: leave it out",
+        "it has no choice of them: leave it out",
     ),
     "trials: 3\n  engine: portabel": (
         5,
@@ -246,6 +246,64 @@ def test_what_does_not_fit_together_is_refused_at_its_line(rule: str, tmp_path: 
     section, _, job = rule.partition("|")
     text = f"sweep:\n  {GOAL}\n  space: {{lr: [1, 2]}}\n  {section.rstrip()}\n{job}\n"
     assert mistakes(tmp_path, text) == [(f"job.yaml:{line}", f"sweep.{field}", message, hint)]
+
+
+RANGE = "one range, such as batch-size: int(1, 4096)"
+BATCH_SIZES = {
+    # what the section has beside the method, and what is wrong with it
+    "space: {batch-size: [16, 32]}": (
+        "space.batch-size",
+        "is no range of whole numbers, which the method batch_size needs",
+        RANGE,
+    ),
+    "space: {batch-size: int(0, 32)}": ("space.batch-size", "begins at 0, and a batch has at least 1 sample", RANGE),
+    "space: {batch-size: int(1, 32), lr: [1, 2]}": (
+        "space.lr",
+        "is a second setting, and the method batch_size varies one",
+        RANGE,
+    ),
+    "space: {batch-size: int(1, 32)}\n  trials: 9": (
+        "trials",
+        "is not for the method batch_size: it ends by itself",
+        "leave it out",
+    ),
+    "space: {batch-size: int(1, 32)}\n  parallel: 2": (
+        "parallel",
+        "is 1 with the method batch_size: each size follows from those before",
+        "leave it out",
+    ),
+    "space: {batch-size: int(1, 32)}\n  early_stopping: {grace: 2, max: 9}": (
+        "early_stopping",
+        "is not for the method batch_size: each trial ends once it has measured",
+        "leave it out",
+    ),
+    "space: {batch-size: int(1, 32)}\n  engine: native": (
+        "engine",
+        "has no search for a batch size",
+        "engine: portable runs trials wherever jobs run",
+    ),
+    "space: {batch-size: int(1, 32)}\n  sampler: tpe": (
+        "sampler",
+        "is not for the method batch_size: tpe",
+        "it has no choice of them: leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("section", BATCH_SIZES)
+def test_a_search_for_a_batch_size_has_one_range_and_nothing_to_choose(section: str, tmp_path: Path) -> None:
+    field, message, hint = BATCH_SIZES[section]
+    objective = "objective: {metric: samples_per_s, goal: maximize}"
+    text = f"sweep:\n  method: batch_size\n  {objective}\n  {section}\n"
+    found = [(at.removeprefix("sweep."), said, do) for _, at, said, do in mistakes(tmp_path, text)]
+    assert found == [(field, message, hint)]
+
+
+def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_path: Path) -> None:
+    text = f"sweep:\n  {GOAL}\n  method: batch_size\n  space: {{batch-size: int(1, 8)}}\n"
+    assert [message for _, _, message, _ in mistakes(tmp_path, text)] == [
+        "the shared trainer reports only samples_per_s in a search for a batch size"
+    ]
 
 
 @pytest.mark.parametrize(

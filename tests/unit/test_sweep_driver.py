@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import UsageError
-from cloudtrain.spec.search_space import Choice, Uniform
+from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
 from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested, SweepEvent
@@ -30,6 +30,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "bayesian": {"sampler": "tpe", "trials": 12},
     "stopping": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5},
     "promotion": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5, "promotes": True},
+    "batch size": {"sampler": "batch_size", "space": {"lr": Integers(1, 64)}, "trials": 11, "parallel": 1},
     "budget": {"sampler": "random", "trials": 12, "budget": Caps(usd=5.0), "trial_cap": Caps(usd=1.0)},
 }
 
@@ -42,7 +43,8 @@ def sweep(root: Path, name: str) -> SweepFolder:
 
 def trials_of(folder: SweepFolder) -> FunctionTrials:
     fails = (lambda run: run.endswith("1")) if folder.definition().retries else (lambda _: False)
-    return FunctionTrials(folder, fails=fails)
+    is_search = folder.definition().sampler == "batch_size"
+    return FunctionTrials(folder, fails=fails, too_large=lambda values: is_search and float(values["lr"]) > 21)
 
 
 def run_to_the_end(folder: SweepFolder) -> SweepState:

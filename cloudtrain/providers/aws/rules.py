@@ -189,7 +189,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
             )
         if spec.section(AwsSection).remote_debug:
             yield Issue(("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out")
-        if plan.context.trial:
+        if plan.context.trial and not plan.context.trial.measures:
             message = "keeps trials from reading the values of the others, by which they end early"
             yield Issue(("aws", "network_isolation"), message, "leave it out, or sweep.early_stopping")
 

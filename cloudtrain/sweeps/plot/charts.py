@@ -37,7 +37,7 @@ def over_trials(state: SweepState) -> str:
     best: list[Point] = []
     so_far: float | None = None
     for trial, value in zip(state.trials, values, strict=True):
-        if value is not None and trial.state != "failed":
+        if value is not None and trial.state not in ("failed", "too_large"):
             so_far = value if so_far is None else better(so_far, value)
             best.append((x.at(trial.number), y.at(so_far)))
     marks = [

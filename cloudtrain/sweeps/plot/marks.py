@@ -14,6 +14,7 @@ MARKS = {
     "waiting": ("ring", "goes on"),
     "stopped": ("diamond", "ended by somebody"),
     "failed": ("cross", "ended with an error"),
+    "too_large": ("cross", "does not fit"),
 }
 """For each state of a trial its shape, and what it means: shapes, because not everybody sees colours."""
 

@@ -64,7 +64,7 @@ def _summary(state: SweepState) -> str:
     definition, best = state.definition, state.best
     goal = {"minimize": "the less the better", "maximize": "the more the better"}[definition.goal]
     parts = [
-        f"{state.state}, {len(state.trials)} of {state.wanted} trials",
+        f"{state.state}, {len(state.trials)} of {state.planned} trials",
         f"objective {definition.metric}, {goal}",
         f"method {definition.sampler}, on {definition.provider}",
     ]

@@ -1,0 +1,77 @@
+"""Measures samples per second at the batch size of the command line, for a search of the best one.
+
+The batch is taken as it is: no smaller micro-batches are looked for, so that one that does not fit ends the run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cloudtrain_job import log_metrics
+from cloudtrain_launcher.environment import MEASURED
+from cloudtrain_trainer.training.memory import RESERVE_BYTES
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.training.loop import Loop
+
+WARM_UP_STEPS = 3
+"""Steps that are not measured: the first ones import, compile, choose kernels, and allocate the optimizer's state."""
+STEPS_AT_ONCE = 5
+"""After so many steps all ranks wait for their devices, and for each other."""
+MIN_SECONDS = 1.0
+
+
+def is_wanted() -> bool:
+    """Whether this run is a trial of a search for a batch size."""
+    return bool(os.environ.get(MEASURED))
+
+
+def measure(loop: Loop) -> str:
+    """Train for a few steps and report `samples_per_s`, of all ranks together; returns "succeeded" or "stopped".
+
+    The memory that training needs beside the steps is held meanwhile. Called by all ranks.
+    """
+    reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
+    batches = _batches(loop)
+    loop.step.wrapped.train()
+    _train(loop, batches, 0, WARM_UP_STEPS)
+    loop.ranks.begin_training(loop.options.timeout)
+    steps, ended = 0, False
+    loop.ranks.barrier()
+    began = time.monotonic()
+    while not ended:
+        _train(loop, batches, WARM_UP_STEPS + steps, STEPS_AT_ONCE)
+        steps += STEPS_AT_ONCE
+        seconds = time.monotonic() - began
+        is_over = loop.ranks.rank == 0 and seconds >= MIN_SECONDS
+        ended, stopped = map(bool, loop.ranks.all_reduce_max(is_over, loop.stop.requested)())
+        if stopped:
+            return "stopped"
+    rate = round(steps * loop.batches.batch_size / seconds, 3)
+    log_metrics(step=WARM_UP_STEPS + steps, samples_per_s=rate)
+    loop.ranks.log(f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second")
+    loop.metrics["samples_per_s"] = rate
+    del reserve
+    return "succeeded"
+
+
+def _train(loop: Loop, batches: Iterator[tuple[Any, Any]], first: int, steps: int) -> None:
+    """Train for so many steps and wait until their kernels have ended; the schedule stays at its last step."""
+    for step in range(first, first + steps):
+        loop.step.train_step(batches, min(step, loop.steps - 1), loop.steps)
+        loop.stop.step_done()
+    if loop.device.type == "cuda":
+        for device in loop.strategy.devices:
+            torch.cuda.synchronize(device)
+
+
+def _batches(loop: Loop) -> Iterator[tuple[Any, Any]]:
+    """This rank's micro-batches, of one epoch after the other."""
+    for epoch in count():
+        yield from loop.batches.load(epoch, skip=0)

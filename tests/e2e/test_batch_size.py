@@ -1,0 +1,131 @@
+"""A search for a batch size on this machine: memory really ends, and the size that is found trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.sweeps.batch_size import size_of
+from cloudtrain.sweeps.planning import plan_sweep
+from cloudtrain.sweeps.start import start_sweep
+from cloudtrain.sweeps.sweep import Sweep
+from tests.support.in_process import call
+
+LIMIT = """\
+import resource
+from pathlib import Path
+
+
+def limit_memory(more_mb):
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (more_mb << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+"""
+
+MODEL = """\
+import ctypes
+
+import torch
+from limit import limit_memory
+from torch import nn
+
+
+class Wide(nn.Sequential):
+    def forward(self, images):
+        if self.training:  # 4 MB for each sample, as activations of a large model take them
+            self.activations = None
+            self.activations = torch.empty(len(images), 4 << 20, dtype=torch.uint8)
+        return super().forward(images)
+
+
+def model():
+    ctypes.CDLL(None).mallopt(-8, 1)  # a new thread reserves no 64 MB
+    limit_memory(1000)  # with the 64 MB that a trial leaves free, and what the first step imports
+    return Wide(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+SCRIPT = """\
+import sys
+import time
+
+from limit import limit_memory
+
+size = int(sys.argv[sys.argv.index("--batch_size") + 1])
+limit_memory(190)
+batch = bytearray(size << 20)
+print(f"speed: {min(size, 60)} samples/s", flush=True)
+time.sleep(600)  # trains on, until it is told to end
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for name, text in (("limit.py", LIMIT), ("wide.py", MODEL), ("train.py", SCRIPT)):
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    return folder
+
+
+def search(space: str, metric: str = "samples_per_s", **job: Any) -> Sweep:
+    section = {"method": "batch_size", "objective": {"metric": metric, "goal": "maximize"}}
+    key, _, written = space.partition(": ")
+    spec = {"name": "sizes", **job, "sweep": {**section, "space": {key: written}}}
+    return start_sweep(plan_sweep(cloudtrain.load(spec), "local", sweep_id="sizes-1"))
+
+
+def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job: Path) -> None:
+    args = {"task": "digits", "model": "wide:model", "workers": 0, "batch-size": 1024}
+    sweep = search("batch-size: int(64, 512)", args=args, resources={"processes": 1})
+    state = sweep.wait()
+    assert state.state == "succeeded", (state.reason, [trial.reason for trial in state.trials])
+    fits, beyond = (
+        [size_of(trial) for trial in state.trials if trial.state == kind] for kind in ("completed", "too_large")
+    )
+    assert max(fits) < min(beyond) <= 256, "256 samples alone would take all of the memory"
+    assert max(fits) >= 64
+    assert f"{max(fits)} fits, {min(beyond)} does not" in state.reason
+    assert all("can't allocate memory" in trial.reason for trial in state.trials if trial.state == "too_large")
+    assert all(trial.value and trial.value > 0 for trial in state.trials if trial.state == "completed")
+    best, run = sweep.best()
+    rates = [trial.value or 0.0 for trial in state.trials]
+    assert best.value is not None
+    assert best.value >= 0.95 * max(rates)
+    assert run.result().metrics["samples_per_s"] == best.value
+    again = run.plan_again()
+    assert again.context.trial is None, "it trains to its end"
+    assert isinstance(again.spec.args.values, dict)
+    assert again.spec.args.values["batch-size"] == size_of(best)
+    shown = call("attach", "sizes-1").err
+    accumulated = -(-1024 // size_of(best))
+    assert f"  spec     args: {{batch-size: {size_of(best)}}}" in shown
+    assert f"  or       args: {{batch-size: 1024, accumulate: {accumulated}}}, which keeps the batch of 1024" in shown
+
+
+def test_a_script_of_ones_own_reads_its_size_and_prints_its_speed(job: Path) -> None:
+    metrics = {"speed": r"speed: ([0-9.]+) samples/s"}
+    script = {"entrypoint": "train.py", "metrics": metrics, "args": {"batch_size": 4}}
+    sweep = search("batch_size: int(32, 512)", "speed", **script)
+    state = sweep.wait()
+    assert [(size_of(trial), trial.state, trial.value) for trial in state.trials] == [
+        (32, "completed", 32),
+        (64, "completed", 60),
+        (128, "completed", 60),
+        (256, "too_large", None),
+        (192, "too_large", None),
+        (160, "completed", 60),
+    ]
+    assert "MemoryError" in state.trials[3].reason
+    assert state.reason == "160 fits, 192 does not; 64 is the smallest that is within 5% of the fastest: 60 speed"
+    _, run = sweep.best()
+    assert not run.plan_again().context.resume_from, "a rerun begins anew"
+    assert "6/6 trials" in call("list").out
+    call("sweep", "plot", "sizes-1")
+    assert "does not fit" in Path("sizes-1.html").read_text()
+    call("sweep", "export", "sizes-1", "-o", "sizes.csv")
+    assert "too_large" in Path("sizes.csv").read_text()
