@@ -23,11 +23,11 @@ from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.events import Launching, RunEnded
+from cloudtrain.sweeps.grid import grid_values
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
 from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
 from cloudtrain.sweeps.state import SweepState
-from cloudtrain.sweeps.suggest import grid_values
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.azure.clients import cheap_clients
