@@ -1,8 +1,8 @@
 """Tells the MLflow server of the job's platform what a trial has reached, so that its sweep can compare trials.
 
 After "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep job learns of its
-objective by MLflow alone. The requests are those of MLflow's REST API, and of `azureml_utils.R` in Microsoft's
-azureml-examples, which does the same without Microsoft's package: so the image needs neither. Standard library only.
+objective by MLflow alone. The requests are those of mlflow 3 with azureml-mlflow 1.62; a token is replaced as by
+`azureml_utils.R` in Microsoft's azureml-examples. So the image needs neither package. Standard library only.
 """
 
 from __future__ import annotations
@@ -113,8 +113,11 @@ class MlflowServer:
         if missing:
             raise RuntimeError(f"the platform has not set {', '.join(missing)}")
         uri, self._token, self._run = (environ[name] for name in names)
-        self._url = re.sub("^azureml://", "https://", uri.partition("?")[0]).rstrip("/")
-        history = re.sub(r"/mlflow/v\d+\.\d+/", "/history/v1.0/", self._url)
+        address = re.sub("^azureml://", "https://", uri.partition("?")[0]).rstrip("/")
+        # The address is that for MLflow 1; azureml-mlflow makes this of it for MLflow 2 and 3.
+        self._url = address.replace("/mlflow/v1.0/", "/mlflow/v2.0/", 1)
+        history = self._url.replace("/mlflow/v2.0/", "/history/v1.0/", 1)
+        self._named = {"run_uuid": self._run, "run_id": self._run}
         experiment = environ.get("MLFLOW_EXPERIMENT_ID", "")
         self._token_url = f"{history}/experimentids/{experiment}/runs/{self._run}/token" if experiment else ""
         self._token_time = time.monotonic()
@@ -135,7 +138,7 @@ class MlflowServer:
         pause = PAUSE_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                self._request(f"{self._url}/api/2.0/mlflow/runs/{call}", {"run_id": self._run, **body})
+                self._request(f"{self._url}/api/2.0/mlflow/runs/{call}", {**self._named, **body})
                 return
             except OSError as error:
                 code = getattr(error, "code", 0)

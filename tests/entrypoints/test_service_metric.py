@@ -91,7 +91,7 @@ def test_each_report_is_told_once_by_its_number(tracking: Tracking) -> None:
     assert tell(tracking, report(10, score=0.1, loss=3.0), again, report(20, loss=2.0), report(30, score=0.3)) == []
     assert tracking.told[-1] == ("score", 0.3, 2)
     assert set(tracking.told) <= {("score", 0.1, 1), ("score", 0.3, 2)}
-    assert set(tracking.requests) == {f"POST /mlflow/v1.0/{WORKSPACE}/api/2.0/mlflow/runs/log-metric"}
+    assert set(tracking.requests) == {f"POST /mlflow/v2.0/{WORKSPACE}/api/2.0/mlflow/runs/log-metric"}
 
 
 def test_the_values_of_a_trial_are_told_first(tracking: Tracking) -> None:
@@ -147,7 +147,7 @@ def test_a_platform_that_names_no_server_is_warned_of_and_a_rehearsal_has_none()
 def test_the_address_of_azure_ml_is_one_of_https() -> None:
     server = MlflowServer(
         {
-            "MLFLOW_TRACKING_URI": f"azureml://eastus.api.azureml.ms/mlflow/v2.0/{WORKSPACE}?x=1",
+            "MLFLOW_TRACKING_URI": f"azureml://eastus.api.azureml.ms/mlflow/v1.0/{WORKSPACE}?x=1",
             "MLFLOW_TRACKING_TOKEN": "t",
             "MLFLOW_RUN_ID": "r",
             "MLFLOW_EXPERIMENT_ID": "e",

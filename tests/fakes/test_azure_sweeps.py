@@ -161,7 +161,8 @@ def test_metrics_are_taken_from_the_run_that_they_are_of(still: AzureCloud, body
     mine, other = sweep.trials
     told = tracking_variables(mine, still.account)
     path = told["MLFLOW_TRACKING_URI"].partition("?")[0].removeprefix("azureml://").partition("/")[2]
-    log, history = f"/{path}/api/2.0/mlflow/runs/log-metric", f"/{path.replace('mlflow/', 'history/')}"
+    log = f"/{path.replace('/v1.0/', '/v2.0/', 1)}/api/2.0/mlflow/runs/log-metric"
+    history = f"/{path.replace('mlflow/', 'history/', 1)}"
     report = {"run_id": mine.name, "key": "loss", "value": 0.5, "timestamp": 1, "step": 1}
     token = told["MLFLOW_TRACKING_TOKEN"]
     status, answer = call(

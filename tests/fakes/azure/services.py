@@ -68,7 +68,7 @@ class Services:
         if operation == "LogMetric":
             kinds |= {"value": int | float, "timestamp": int, "step": int}
         wrong = [name for name, kind in kinds.items() if not isinstance(body.get(name), kind)]
-        if wrong or set(body) - kinds.keys():
+        if wrong or set(body) - kinds.keys() - {"run_uuid"}:
             raise ServiceError("UserError", f"INVALID_PARAMETER_VALUE: {', '.join(wrong) or sorted(body)}", 400)
         if operation == "LogMetric":
             job.log_metric(body["key"], float(body["value"]))

@@ -43,7 +43,7 @@ _SCOPE = (
 )
 _REGION = rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
 _NAME, _VERSION = r"/(?P<name>[^/]+)", r"/versions/(?P<version>[^/]+)"
-_MLFLOW = rf"/mlflow/v1\.0{_SCOPE}/api/2\.0/mlflow/runs"
+_MLFLOW = rf"/mlflow/v2\.0{_SCOPE}/api/2\.0/mlflow/runs"
 _RUN = rf"/history/v1\.0{_SCOPE}"
 ROUTES = [
     _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
