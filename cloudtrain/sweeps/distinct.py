@@ -30,14 +30,23 @@ class Distinct:
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """A point that no trial has had, as long as there is one: `schedule` knows when there is none."""
-        known = {number_of(self._space, trial.parameters) for trial in state.trials}
+        known = {_identity(trial.parameters) for trial in state.trials}
         for each in range(draw, draw + DRAWS):
             found = self._suggester.suggest(state, each)
-            if number_of(self._space, found) not in known:
+            if _identity(found) not in known:
                 return found
+        return self._one_left(state)
+
+    def _one_left(self, state: SweepState) -> Mapping[str, Scalar]:
+        known = {number_of(self._space, trial.parameters) for trial in state.trials}
         # The sequence of `random.random` for a seed is the same in every version of Python.
         part = random.Random(f"{self._seed}:{len(state.trials)}:left").random()
         at = int(part * max(1, self._size - len(known)))
         for number in sorted(known):
             at += number <= at
         return point_at(self._space, at % self._size)
+
+
+def _identity(point: Mapping[str, Scalar]) -> object:
+    """What two points have in common if they are the same; 1 and true are two values."""
+    return frozenset((key, type(value), value) for key, value in point.items())

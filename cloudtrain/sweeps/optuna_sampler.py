@@ -31,47 +31,54 @@ class OptunaSampler:
         self._optuna = _import_optuna(definition.sampler)
         self._definition = definition
         self._distributions = {key: self._distribution(item) for key, item in definition.space.items()}
+        self._running = {"state": self._optuna.trial.TrialState.RUNNING}
         self._study: optuna.Study | None = None
-        self._told: Sequence[Known] = []
-        """What the study had been told of each trial before it was last asked."""
+        self._told: list[Known] = []
+        """What the study has been told of each trial."""
+        self._numbers: list[int] = []
+        """The number that each of them has there: that of a suggestion which became no trial is left out."""
+        self._asked: optuna.trial.Trial | None = None
+        """The latest suggestion."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """What the sampler suggests, knowing all trials before."""
         known = [self._known(trial) for trial in state.trials]
-        study = self._study = self._continued(known) or self._made_anew(known)
-        self._told = known
+        study = self._study
+        if study is None or not self._is_right(known):
+            study = self._study = self._optuna.create_study(direction=self._definition.goal)
+            self._told, self._numbers, self._asked = [], [], None
+        self._tell(study, known)
         study.sampler = self._sampler(len(known), draw)
-        found = study.ask(self._distributions).params
-        return {key: _value(item, found[key]) for key, item in self._definition.space.items()}
+        self._asked = study.ask(self._distributions)
+        return {key: _value(item, self._asked.params[key]) for key, item in self._definition.space.items()}
 
-    def _made_anew(self, known: Sequence[Known]) -> optuna.Study:
-        study: optuna.Study = self._optuna.create_study(direction=self._definition.goal)
-        study.add_trials([self._frozen(each) for each in known])
-        return study
+    def _is_right(self, known: Sequence[Known]) -> bool:
+        """Whether all that the study was told is so still, but for trials that went on then.
 
-    def _continued(self, known: Sequence[Known]) -> optuna.Study | None:
-        """The study of the suggestion before, told what is new; None where it has told Optuna something else.
-
-        It was right about a trial that went on then, and has ended. What Optuna was told as ended stays as it is: of a
-        trial that has got to its next rung since, it would have to be told again.
+        What Optuna was told as ended stays as it is: a trial that has got to its next rung since is told anew.
         """
-        study, told = self._study, self._told
-        if study is None or len(study.get_trials(deepcopy=False)) > len(known):
-            return None
-        running = self._optuna.trial.TrialState.RUNNING
-        asked = [(self._asked(trial), {"state": running}) for trial in study.get_trials(deepcopy=False)[len(told) :]]
-        before = [*told, *asked]
-        changed = [at for at, (one, other) in enumerate(zip(before, known, strict=False)) if one != other]
-        if any(before[at][0] != known[at][0] or before[at][1]["state"] != running for at in changed):
-            return None
-        for at in changed:
-            outcome = known[at][1]
-            study.tell(at, outcome.get("value"), state=outcome["state"])
-        study.add_trials([self._frozen(each) for each in known[len(before) :]])
-        return study
+        return len(self._told) <= len(known) and all(
+            one == other or (one[0] == other[0] and one[1] == self._running)
+            for one, other in zip(self._told, known, strict=False)
+        )
 
-    def _asked(self, trial: optuna.trial.FrozenTrial) -> Mapping[str, Scalar]:
-        return {key: trial.params[key] for key in self._definition.space}
+    def _tell(self, study: optuna.Study, known: Sequence[Known]) -> None:
+        """Bring the study of some trials to what is known of all."""
+        if (asked := self._asked) is not None:
+            new = known[len(self._told)][0] if len(known) > len(self._told) else None
+            if new == asked.params:
+                self._told.append((new, self._running))
+                self._numbers.append(asked.number)
+            else:
+                study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+        for at, (number, told, now) in enumerate(zip(self._numbers, self._told, known, strict=False)):
+            if told != now:
+                study.tell(number, now[1].get("value"), state=now[1]["state"])
+                self._told[at] = now
+        first, added = len(study.get_trials(deepcopy=False)), known[len(self._told) :]
+        study.add_trials([self._frozen(each) for each in added])
+        self._numbers += range(first, first + len(added))
+        self._told += added
 
     def _known(self, trial: Trial) -> Known:
         """What the sampler is to know of a trial."""
