@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from cloudtrain.cli.job_command import JobCommand, load_job, resource_options
+from cloudtrain.cli.job_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import (
-    as_option,
     data_dir,
-    job_argument,
     json_option,
-    profile_option,
-    provider_option,
     set_option,
     yes_option,
 )
@@ -37,11 +33,7 @@ Examples:
   cloudtrain check --set resources.nodes=2
   cloudtrain check --provider aws --online   ask the account, too""",
 )
-@job_argument
-@provider_option
-@as_option
-@profile_option
-@resource_options
+@job_options
 @set_option
 @click.option("--online", is_flag=True, help="Ask the account, or the engine, for what this job needs; only reads.")
 @json_option
@@ -91,11 +83,7 @@ def check_command(
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")
-@job_argument
-@provider_option
-@as_option
-@profile_option
-@resource_options
+@job_options
 @set_option
 @click.option("--diff", "against", metavar="RUN|FILE", help="Compare the request with that of a run, or with a file.")
 @json_option
@@ -139,11 +127,7 @@ def plan_command(
 
 
 @click.command("submit", cls=JobCommand, epilog="Example:\n\n  cloudtrain submit train.py --processes 2 -- --epochs 3")
-@job_argument
-@provider_option
-@as_option
-@profile_option
-@resource_options
+@job_options
 @set_option
 @yes_option
 @click.option("--run-id", metavar="ID", help="Name the run yourself; a second submit of the same id starts nothing.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.cli.options import as_option, job_argument, profile_option, provider_option
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
@@ -62,6 +63,13 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--gpus", type=click.IntRange(0), metavar="N", help="GPUs per node."),
         click.option("--nodes", type=click.IntRange(1), metavar="N", help="How many machines."),
     ):
+        function = option(function)
+    return function
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The job, where it runs, and as what: what every command about a job that has not run yet begins with."""
+    for option in (resource_options, profile_option, as_option, provider_option, job_argument):
         function = option(function)
     return function
 

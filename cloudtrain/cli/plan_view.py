@@ -196,12 +196,12 @@ def _sweep(plan: Plan) -> list[str]:
     sweep = plan.spec.sweep
     if sweep is None:
         return []
-    from cloudtrain.sweeps.rules import worst_usd  # few jobs have one
+    from cloudtrain.sweeps.planning import planned  # few jobs have one
 
     space = ", ".join(f"{key} {dimension.text()}" for key, dimension in sweep.space.items())
     method = sweep.method if sweep.method == sweep.chosen_sampler else f"{sweep.method} ({sweep.chosen_sampler})"
     better = "highest" if sweep.objective.goal == "maximize" else "lowest"
-    usd = worst_usd(plan, sweep)
+    usd = planned(plan, sweep).worst_usd
     most = f", at most {usd:.2f} USD together" if usd is not None else ""
     return [
         f"{method}, {count(sweep.trial_count, 'trial')}, {sweep.parallel} at once: {space}",

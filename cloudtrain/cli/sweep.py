@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.job_command import JobCommand, load_job, resource_options
+from cloudtrain.cli.job_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import (
-    as_option,
     data_dir,
-    job_argument,
     json_option,
-    profile_option,
-    provider_option,
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
@@ -70,11 +66,7 @@ sweep_command.add_command(export_command)
     short_help="Start a sweep and follow it.",
     epilog="Example:\n\n  cloudtrain sweep start --provider aws --trials 20 --parallel 4",
 )
-@job_argument
-@provider_option
-@as_option
-@profile_option
-@resource_options
+@job_options
 @click.option(
     "--set",
     "overrides",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Mapping
@@ -10,21 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import RunExists, RunNotFound, StorageError
+from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.runs.files import (
     DATA_DIR_HINT,
     FILE_MODE,
-    encode_json,
     lock_file,
     make_private_folder,
-    private_opener,
     read_regular_file,
     restrict_permissions,
-    storing,
 )
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.new_folder import new_folder
 
 if TYPE_CHECKING:
     from cloudtrain.runs.events import Event
@@ -54,31 +51,16 @@ class RunStore:
         refuses.
         """
         folder = RunFolder(self.runs_dir / run_id)
-        draft = self.runs_dir / f".{run_id}.{os.urandom(4).hex()}"
-        with storing(folder.path):
-            make_private_folder(draft)
+        with new_folder(folder.path, documents, "run") as draft:
             restrict_permissions(self.data_dir)
-            try:
-                for name, text in documents.items():
-                    with open(draft / name, "wb", opener=private_opener) as file:
-                        file.write(encode_json(text))
-                make_private_folder(draft / "logs")
-                if submit_lock is not None:
-                    submit_lock.append(os.open(draft / SUBMIT_LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE))
-                    lock_file(submit_lock[-1])
-                    os.write(submit_lock[-1], json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
-                if first_event is not None:
-                    RunFolder(draft).append(first_event, durable=True)
-                self._drop_from_index(run_id)
-                draft.rename(folder.path)
-            except OSError as error:
-                import shutil
-
-                shutil.rmtree(draft, ignore_errors=True)
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    hint = f"cloudtrain status {run_id}"
-                    raise RunExists(f"run {run_id} exists already", hint=hint) from None
-                raise
+            make_private_folder(draft / "logs")
+            if submit_lock is not None:
+                submit_lock.append(os.open(draft / SUBMIT_LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE))
+                lock_file(submit_lock[-1])
+                os.write(submit_lock[-1], json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
+            if first_event is not None:
+                RunFolder(draft).append(first_event, durable=True)
+            self._drop_from_index(run_id)
         return folder
 
     def _drop_from_index(self, run_id: str) -> None:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cloudtrain.errors import RunExists, StorageError, UsageError
+from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.files import (
     FILE_MODE,
     append_lines,
     as_text,
-    encode_json,
     is_locked,
     lock_file,
-    make_private_folder,
     open_regular_file,
-    private_opener,
     read_lines,
     read_regular_file,
     storing,
     strict_json,
 )
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.new_folder import new_folder
 from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
@@ -49,20 +45,8 @@ class SweepFolder:
         of a trial.
         """
         folder = SweepFolder(data_dir / SWEEPS / definition.sweep_id)
-        draft = folder.path.with_name(f".{definition.sweep_id}.{os.urandom(4).hex()}")
-        with storing(folder.path):
-            make_private_folder(draft)
-            try:
-                for name, text in {SWEEP: as_text(definition.to_json()), **documents}.items():
-                    with open(draft / name, "wb", opener=private_opener) as file:
-                        file.write(encode_json(text))
-                draft.rename(folder.path)
-            except OSError as error:
-                shutil.rmtree(draft, ignore_errors=True)
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    hint = f"cloudtrain status {definition.sweep_id}"
-                    raise RunExists(f"sweep {definition.sweep_id} exists already", hint=hint) from None
-                raise
+        with new_folder(folder.path, {SWEEP: as_text(definition.to_json()), **documents}, "sweep"):
+            pass
         return folder
 
     def definition(self) -> Definition:

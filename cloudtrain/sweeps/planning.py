@@ -21,6 +21,7 @@ from cloudtrain.spec.objective import LENGTHS, report_count
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import arguments_of
 from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.rules import billed
 from cloudtrain.sweeps.rungs import most_runs, rungs_of
 
 
@@ -45,7 +46,7 @@ class SweepPlan:
     @property
     def is_billed(self) -> bool:
         """Whether its trials cost money."""
-        return self.job.target.cost_estimate is not None and not self.job.is_rehearsal
+        return billed(self.job) is not None
 
 
 def plan_sweep(
@@ -69,12 +70,17 @@ def plan_sweep(
         sweep_id = _new_sweep_id(job, provider, data_dir)
     found = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)
     limits = job.spec.limits
-    if _is_billed(found) and sweep.budget.max_cost and limits.max_cost is None and limits.max_runtime is None:
+    if billed(found) and sweep.budget.max_cost and limits.max_cost is None and limits.max_runtime is None:
         share = f"{sweep.budget.max_cost / sweep.trial_count:.2f} USD"
         spec, document = spec_from_document(override(job.document, [f"limits.max_cost={share}"]), job.folder)
         capped = Job(spec=spec, document=document, folder=job.folder)
         found = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
-    return SweepPlan(definition=_definition(found, sweep, sweep_id), job=found)
+    return planned(found, sweep)
+
+
+def planned(found: Plan, sweep: Sweep) -> SweepPlan:
+    """The plan of a sweep by that of its job, whose run id is the sweep's."""
+    return SweepPlan(definition=_definition(found, sweep, found.run_id), job=found)
 
 
 def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
@@ -85,13 +91,9 @@ def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
             return found
 
 
-def _is_billed(found: Plan) -> bool:
-    return found.target.cost_estimate is not None and not found.is_rehearsal
-
-
 def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
     stopping, last = sweep.stopping, _last_report(found.spec, sweep)
-    estimate = found.target.cost_estimate if _is_billed(found) else None
+    estimate = billed(found)
     engine: Literal["portable", "native", "ray"] = "portable" if sweep.engine == "auto" else sweep.engine
     sampler: Any = sweep.chosen_sampler
     return Definition(

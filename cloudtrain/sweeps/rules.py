@@ -24,7 +24,6 @@ from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import issues_of_values, path_of, samples
 from cloudtrain.submission.trainer_arguments import trainer_issues
-from cloudtrain.sweeps.rungs import most_runs, rungs_of
 from cloudtrain.units import format_duration
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")
@@ -46,18 +45,6 @@ def sweep_issues(plan: Plan) -> list[Issue]:
 def billed(plan: Plan) -> CostEstimate | None:
     """What a run of the job may cost; None where nothing is billed."""
     return None if plan.is_rehearsal else plan.target.cost_estimate
-
-
-def worst_usd(plan: Plan, sweep: Sweep) -> float | None:
-    """The most that all trials together can cost, in US dollars; None where nothing is billed or no price is known."""
-    estimate = billed(plan)
-    if estimate is None or estimate.worst_usd is None:
-        return None
-    stopping = sweep.stopping
-    promoting = stopping is not None and stopping.promote == "always"
-    rungs = len(rungs_of(stopping.grace, stopping.eta, stopping.max)) if stopping and promoting else 0
-    runs = most_runs(sweep.trial_count, sweep.retries, rungs, stopping.eta if stopping else 2)
-    return min(sweep.budget.max_cost or float("inf"), estimate.worst_usd * runs)
 
 
 def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:

@@ -11,7 +11,8 @@ from cloudtrain.catalog.pricing import CostEstimate, Price
 from cloudtrain.declaration import Declaration
 from cloudtrain.planning.plan import Plan
 from cloudtrain.sweeps import rules
-from cloudtrain.sweeps.rules import sweep_issues, worst_usd
+from cloudtrain.sweeps.planning import planned as sweep_plan
+from cloudtrain.sweeps.rules import sweep_issues
 from tests.golden.cases import plan_of
 
 AWS = "resources: {gpus: 8, gpu: A100-40GB}"
@@ -130,13 +131,13 @@ def test_the_most_that_all_trials_cost_is_that_of_each_and_never_more_than_the_b
     section = f"trials: 4\n  retries: 1\n  {SPACE}"
     planned = priced(plan(section, AWS, provider="aws"), 10.0)
     assert planned.spec.sweep is not None
-    assert worst_usd(planned, planned.spec.sweep) == 80.0
+    assert sweep_plan(planned, planned.spec.sweep).worst_usd == 80.0
     capped = priced(plan(f"budget: {{max_cost: 30 USD}}\n  {section}", AWS, provider="aws"), 10.0)
     assert capped.spec.sweep is not None
-    assert worst_usd(capped, capped.spec.sweep) == 30.0
+    assert sweep_plan(capped, capped.spec.sweep).worst_usd == 30.0
     free = plan(section)
     assert free.spec.sweep is not None
-    assert worst_usd(free, free.spec.sweep) is None
+    assert sweep_plan(free, free.spec.sweep).worst_usd is None
 
 
 def test_a_budget_in_time_that_ends_trials_before_their_limit_is_a_warning() -> None:
