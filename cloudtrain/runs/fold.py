@@ -128,6 +128,11 @@ def _profile(state: RunState, event: events.Profile) -> None:
 
 def _usage(state: RunState, event: events.Usage) -> None:
     state.usage[event.node] = event
+    state.utilization.add(event)
+
+
+def _step_times(state: RunState, event: events.StepTimes) -> None:
+    state.step_times.add(event)
 
 
 def _resumed(state: RunState, event: events.Resumed) -> None:
@@ -194,6 +199,7 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Progress: _progress,
     events.Activity: _activity,
     events.Usage: _usage,
+    events.StepTimes: _step_times,
     events.Checkpoint: _checkpoint,
     events.Profile: _profile,
     events.Resumed: _resumed,

@@ -25,6 +25,8 @@ from cloudtrain.runs.events import (
     Usage,
 )
 from cloudtrain.runs.pace import Pace
+from cloudtrain.runs.step_times import StepTimesHistory
+from cloudtrain.runs.utilization import Utilization
 
 ENDED = ("succeeded", "failed", "stopped")
 """The states that a run never leaves."""
@@ -145,6 +147,10 @@ class RunState:
     """The course of the running loss (`loss`) and of the throughput (`samples/s`)."""
     usage: dict[int, Usage] = field(default_factory=dict, repr=False)
     """What each node uses, as last measured."""
+    utilization: Utilization = field(default_factory=Utilization, repr=False)
+    """How busy GPUs and ranks were, on average."""
+    step_times: StepTimesHistory = field(default_factory=StepTimesHistory, repr=False)
+    """Where the time of each rank went."""
     checkpoint: Checkpoint | None = None
     """The latest one; it has a step."""
     resumed: Resumed | None = None

@@ -24,6 +24,7 @@ from .event_record import Event as Event
 from .event_record import Record as Record
 from .measurement_events import Gpu as Gpu
 from .measurement_events import Memory as Memory
+from .measurement_events import StepTimes as StepTimes
 from .measurement_events import Usage as Usage
 
 MAX_TYPE_CHARS = 64

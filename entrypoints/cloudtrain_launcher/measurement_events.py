@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .event_fields import Measures, WholeNumbers
+from .event_fields import Measures, Seconds, WholeNumbers
 from .event_record import LAUNCHER, Event
 
 
@@ -33,6 +33,38 @@ class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):
     """Power draw of each GPU, in watts."""
     gpu_temperature_c: Optional[Measures] = None
     """Temperature of each GPU, in degrees Celsius."""
+
+
+class StepTimes(Event, type="step_times", requires="time rank"):
+    """Where the time of a rank went since its last such event. The phases add up to `wall`."""
+
+    steps: int
+    """Training steps in this time; 0: none, as at the end of a run."""
+    wall: Seconds
+    """The time that has passed."""
+    step: Optional[int] = None
+    """Steps that the run had done at its end."""
+    samples: Optional[int] = None
+    """Samples of these steps, over all ranks."""
+    data: Optional[Seconds] = None
+    """Waiting for the next batch."""
+    compute: Optional[Seconds] = None
+    """Forward and backward passes, without the communication that they had to wait for."""
+    communication: Optional[Seconds] = None
+    """Waiting for other ranks and their messages, which nothing hides; missing where it is not known: then it is in
+    `compute`."""
+    optimizer: Optional[Seconds] = None
+    """Updates of the weights, with the norm of the gradients."""
+    saving: Optional[Seconds] = None
+    """Checkpoints, as far as training waited for them."""
+    evaluation: Optional[Seconds] = None
+    """Evaluations on the validation data."""
+    other: Optional[Seconds] = None
+    """All else."""
+    message_mb: Optional[float] = None
+    """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
+    warm_up: bool = False
+    """Whether the first steps of the process are among them, which say nothing about the others."""
 
 
 class Gpu(Event, type="gpu"):

@@ -66,7 +66,7 @@ class Checkpointer:
 
         `last`: wait until it is complete, and raise its error, such as OSError for a full disk.
         """
-        with self.loop.stop.busy(), activity("saving"):
+        with self.loop.stop.busy(), activity("saving"), self.loop.step.clock.during("saving"):
             self._save()
             if last:
                 self.checkpoints.finish()

@@ -51,6 +51,11 @@ class ProgressReporter:
         if loop.trackers is not None:
             loop.trackers.log(position.step, {f"train/{name}": value for name, value in values.items()})
 
+    def report_times(self) -> None:
+        """Send, from each rank, where its time went since the last such event."""
+        loop = self.loop
+        emit_event(loop.step.clock.take(loop.position.step, loop.batches.batch_size))
+
     def report_skipped(self) -> int:
         """Log the steps skipped since the last call; returns the count of all skipped steps.
 

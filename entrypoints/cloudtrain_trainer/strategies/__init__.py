@@ -18,6 +18,7 @@ from cloudtrain_trainer import hardware
 from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.reporting.waiting import Waiting, blocked_or_unknown
 from cloudtrain_trainer.trees import sample_count
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ class Strategy:
 
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
         """Replace data-dependent tensors that are not buffers by their mean over all ranks, in place."""
+
+    def waiting(self, wrapped: nn.Module) -> Waiting:  # noqa: ARG002
+        """What measures how long this rank's passes wait for messages. `wrapped`: the second that `wrap` returned."""
+        return Waiting() if self.ranks.size == 1 else blocked_or_unknown(self.ranks.device)
 
     def finish_gradients(self, model: nn.Module) -> None:
         """Communicate what backward passes have left to do, before gradients are used. Called by all ranks."""

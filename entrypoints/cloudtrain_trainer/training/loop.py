@@ -76,13 +76,18 @@ class Loop:
 
     def run(self) -> str:
         """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
+        self.step.clock.restart()
+        outcome = self._train()
+        self.checkpointer.save(last=True)
+        self.progress.report_times()
+        return outcome
+
+    def _train(self) -> str:
         while not self._is_finished():  # a resumed run may be finished already
             if not self._train_epoch() or not (self._is_finished() or self._finish_epoch()):
-                self.checkpointer.save(last=True)
                 return "stopped"
             if self.position.step >= self.steps:
                 break
-        self.checkpointer.save(last=True)
         return "succeeded"
 
     def evaluate_only(self) -> str:
@@ -106,7 +111,8 @@ class Loop:
         """Train to the end of this epoch, or of training if an evaluation ends it; False if a stop was requested."""
         self.step.wrapped.train()
         batch_size = self.batches.batch_size
-        batches = self.batches.load(self.position.epoch, skip=self.position.samples)
+        with self.step.clock.during("data"):
+            batches = self.batches.load(self.position.epoch, skip=self.position.samples)
         while self.position.samples < self.batches.samples_per_epoch and self.position.step < self.steps:
             if self._is_evaluation_due():
                 if not self._evaluate_and_report(self.position.epoch + 1):
@@ -126,25 +132,32 @@ class Loop:
                 with self.meter.pause():
                     self.profiler.after_step(self.position.step)
             self.stop.step_done()
-            stop, save, report, not_finite = wait() if wait else (False, False, False, False)
+            with self.step.clock.during("communication"):
+                stop, save, report, not_finite, times = wait() if wait else (False, False, False, False, False)
             if not_finite:
                 self.raise_not_finite()
             if report or self.position.step == self.steps:
                 self.progress.report()
+            if times or self.position.step == self.steps:
+                self.progress.report_times()
             if stop:
                 return False
             if save or self.checkpointer.is_due_at(self.position.step):
                 self.checkpointer.save()
         return True
 
-    def _local_flags(self) -> tuple[bool, bool, bool, bool]:
-        """Whether this rank asks all to stop, save, report or raise `NotFinite`. Only rank 0 asks to save or report."""
+    def _local_flags(self) -> tuple[bool, bool, bool, bool, bool]:
+        """Whether this rank asks all to stop, save, report, raise `NotFinite`, or report where their time went.
+
+        Only rank 0 asks to save or report.
+        """
         first = self.ranks.rank == 0
         return (
             self.stop.requested,
             first and self.checkpointer.is_due(),
             first and self.meter.due(),
             self.step.finite_watch.poll(),
+            first and self.step.clock.due(),
         )
 
     def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
@@ -194,7 +207,7 @@ class Loop:
         if skipped_steps:
             values["skipped_steps"] = skipped_steps
         if evaluate and self.task.validation is not None:
-            with self.meter.pause(), activity("evaluating"):
+            with self.meter.pause(), activity("evaluating"), self.step.clock.during("evaluation"):
                 evaluation = self._evaluate()
             if evaluation is None:
                 return False

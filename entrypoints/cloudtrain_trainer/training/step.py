@@ -20,6 +20,7 @@ from cloudtrain_trainer.models.matrices import Rows, hidden_matrices
 from cloudtrain_trainer.models.recompute import recompute
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.reporting.metrics import LossMean
+from cloudtrain_trainer.reporting.step_times import step_clock
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
@@ -73,6 +74,8 @@ class Step:
         self.model, self.wrapped = strategy.wrap(model, self)
         del model, self._initial  # in a pipeline only this rank's stage is kept
         self._make_optimizer(matrices)
+        self.clock = step_clock(self)
+        """Where this rank's time goes."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
     def _use_float8(self, model: nn.Module) -> None:
@@ -107,13 +110,16 @@ class Step:
 
         `batches`: this rank's (inputs, targets) per micro-batch. `step`, of `steps` in the run, counts from 0.
         """
+        self.clock.begin_step()
         before = self._buffers() if self.skips_bad_steps else {}
         self._local_loss = self._zero
         for _ in range(self.accumulation_steps - 1):
             with self.strategy.accumulation_context(self.wrapped):
-                self.forward_backward(*next(batches))
-        self.forward_backward(*next(batches))
+                self._train_on_next(batches)
+        self._train_on_next(batches)
+        self.clock.enter("communication")
         self.strategy.finish_gradients(self.model)
+        self.clock.enter("optimizer")
         self.group_numbers.scale_rates(lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up))
         if self.skips_bad_steps or self.scaler is not None:
             bad = self._update_if_finite(step) if self.scaler is None else self._update_scaled(step)
@@ -122,6 +128,16 @@ class Step:
         else:
             self._update(step)
         self.optimizer.zero_grad(set_to_none=True)
+        self.clock.end_step()
+
+    def _train_on_next(self, batches: Iterator[tuple[Any, Any]]) -> None:
+        """Wait for the next micro-batch, and add its gradients."""
+        self.clock.enter("data")
+        batch = next(batches)
+        self.clock.enter("compute")
+        self.clock.waiting.begin()
+        self.forward_backward(*batch)
+        self.clock.waiting.end()
 
     def _update(self, step: int) -> None:
         """Update the weights, whatever the loss is: a bad step ends training soon after."""

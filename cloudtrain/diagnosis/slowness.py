@@ -1,0 +1,158 @@
+"""Why a run is slow: one verdict, with its share of the time, how sure it is, and the setting to change.
+
+Computed from the step times that the ranks have reported, without the first steps of a process. A cause is named only
+where it costs so much that a change is worth it; else the run computes, which is what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cloudtrain.diagnosis.slowness_words import Setup, change_for, sentence_for
+from cloudtrain.diagnosis.step_costs import Ranks, compute_share, costs, find_straggler
+from cloudtrain.runs.step_times import PHASES, StepTimesHistory
+from cloudtrain.runs.utilization import Utilization
+
+NAMED_FROM = {
+    "input": 0.2,
+    "communication": 0.25,
+    "straggler": 0.2,
+    "too-small": 0.3,
+    "saving": 0.1,
+    "evaluation": 0.3,
+}
+"""The least share of the time with which a cause is named: below it the run is healthy."""
+
+RARE = "saving", "evaluation"
+"""Causes of which most intervals see nothing."""
+
+LEAST_STEPS, LEAST_SECONDS = 10, 1.0
+"""Fewer steps, or a shorter time, say nothing."""
+
+BUSY_GPU_PERCENT = 40.0
+"""A GPU that is busy for less waits for its host, where no other cause is found."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowness:
+    """Why a run is slow."""
+
+    cause: str
+    """input, communication, straggler, too-small, saving, evaluation; compute: it is not slow; unknown: too little is
+    known.
+    """
+    rank: int | None = None
+    """The straggler."""
+    phase: str = ""
+    """What the straggler takes longer for."""
+    share: float = 0.0
+    """The part of the time that the cause takes, 0 to 1; of `compute` that in which ranks computed."""
+    confidence: float = 0.0
+    """How sure the verdict is, 0 to 1: how much of the run agrees with it, and how much of the run there is."""
+    sentence: str = ""
+    """The verdict in words."""
+    change: str = ""
+    """What to change; empty where nothing needs to be."""
+    shares: Mapping[str, float] | None = None
+    """The part of the time by phase, on average over the ranks."""
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the run could be at most, without the cause."""
+        return 1.0 if self.cause in ("compute", "unknown") else 1 / max(1 - self.share, 0.01)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether there is a cause to do something about."""
+        return self.cause not in ("compute", "unknown")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, with the gain."""
+        return {**asdict(self), "gain": round(self.gain, 2)}
+
+
+def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | None = None) -> Slowness:
+    """The verdict on a run, or on what there is of it so far."""
+    totals, intervals = times.totals(), times.intervals()
+    wall = max((sums.wall for sums in totals.values()), default=0.0)
+    if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
+        return _without_times(times, utilization)
+    found = costs(totals, times.message_mb)
+    cause = _largest(found)
+    straggler = find_straggler(totals) if cause == "straggler" else None
+    idle = _idle_gpu_share(utilization)
+    if not cause and idle and setup.has_gpus:
+        cause, found["too-small"] = "too-small", idle
+    share = found[cause] if cause else compute_share(totals)
+    verdict = Slowness(
+        cause=cause or "compute",
+        rank=straggler.rank if straggler else None,
+        phase=straggler.phase if straggler else "",
+        share=round(share, 3),
+        confidence=round(_confidence(cause, intervals, times.message_mb, straggler.rank if straggler else None), 2),
+        shares={phase: round(_mean_share(totals, phase), 3) for phase in PHASES},
+    )
+    return _in_words(verdict, setup, idle)
+
+
+def _without_times(times: StepTimesHistory, utilization: Utilization | None) -> Slowness:
+    """What can be said without step times: how busy GPUs were, as the launchers saw it."""
+    percent = utilization.gpu_percent if utilization else None
+    if times.steps or percent is None:
+        few = f"only {times.steps} steps after the first ones" if times.steps else "no step times were reported"
+        return Slowness(cause="unknown", sentence=f"not known: {few}", change="" if times.steps else _HOOK)
+    if percent < BUSY_GPU_PERCENT:
+        sentence = f"the GPUs were busy {percent:.0f} % of the time: what they waited for was not reported"
+        return Slowness(cause="unknown", share=round(1 - percent / 100, 3), sentence=sentence, change=_HOOK)
+    return Slowness(
+        cause="compute",
+        share=round(percent / 100, 3),
+        confidence=0.5,
+        sentence=f"it is not slow by what the launchers saw: the GPUs were busy {percent:.0f} % of the time",
+    )
+
+
+_HOOK = "two lines in the program report it: from cloudtrain_job import timed; for batch in timed(loader): ..."
+
+
+def _largest(found: Mapping[str, float]) -> str:
+    """The cause that takes most, of those that take enough to be named; empty if none does."""
+    named = {cause: share for cause, share in found.items() if share >= NAMED_FROM[cause]}
+    return max(named, key=lambda cause: named[cause], default="")
+
+
+def _confidence(cause: str, intervals: list[Ranks], message_mb: float, straggler: int | None) -> float:
+    """The part of the intervals that come to the same verdict, by the rule of succession.
+
+    Of a rare cause those count that have seen any of it.
+    """
+    each = [costs(ranks, message_mb) for ranks in intervals]
+    if cause in RARE:
+        agree = sum(found.get(cause, 0.0) > 0 for found in each)
+        return (agree + 1) / (agree + 2)
+    if cause == "straggler":
+        named = [find_straggler(ranks) for ranks in intervals]
+        agree = sum(found is not None and found.rank == straggler for found in named)
+    else:
+        agree = sum(_largest({k: v for k, v in found.items() if k not in RARE}) == cause for found in each)
+    return (agree + 1) / (len(each) + 2)
+
+
+def _idle_gpu_share(utilization: Utilization | None) -> float:
+    percent = utilization.gpu_percent if utilization else None
+    return 1 - percent / 100 if percent is not None and percent < BUSY_GPU_PERCENT else 0.0
+
+
+def _mean_share(totals: Ranks, phase: str) -> float:
+    return sum(sums.share(phase) for sums in totals.values()) / len(totals)
+
+
+def _in_words(verdict: Slowness, setup: Setup, idle: float) -> Slowness:
+    fields = {name: getattr(verdict, name) for name in Slowness.__dataclass_fields__}
+    words = {
+        "sentence": sentence_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase, idle),
+        "change": change_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase),
+    }
+    return Slowness(**{**fields, **words})

@@ -1,0 +1,100 @@
+"""What each possible cause costs a run, as a share of its time, from where the time of its ranks went.
+
+The shares do not overlap: the wait of all ranks for a slow one is the cost of that one, and not of communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from cloudtrain.runs.step_times import PhaseSums
+
+BUSY = "data", "compute", "optimizer", "other"
+"""Phases in which a rank makes its peers wait."""
+
+SMALL_MESSAGE_MB = 1.0
+"""Gradients that even a network of 1 Gbit/s sends in 8 ms: longer waits are not for their size."""
+
+SMALL_STEP_SECONDS = 0.025
+"""A rank that computes for longer in a step has enough to do, and a process of its own is worth it."""
+
+Ranks = Mapping[int, PhaseSums]
+"""What each rank did in the same steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Straggler:
+    """The rank that others wait for."""
+
+    rank: int
+    seconds: float
+    """How much longer than others it was busy."""
+    phase: str
+    """Where most of that time went."""
+
+
+def find_straggler(ranks: Ranks) -> Straggler | None:
+    """The rank that is busy for longer than the others while they wait; None without one."""
+    if len(ranks) < 2:
+        return None
+    busy = {rank: sum(sums.seconds.get(phase, 0.0) for phase in BUSY) for rank, sums in ranks.items()}
+    slowest = max(busy, key=lambda rank: busy[rank])
+    excess = busy[slowest] - _median_of_others(busy, slowest)
+    waits = {rank: sums.seconds.get("communication", 0.0) for rank, sums in ranks.items()}
+    if excess <= 0 or _median_of_others(waits, slowest) - waits[slowest] < excess / 2:
+        return None
+    by_phase = {phase: {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()} for phase in BUSY}
+    phase = max(BUSY, key=lambda name: by_phase[name][slowest] - _median_of_others(by_phase[name], slowest))
+    return Straggler(rank=slowest, seconds=excess, phase=phase)
+
+
+def costs(ranks: Ranks, message_mb: float) -> dict[str, float]:
+    """Share of the time, 0 to 1, by cause: input, straggler, communication, too-small, saving, evaluation."""
+    wall = median(sums.wall for sums in ranks.values())
+    if wall <= 0:
+        return {}
+    straggler = find_straggler(ranks)
+    seconds = {
+        "input": _over(ranks, "data", _lower_median),
+        "straggler": straggler.seconds if straggler else 0.0,
+        "saving": _over(ranks, "saving", max),
+        "evaluation": _over(ranks, "evaluation", max),
+    }
+    if len(ranks) > 1:
+        seconds |= _waits(ranks, message_mb)
+    return {cause: min(1.0, spent / wall) for cause, spent in seconds.items()}
+
+
+def compute_share(ranks: Ranks) -> float:
+    """The part of the time in which ranks computed, on average."""
+    wall = sum(sums.wall for sums in ranks.values())
+    return sum(sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0) for sums in ranks.values()) / wall
+
+
+def _waits(ranks: Ranks, message_mb: float) -> dict[str, float]:
+    """What the rank that waits least has waited: all others wait for that rank as well, which is no communication.
+
+    Short messages of short steps mean that there is too little to do for so many ranks. With short messages and long
+    steps ranks wait for each other in turn, as on a machine that has other work: that is neither.
+    """
+    seconds = _over(ranks, "communication", min)
+    steps = max(1, max(sums.steps for sums in ranks.values()))
+    if message_mb >= SMALL_MESSAGE_MB:
+        return {"communication": seconds}
+    small = _over(ranks, "compute", min) / steps < SMALL_STEP_SECONDS
+    return {"too-small": seconds} if small else {}
+
+
+def _over(ranks: Ranks, phase: str, choose: Callable[[list[float]], float]) -> float:
+    return choose([sums.seconds.get(phase, 0.0) for sums in ranks.values()])
+
+
+def _lower_median(values: list[float]) -> float:
+    """Of two ranks the lower: a wait for data on one rank alone is that of a straggler."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _median_of_others(values: Mapping[int, float], rank: int) -> float:
+    return median(value for other, value in values.items() if other != rank)
