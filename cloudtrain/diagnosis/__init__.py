@@ -1,1 +1,1 @@
-"""Why a run failed: values computed from its events, its log and its platform's reason, by a table of rules."""
+"""Why a run failed, and why it is slow: values computed from its events, its log and its platform's reason."""

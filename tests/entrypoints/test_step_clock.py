@@ -1,0 +1,213 @@
+"""Where the time of a rank's steps goes, as the trainer measures it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from cloudtrain_trainer.reporting.step_times import PHASES, StepClock
+from cloudtrain_trainer.reporting.timeline import STRIDE, TimeLine
+from cloudtrain_trainer.reporting.waiting import BlockedWaiting, DdpWaiting, Unknown, Waiting
+from cloudtrain_trainer.training.loop import Loop
+from tests.entrypoints.groups import StartGroup
+
+
+class Clock:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Waits(Waiting):
+    def take(self, steps: int) -> float | None:
+        return 0.5 * steps
+
+
+def steps(clock: Clock, steps: StepClock, count: int) -> None:
+    """Steps of 1 s data, 3 s compute, 0.25 s optimizer, and 0.25 s between them."""
+    for _ in range(count):
+        steps.begin_step()
+        clock.now += 1
+        steps.enter("compute")
+        clock.now += 3
+        steps.enter("optimizer")
+        clock.now += 0.25
+        steps.end_step()
+        clock.now += 0.25
+
+
+def test_the_phases_add_up_to_the_time_that_has_passed() -> None:
+    clock = Clock()
+    made = StepClock(Waits(), message_bytes=4_000_000, clock=clock)
+    steps(clock, made, 2)
+    with made.during("evaluation"), made.during("saving"):
+        clock.now += 2
+    event = made.take(10, 64)
+    phases = {"data": 2, "compute": 5, "communication": 1, "optimizer": 0.5, "saving": 2, "evaluation": 0, "other": 0.5}
+    assert {name: getattr(event, name) for name in PHASES} == phases
+    assert event.wall == sum(phases.values()) == 11
+    assert (event.step, event.steps, event.samples, event.message_mb) == (10, 2, 128, 4.0)
+
+
+def test_the_first_steps_of_a_process_are_marked() -> None:
+    clock = Clock()
+    made = StepClock(Waiting(), clock=clock)
+    found = []
+    for count in (1, 3, 3):
+        steps(clock, made, count)
+        found.append(made.take(1, 1).warm_up)
+    assert found == [True, True, False]
+
+
+def test_reports_are_due_at_the_first_step_and_later_ever_more_rarely() -> None:
+    clock = Clock()
+    made = StepClock(Waiting(), clock=clock)
+    reports = []
+    for _ in range(2000):
+        steps(clock, made, 1)
+        if made.due():
+            reports.append(clock.now)
+            made.take(1, 1)
+    pauses = [later - earlier for earlier, later in pairwise(reports)]
+    assert reports[0] == 104.5
+    assert pauses[0] == 4.5
+    assert 60 <= pauses[-1] < 70
+
+
+def test_communication_that_is_not_measured_is_no_zero() -> None:
+    clock = Clock()
+    made = StepClock(Unknown(), clock=clock)
+    steps(clock, made, 1)
+    with made.during("communication"):
+        clock.now += 1
+    event = made.take(1, 1)
+    assert event.communication is None
+    assert event.other == 1.25
+    assert "communication" not in event.to_json()
+
+
+class Marks:
+    """Marks in the stream of a GPU, which is at the host's time."""
+
+    def __init__(self, clock: Clock, passed: Callable[[], bool]) -> None:
+        self.clock, self.passed, self.at = clock, passed, 0.0
+
+    def record(self) -> None:
+        self.at = self.clock.now
+
+    def query(self) -> bool:
+        return self.passed()
+
+    def elapsed_time(self, end: Marks) -> float:
+        return 2000 * (end.at - self.at)  # the GPU is slower than its host
+
+
+def test_on_a_gpu_some_steps_are_measured_on_its_own_time_line_without_waiting_for_it() -> None:
+    clock, passed, made_events = Clock(), False, list[Marks]()
+
+    def event() -> Marks:
+        made_events.append(Marks(clock, lambda: passed))
+        return made_events[-1]
+
+    made = StepClock(Waits(), TimeLine(event), clock=clock)
+    steps(clock, made, 2 * STRIDE)
+    assert len(made_events) == 2 * 4, "two steps were marked"
+    first = made.take(14, 1)
+    assert (first.data, first.compute) == (14, 42 - 7), "the GPU has passed no mark: what the host saw"
+    passed = True
+    steps(clock, made, STRIDE)
+    with made.during("saving"):
+        clock.now += 3
+    found = made.take(21, 1)
+    assert found.wall == 7 * 4.5 + 3
+    total = sum(getattr(found, name) for name in PHASES)
+    assert total == pytest.approx(found.wall)
+    assert found.saving == 3
+    assert found.compute == pytest.approx(31.5 * 3 / 4.25 - 3.5)
+    assert found.communication == 3.5
+
+
+def test_a_thread_that_sleeps_is_blocked_and_one_that_computes_is_not() -> None:
+    waiting = BlockedWaiting()
+    waiting.begin()
+    sum(range(200_000))
+    waiting.end()
+    computed = waiting.take(1)
+    waiting.begin()
+    time.sleep(0.05)
+    waiting.end()
+    slept = waiting.take(1)
+    assert computed is not None
+    assert slept is not None
+    assert slept >= 0.045 > computed
+
+
+def test_a_run_reports_all_its_time(make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]) -> None:
+    """All steps are in the events of the rank, and no time is counted twice."""
+    loop = make_loop("--max-steps", "60", "--checkpoint-every-steps", "20")
+    assert loop.run() == "succeeded"
+    lines = [line for line in capfd.readouterr().out.splitlines() if '"type":"step_times"' in line]
+    events = [json.loads(line.removeprefix("::cloudtrain:: ")) for line in lines]
+    assert sum(event["steps"] for event in events) == 60
+    assert events[0]["warm_up"]
+    for event in events:
+        assert sum(event[phase] for phase in PHASES) == pytest.approx(event["wall"], abs=1e-4)
+    for phase in ("data", "compute", "optimizer", "saving", "evaluation"):
+        assert sum(event[phase] for event in events) > 0, phase
+    assert sum(event["communication"] for event in events) < 0.01, "it is alone"
+
+
+def sleep_on_rank_1(rank: int) -> None:
+    """Have the steps of rank 1 take 30 ms more."""
+    from cloudtrain_trainer.strategies import ModelWithLoss
+
+    if rank == 1:
+        forward = ModelWithLoss.forward
+
+        def slower(self: ModelWithLoss, *batch: Any) -> Any:
+            time.sleep(0.03)
+            return forward(self, *batch)
+
+        ModelWithLoss.forward = slower  # type: ignore[assignment, method-assign]
+
+
+def test_ddp_tells_the_wait_for_a_slower_rank_from_its_own_work(group: StartGroup) -> None:
+    started = group(2, "--max-steps 40", before=f"{__name__}:sleep_on_rank_1")
+    started.succeed()
+    waits, busy = [], []
+    for rank in range(2):
+        events = [event for event in started.events("step_times", rank) if not event.get("warm_up")]
+        waits.append(sum(event["communication"] for event in events))
+        busy.append(sum(event["compute"] for event in events))
+    assert busy[1] > busy[0]
+    assert waits[0] > 2 * waits[1]
+    assert started.events("step_times")[-1]["message_mb"] > 0
+
+
+def test_what_ddp_has_measured_is_looked_at_rarely() -> None:
+    class Logged:
+        looks = 0
+
+        def _get_ddp_logging_data(self) -> Any:
+            Logged.looks += 1
+            return type("Data", (), {"ints_map": {"backward_comm_time": 3_000_000}})()
+
+    class Ddp:
+        device_type, logger = "cuda", Logged()
+
+    clock = Clock()
+    waiting = DdpWaiting(Ddp(), clock)  # type: ignore[arg-type]
+    for _ in range(100):
+        clock.now += 0.001
+        waiting.end()
+    assert waiting.take(100) == pytest.approx(0.3)
+    assert 19 <= Logged.looks <= 21

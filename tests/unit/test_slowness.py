@@ -1,0 +1,144 @@
+"""The verdict on why a run is slow, on step times that were made up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from cloudtrain.diagnosis.slowness import NAMED_FROM, Slowness, why_slow
+from cloudtrain.diagnosis.slowness_words import Setup
+from cloudtrain.runs.events import StepTimes
+from cloudtrain.runs.step_times import StepTimesHistory
+from cloudtrain.runs.utilization import Mean, Utilization
+
+
+@dataclass
+class Made:
+    """Steps of some ranks, each with its seconds of work; the others wait for the slowest, and then for the message."""
+
+    ranks: int = 2
+    data: float = 0.001
+    compute: float = 0.1
+    message: float = 0.003
+    message_mb: float = 0.4
+    slower: dict[tuple[int, str], float] = field(default_factory=dict)
+    """Further seconds of a rank in a phase."""
+    saving: tuple[int, float] = (0, 0.0)
+    """Every so many intervals, so many seconds."""
+    noise: float = 0.15
+    intervals: int = 20
+    steps: int = 20
+    seed: int = 0
+
+    def history(self) -> StepTimesHistory:
+        random_ = random.Random(self.seed)
+        history = StepTimesHistory()
+        for number in range(1, self.intervals + 1):
+            work = [self._work(rank, random_) for rank in range(self.ranks)]
+            slowest = max(sum(each.values()) for each in work)
+            save = self.saving[1] if self.saving[0] and number % self.saving[0] == 0 else 0.0
+            for rank, each in enumerate(work):
+                waited = slowest - sum(each.values()) + (self.message * self.steps if self.ranks > 1 else 0.0)
+                phases = {**each, "communication": waited, "saving": save}
+                event = StepTimes(time=1.0, rank=rank, steps=self.steps, wall=sum(phases.values()))
+                history.add(event.replace(step=number * self.steps, message_mb=self.message_mb, **phases))
+        return history
+
+    def _work(self, rank: int, random_: random.Random) -> dict[str, float]:
+        phases = {"data": self.data, "compute": self.compute, "optimizer": 0.002, "other": 0.001}
+        for (who, phase), seconds in self.slower.items():
+            if who == rank:
+                phases[phase] += seconds
+        return {
+            phase: seconds * self.steps * random_.uniform(1 - self.noise, 1 + self.noise)
+            for phase, seconds in phases.items()
+        }
+
+
+def verdict(made: Made, **setup: object) -> Slowness:
+    return why_slow(made.history(), Setup(ranks=made.ranks, **setup))  # type: ignore[arg-type]
+
+
+CASES = {
+    "input": Made(data=0.06),
+    "communication": Made(compute=0.03, message=0.06, message_mb=200.0),
+    "straggler": Made(slower={(1, "compute"): 0.06}),
+    "too-small": Made(compute=0.002, message=0.003),
+    "saving": Made(saving=(5, 4.0)),
+    "compute": Made(),
+}
+
+
+@pytest.mark.parametrize("cause", CASES)
+@pytest.mark.parametrize("seed", range(5))
+def test_each_cause_is_found_whatever_the_noise(cause: str, seed: int) -> None:
+    made = CASES[cause]
+    made.seed = seed
+    found = verdict(made)
+    assert found.cause == cause, found
+    assert found.confidence > 0.7
+    assert found.is_slow == (cause != "compute")
+    assert bool(found.change) == found.is_slow
+    assert found.is_slow or found.gain == 1
+
+
+def test_the_wait_of_many_ranks_for_one_is_the_straggler_and_no_communication() -> None:
+    found = verdict(Made(ranks=8, slower={(5, "compute"): 0.1}, message_mb=500.0))
+    assert (found.cause, found.rank, found.phase) == ("straggler", 5, "compute")
+    assert found.share == pytest.approx(0.5, abs=0.1)
+    assert "rank 5" in found.sentence
+    assert found.gain == pytest.approx(2, rel=0.2)
+
+
+def test_slow_data_on_one_rank_alone_is_that_rank() -> None:
+    found = verdict(Made(slower={(0, "data"): 0.2}))
+    assert (found.cause, found.rank, found.phase) == ("straggler", 0, "data")
+    assert "waits for its data" in found.sentence
+
+
+def test_one_process_is_never_too_many() -> None:
+    found = verdict(Made(ranks=1, data=0.0001, compute=0.0005))
+    assert found.cause == "compute"
+
+
+def test_ranks_that_wait_for_each_other_in_turn_with_enough_to_do_are_healthy() -> None:
+    assert verdict(Made(noise=0.5, intervals=40)).cause == "compute"
+
+
+def test_costs_below_the_threshold_are_no_alarm() -> None:
+    for name, made in {"input": Made(data=0.01), "saving": Made(saving=(10, 1.0))}.items():
+        found = verdict(made)
+        assert found.cause == "compute", (name, found)
+    assert min(NAMED_FROM.values()) >= 0.1
+
+
+def test_too_few_steps_say_nothing() -> None:
+    found = verdict(Made(intervals=1, steps=5, data=1.0))
+    assert (found.cause, found.is_slow) == ("unknown", False)
+    assert "5 steps" in found.sentence
+
+
+def test_without_step_times_the_launcher_says_how_busy_gpus_were() -> None:
+    idle = Utilization(gpus={(0, "0"): Mean(20.0, 1)})
+    found = why_slow(StepTimesHistory(), Setup(trainer=False), idle)
+    assert "20 %" in found.sentence
+    assert "timed(loader)" in found.change
+    busy = Utilization(gpus={(0, "0"): Mean(95.0, 1)})
+    assert why_slow(StepTimesHistory(), Setup(trainer=False), busy).cause == "compute"
+    assert why_slow(StepTimesHistory(), Setup(trainer=False)).cause == "unknown"
+
+
+def test_a_gpu_that_is_idle_for_no_other_reason_has_too_small_steps() -> None:
+    idle = Utilization(gpus={(0, "0"): Mean(20.0, 1)})
+    found = why_slow(Made(ranks=1).history(), Setup(has_gpus=True), idle)
+    assert (found.cause, found.share) == ("too-small", 0.8)
+    waiting = why_slow(Made(ranks=1, data=0.3).history(), Setup(has_gpus=True), idle)
+    assert waiting.cause == "input"
+
+
+def test_the_checkpoint_interval_is_named_that_would_do() -> None:
+    found = verdict(CASES["saving"], checkpoint_every=60.0)
+    assert found.change.startswith("checkpoints.every: ")
+    assert found.change.endswith(" instead of 1 min")
