@@ -1,4 +1,4 @@
-"""`cloudtrain diagnose`: why a run, or whatever wrote a log, has failed, and what to do about it."""
+"""`cloudtrain diagnose`: why a run, or whatever wrote a log, has failed, or why it is slow; and what to do about it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_text import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.diagnosis.run_slowness import diagnose_slowness
+from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
@@ -30,8 +32,12 @@ _WHAT_ABOUT_A_RESTART = {
     "after a change": "the same would fail again: change something first",
 }
 _SHOWN_CHARACTERS = 300
+<<<<<<< HEAD
 MAX_COLLECTIVES = 6
 _ALL_CAME = "every rank whose dump is here has come to the same collective operations"
+=======
+_SHOWN_SHARE = 0.005
+>>>>>>> 3401a8c (diagnose says why a run is slow; a benchmark of the verdict on runs that are made slow)
 
 
 @click.command(
@@ -41,7 +47,7 @@ _ALL_CAME = "every rank whose dump is here has come to the same collective opera
 @json_option
 @data_dir
 def diagnose_command(folder: str | None, /, target: str | None, as_json: bool) -> None:
-    """Say why RUN (default: the last run) failed: the root cause, its evidence, and what to do.
+    """Say why RUN (default: the last run) failed, or why it is slow: the root cause, its evidence, and what to do.
 
     A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
     dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation.
@@ -95,15 +101,22 @@ def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
 
 
 def _show_run(run: Run, state: RunState, as_json: bool) -> None:
+<<<<<<< HEAD
     found = diagnose_failed(run, state) if state.state == "failed" else None
+=======
+    found = diagnose_run(run.folder, state) if state.state == "failed" else None
+    slowness = diagnose_slowness(run.folder, state)
+>>>>>>> 3401a8c (diagnose says why a run is slow; a benchmark of the verdict on runs that are made slow)
     if as_json:
-        failure = found.to_json() if found else None
-        print_json({"run": run.id, "state": state.state, "failure": failure, "next": _next(run, state, found)})
+        found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
+        print_json({"run": run.id, "state": state.state, **found_all, "next": _next(run, state, found)})
         return
     print_output(_headline(run, state))
     rows = diagnosis_rows(found) if found else []
     if found and found.cause not in explain(state):
         rows.insert(0, ("cause", found.cause))
+    if slowness.is_slow or found is None:
+        rows += slowness_rows(slowness)
     _print([*rows, ("next", _next(run, state, found))])
 
 
@@ -130,6 +143,20 @@ def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
     if found.rule:
         rows.append(("rule", f"{found.rule.name}  {found.rule.source}"))
     return [*rows, *(("note", note) for note in found.notes)]
+
+
+def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
+    """Why a run is slow, as rows of a word and a text."""
+    rows = [("speed", found.sentence)]
+    if found.is_slow:
+        rows.append(("gain", f"without it up to {found.gain:.1f}x as fast; confidence {found.confidence:.0%}"))
+    if found.shares:
+        phases = {name: share for name, share in found.shares.items() if share >= _SHOWN_SHARE}
+        largest_first = sorted(phases.items(), key=lambda each: -each[1])
+        rows.append(("time", ", ".join(f"{name} {share:.0%}" for name, share in largest_first)))
+    if found.change:
+        rows.append(("change", found.change))
+    return rows
 
 
 def _next(run: Run, state: RunState, found: Diagnosis | None) -> str:

@@ -20,6 +20,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.hints import hint_for, hint_for_message
+from cloudtrain.diagnosis.run_slowness import told_at_the_end
 from cloudtrain.runs.events import Cause, Profile
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
@@ -52,6 +53,8 @@ def report(run: Run, state: RunState) -> None:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint.step)))
+    if slow := told_at_the_end(run.folder, state):
+        rows.append(("slow", f"{slow.sentence}; {command('diagnose', run.id)}"))
     rows.append(("logs", command("logs", run.id)))
     if state.state == "stopped":
         rows.append(

@@ -79,7 +79,7 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
     wall = max((sums.wall for sums in totals.values()), default=0.0)
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
         return _without_times(times, utilization)
-    found = costs(totals, times.message_mb)
+    found = _without_single(costs(totals, times.message_mb), intervals)
     cause = _largest(found)
     straggler = find_straggler(totals) if cause == "straggler" else None
     idle = _idle_gpu_share(utilization)
@@ -115,6 +115,15 @@ def _without_times(times: StepTimesHistory, utilization: Utilization | None) -> 
 
 
 _HOOK = "two lines in the program report it: from cloudtrain_job import timed; for batch in timed(loader): ..."
+
+
+def _without_single(found: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
+    """The costs without those of a rare cause that was seen once: nothing says that it comes again."""
+    seen = {
+        cause: sum(any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals)
+        for cause in RARE
+    }
+    return {cause: share for cause, share in found.items() if seen.get(cause, 2) >= 2}
 
 
 def _largest(found: Mapping[str, float]) -> str:

@@ -1,13 +1,14 @@
 """What each possible cause costs a run, as a share of its time, from where the time of its ranks went.
 
-The shares do not overlap: the wait of all ranks for a slow one is the cost of that one, and not of communication.
+The shares do not overlap: the wait of all ranks for a slow one is the cost of that one, and not of communication. What
+the rank that waits least has waited is communication: all others wait for that rank as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 from cloudtrain.runs.step_times import PhaseSums
 
@@ -19,6 +20,9 @@ SMALL_MESSAGE_MB = 1.0
 
 SMALL_STEP_SECONDS = 0.025
 """A rank that computes for longer in a step has enough to do, and a process of its own is worth it."""
+
+SMALL_EXCESS_SECONDS = 0.01
+"""In small steps a rank that takes less than this longer than others is late by its machine's scheduling."""
 
 Ranks = Mapping[int, PhaseSums]
 """What each rank did in the same steps."""
@@ -55,15 +59,18 @@ def costs(ranks: Ranks, message_mb: float) -> dict[str, float]:
     wall = median(sums.wall for sums in ranks.values())
     if wall <= 0:
         return {}
-    straggler = find_straggler(ranks)
+    too_small = _is_too_small(ranks, message_mb)
+    straggler = None if too_small else find_straggler(ranks)
     seconds = {
         "input": _over(ranks, "data", _lower_median),
         "straggler": straggler.seconds if straggler else 0.0,
         "saving": _over(ranks, "saving", max),
         "evaluation": _over(ranks, "evaluation", max),
     }
-    if len(ranks) > 1:
-        seconds |= _waits(ranks, message_mb)
+    if too_small:
+        seconds["too-small"] = _over(ranks, "communication", mean)
+    elif message_mb >= SMALL_MESSAGE_MB:
+        seconds["communication"] = _over(ranks, "communication", min)
     return {cause: min(1.0, spent / wall) for cause, spent in seconds.items()}
 
 
@@ -73,18 +80,18 @@ def compute_share(ranks: Ranks) -> float:
     return sum(sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0) for sums in ranks.values()) / wall
 
 
-def _waits(ranks: Ranks, message_mb: float) -> dict[str, float]:
-    """What the rank that waits least has waited: all others wait for that rank as well, which is no communication.
+def _is_too_small(ranks: Ranks, message_mb: float) -> bool:
+    """Whether steps are so short, and what they send so little, that ranks mostly agree with each other.
 
-    Short messages of short steps mean that there is too little to do for so many ranks. With short messages and long
-    steps ranks wait for each other in turn, as on a machine that has other work: that is neither.
+    With short messages and long steps ranks wait for each other in turn, as on a machine that has other work: that is
+    no cause of its own.
     """
-    seconds = _over(ranks, "communication", min)
+    if len(ranks) < 2 or message_mb >= SMALL_MESSAGE_MB:
+        return False
     steps = max(1, max(sums.steps for sums in ranks.values()))
-    if message_mb >= SMALL_MESSAGE_MB:
-        return {"communication": seconds}
-    small = _over(ranks, "compute", min) / steps < SMALL_STEP_SECONDS
-    return {"too-small": seconds} if small else {}
+    straggler = find_straggler(ranks)
+    late = straggler.seconds / steps if straggler else 0.0
+    return late < SMALL_EXCESS_SECONDS and _over(ranks, "compute", min) / steps < SMALL_STEP_SECONDS
 
 
 def _over(ranks: Ranks, phase: str, choose: Callable[[list[float]], float]) -> float:

@@ -78,6 +78,8 @@ class Loop:
         """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
         self.step.clock.restart()
         outcome = self._train()
+        if self.step.clock.steps:  # a stop: what comes after the last step is apart
+            self.progress.report_times()
         self.checkpointer.save(last=True)
         self.progress.report_times()
         return outcome

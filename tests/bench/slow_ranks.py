@@ -1,0 +1,117 @@
+"""Ranks of the trainer that are slow for one known reason, of a strength that `$SLOW_STRENGTH` says, 0 to 1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LEAST_STEPS = 30
+
+
+def strength(low: float, high: float) -> float:
+    """Between these two, by the strength of this run."""
+    share: float = float(os.environ["SLOW_STRENGTH"])
+    return float(low * (high / low) ** share)
+
+
+def stop_soon(rank: int) -> None:
+    """Have all ranks stop some seconds and thirty steps after the first: rank 0 is told to, as by a cloud."""
+    from cloudtrain_trainer.reporting.step_times import StepClock
+
+    end, seconds, ended_at = StepClock.end_step, float(os.environ["SLOW_SECONDS"]), list[float]()
+
+    def ended(self: StepClock) -> None:
+        end(self)
+        if rank == 0:
+            ended_at.append(time.monotonic())
+            if len(ended_at) > LEAST_STEPS and ended_at[-1] - ended_at[2] > seconds:
+                ended_at.clear()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    StepClock.end_step = ended  # type: ignore[method-assign]
+
+
+def healthy(rank: int) -> None:
+    """Nothing is slow but the computation."""
+    stop_soon(rank)
+
+
+def slow_loader(rank: int) -> None:
+    """Each batch takes 20 to 100 ms to be made, on every rank."""
+    from cloudtrain_trainer.tasks.digits import Digits
+
+    stop_soon(rank)
+    read, seconds = Digits.__getitem__, strength(0.02, 0.1)
+
+    def slow(self: Any, draw: Any) -> Any:
+        time.sleep(seconds)
+        return read(self, draw)
+
+    Digits.__getitem__ = slow  # type: ignore[method-assign]
+
+
+def sleeping_rank(rank: int) -> None:
+    """The last rank sleeps 20 to 100 ms in each step."""
+    from cloudtrain_trainer.strategies import ModelWithLoss
+
+    stop_soon(rank)
+    if rank == int(os.environ["WORLD_SIZE"]) - 1:
+        forward, seconds = ModelWithLoss.forward, strength(0.02, 0.1)
+
+        def slow(self: ModelWithLoss, *batch: Any) -> Any:
+            time.sleep(seconds)
+            return forward(self, *batch)
+
+        ModelWithLoss.forward = slow  # type: ignore[assignment, method-assign]
+
+
+def slow_saving(rank: int) -> None:
+    """Each checkpoint takes 0.25 to 1 s."""
+    from cloudtrain_trainer.checkpoints.checkpointer import Checkpointer
+
+    stop_soon(rank)
+    save, seconds = Checkpointer._save, strength(0.25, 1.0)
+
+    def slow(self: Checkpointer) -> None:
+        time.sleep(seconds)
+        save(self)
+
+    Checkpointer._save = slow  # type: ignore[method-assign]
+
+
+def tiny_model() -> nn.Module:
+    """Some hundred to some thousand parameters."""
+    width = int(strength(4, 64))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def wide_model() -> nn.Module:
+    """16 to 64 MB of gradients, for two images."""
+    width = int(strength(2048, 4096))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10))
+
+
+class Repeated(nn.Module):
+    """One small layer, used again and again: much to compute, little to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, 256), nn.Linear(256, 256), nn.Linear(256, 10)
+        self.times = int(strength(15, 60))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.first(images.flatten(1)).repeat(4, 1)
+        for _ in range(self.times):
+            hidden = torch.tanh(self.middle(hidden))
+        outputs: Tensor = self.last(hidden.unflatten(0, (4, -1)).mean(0))
+        return outputs
+
+
+def deep_model() -> nn.Module:
+    """Some hundred milliseconds of computation in a step of 64 images."""
+    return Repeated()
