@@ -55,7 +55,7 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
 
 def _option(argv: Sequence[str], name: str) -> str:
     """The value of an option on a command line; empty if it is not there."""
-    for word, after in zip(argv, [*argv[1:], ""], strict=True):
+    for word, after in zip(argv, [*argv, ""][1:], strict=True):
         if word == name:
             return after
         if word.startswith(f"{name}="):

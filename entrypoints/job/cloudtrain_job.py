@@ -16,10 +16,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
@@ -135,15 +135,103 @@ def log_progress(step: int, steps: int | None = None, **values: float) -> None:
 
 @contextmanager
 def activity(name: str) -> Iterator[None]:
-    """Say what the job is doing while the block runs, such as `evaluating`; does nothing on ranks other than 0."""
+    """Say what the job is doing while the block runs, such as `evaluating`; ranks other than 0 send nothing.
+
+    Of a program that uses `timed`, `evaluating` and `saving` are told apart from its other time, on all ranks.
+    """
     is_first = int(os.environ.get("RANK", "0")) == 0
     if is_first:
         emit("activity", activity=name)
+    before = _timer.enter(_PHASES.get(name, _timer.phase))
     try:
         yield
     finally:
+        _timer.enter(before)
         if is_first:
             emit("activity", activity="")
+
+
+def timed(batches: Iterable[_Batch], ddp: Any = None) -> Iterator[_Batch]:
+    """The same batches, one for each training step; each rank reports how long it waits for them, and works on them.
+
+        for batch in timed(loader):
+            ...
+
+    `ddp`: the model, if it is a DistributedDataParallel, which knows how long it waits for messages of other ranks. On
+    a GPU these are the times of the host, which waits where the GPU is behind.
+    """
+    _timer.watch(ddp)
+    _timer.enter("data")
+    try:
+        for batch in batches:
+            _timer.enter("compute")
+            yield batch
+            _timer.step_done()
+            _timer.enter("data")
+    finally:
+        _timer.enter("other")
+        _timer.report_if_due(0.5)
+
+
+_Batch = TypeVar("_Batch")
+_PHASES = {"evaluating": "evaluation", "saving": "saving"}
+"""Activities whose time is told apart."""
+
+
+class _StepTimer:
+    """Seconds by phase since the last report of this process; before the first step nothing counts."""
+
+    LOOK_SECONDS = 0.005
+    """Shortest time between two looks at what DDP has measured."""
+
+    def __init__(self) -> None:
+        self.phase, self._since, self._seconds = "other", 0.0, dict[str, float]()
+        self._began = self._reported = self._looked = 0.0
+        self._steps = self._total = self._looks = 0
+        self._waited, self._logger = 0.0, None
+
+    def enter(self, phase: str) -> str:
+        """Another phase begins; returns the one that has ended."""
+        now, before = time.perf_counter(), self.phase
+        if self._began:
+            self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
+        elif phase == "data":
+            self._began = self._reported = now
+        self.phase, self._since = phase, now
+        return before
+
+    def watch(self, ddp: Any) -> None:
+        """Read how long this model waits for messages; None: that is not known."""
+        self._logger = getattr(ddp, "logger", None)
+        if self._logger is not None and getattr(ddp, "device_type", "") == "cpu":
+            ddp._set_ddp_runtime_logging_sample_rate(1)
+
+    def step_done(self) -> None:
+        """A step has ended; reports the first one, and then from time to time."""
+        self.enter("other")
+        self._steps += 1
+        if self._logger is not None and self._since - self._looked >= self.LOOK_SECONDS:
+            found = self._logger._get_ddp_logging_data().ints_map
+            waited = found.get("backward_comm_time", 0) - found.get("backward_compute_comm_overlap_time", 0)
+            self._waited, self._looks, self._looked = self._waited + max(0, waited) / 1e9, self._looks + 1, self._since
+        self.report_if_due(0.0 if self._total == 0 else min(60.0, max(0.5, (self._since - self._began) / 60)))
+
+    def report_if_due(self, pause: float) -> None:
+        """Report, if there were steps, and the last report is so many seconds ago."""
+        if not self._steps or self._since - self._reported < pause:
+            return
+        seconds = {name: self._seconds.get(name, 0.0) for name in ("data", "compute", "saving", "evaluation", "other")}
+        if self._looks:
+            waited = min(seconds["compute"], self._steps * self._waited / self._looks)
+            seconds |= {"compute": seconds["compute"] - waited, "communication": waited}
+        marks = {"warm_up": True} if self._total < 2 else {}
+        self._total += self._steps
+        fields = {"steps": self._steps, "step": self._total, "wall": round(self._since - self._reported, 6), **marks}
+        emit("step_times", **fields, **{name: round(value, 6) for name, value in seconds.items()})
+        self._seconds, self._steps, self._waited, self._looks, self._reported = {}, 0, 0.0, 0, self._since
+
+
+_timer = _StepTimer()
 
 
 def _whole_or_number(value: Any) -> float:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 HERE = "tests.bench.slow_ranks"
 FLAGS = "--workers 0 --eval-every 100000 --epochs 100000 --compile no --no-resume"
 MODEL = f"{FLAGS} --task digits --model {HERE}"
+SMALL = "--batch-size 2 --optimizer sgd"
 BUSY = "--batch-size 128"
 """64 images for each of two ranks."""
 
@@ -50,7 +51,7 @@ class Injected:
 INJECTED = {
     "slow loader": Injected("input", 2, "slow_loader", f"{FLAGS} --batch-size 16"),
     "tiny model": Injected("too-small", 2, "healthy", f"{MODEL}:tiny_model --batch-size 16"),
-    "large gradients": Injected("communication", 2, "healthy", f"{MODEL}:wide_model --batch-size 2 --optimizer sgd"),
+    "large gradients": Injected("communication", 2, "slow_network", f"{MODEL}:wide_model {SMALL}"),
     "sleeping rank": Injected("straggler", 2, "sleeping_rank", f"{FLAGS} --batch-size 32"),
     "slow saving": Injected("saving", 2, "slow_saving", f"{MODEL}:deep_model {BUSY} --checkpoint-every-steps 2"),
     "compute-bound, two ranks": Injected("compute", 2, "healthy", f"{MODEL}:deep_model {BUSY}"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 LEAST_STEPS = 30
@@ -84,6 +86,46 @@ def slow_saving(rank: int) -> None:
     Checkpointer._save = slow  # type: ignore[method-assign]
 
 
+def slow_network(rank: int) -> None:
+    """Gradients are exchanged over a network of 1 Gbit/s, one bucket after the other."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    stop_soon(rank)
+    init = DistributedDataParallel.__init__
+
+    def made(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        self.register_comm_hook(SlowNetwork(), SlowNetwork.exchange)
+
+    DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
+
+
+class SlowNetwork:
+    """Averages buckets of gradients; a bucket is there when a network of 1 Gbit/s would have brought it."""
+
+    BYTES_PER_SECOND = 125e6
+
+    def __init__(self) -> None:
+        self.free_at = 0.0
+        """When the network has sent all earlier buckets."""
+
+    def exchange(self, bucket: Any) -> Any:
+        """The future of the mean, as a communication hook returns it."""
+        buffer, arrived = bucket.buffer(), torch.futures.Future[Tensor]()
+        sent = dist.all_reduce(buffer, async_op=True)
+        now = time.monotonic()
+        self.free_at = max(now, self.free_at) + buffer.nbytes / self.BYTES_PER_SECOND
+
+        def arrive() -> None:
+            sent.wait()
+            arrived.set_result(buffer / dist.get_world_size())
+
+        threading.Timer(self.free_at - now, arrive).start()
+        return arrived
+
+    exchange.__annotations__.clear()  # torch wants its own class there, not the name of it
+
+
 def tiny_model() -> nn.Module:
     """Some hundred to some thousand parameters."""
     width = int(strength(4, 64))
@@ -91,8 +133,8 @@ def tiny_model() -> nn.Module:
 
 
 def wide_model() -> nn.Module:
-    """16 to 64 MB of gradients, for two images."""
-    width = int(strength(2048, 4096))
+    """9 to 36 MB of gradients, for two images."""
+    width = int(strength(1536, 3000))
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10))
 
 
