@@ -32,12 +32,9 @@ _WHAT_ABOUT_A_RESTART = {
     "after a change": "the same would fail again: change something first",
 }
 _SHOWN_CHARACTERS = 300
-<<<<<<< HEAD
 MAX_COLLECTIVES = 6
 _ALL_CAME = "every rank whose dump is here has come to the same collective operations"
-=======
 _SHOWN_SHARE = 0.005
->>>>>>> 3401a8c (diagnose says why a run is slow; a benchmark of the verdict on runs that are made slow)
 
 
 @click.command(
@@ -101,12 +98,8 @@ def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
 
 
 def _show_run(run: Run, state: RunState, as_json: bool) -> None:
-<<<<<<< HEAD
     found = diagnose_failed(run, state) if state.state == "failed" else None
-=======
-    found = diagnose_run(run.folder, state) if state.state == "failed" else None
     slowness = diagnose_slowness(run.folder, state)
->>>>>>> 3401a8c (diagnose says why a run is slow; a benchmark of the verdict on runs that are made slow)
     if as_json:
         found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
         print_json({"run": run.id, "state": state.state, **found_all, "next": _next(run, state, found)})

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cloudtrain.diagnosis.slowness_words import Setup, change_for, sentence_for
-from cloudtrain.diagnosis.step_costs import Ranks, compute_share, costs, find_straggler
+from cloudtrain.diagnosis.step_costs import Ranks, compute_share, costs, find_lasting_straggler, find_straggler
 from cloudtrain.runs.step_times import PHASES, StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
 
@@ -79,9 +79,10 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
     wall = max((sums.wall for sums in totals.values()), default=0.0)
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
         return _without_times(times, utilization)
-    found = _without_single(costs(totals, times.message_mb), intervals)
+    straggler = find_lasting_straggler(totals, intervals)
+    found = _without_single(costs(totals, times.message_mb, straggler), intervals)
     cause = _largest(found)
-    straggler = find_straggler(totals) if cause == "straggler" else None
+    straggler = straggler if cause == "straggler" else None
     idle = _idle_gpu_share(utilization)
     if not cause and idle and setup.has_gpus:
         cause, found["too-small"] = "too-small", idle
@@ -137,7 +138,7 @@ def _confidence(cause: str, intervals: list[Ranks], message_mb: float, straggler
 
     Of a rare cause those count that have seen any of it.
     """
-    each = [costs(ranks, message_mb) for ranks in intervals]
+    each = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
     if cause in RARE:
         agree = sum(found.get(cause, 0.0) > 0 for found in each)
         return (agree + 1) / (agree + 2)

@@ -6,7 +6,7 @@ the rank that waits least has waited is communication: all others wait for that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
@@ -23,6 +23,9 @@ SMALL_STEP_SECONDS = 0.025
 
 SMALL_EXCESS_SECONDS = 0.01
 """In small steps a rank that takes less than this longer than others is late by its machine's scheduling."""
+
+LASTING = 0.6
+"""The part of the intervals in which a straggler is the slowest at least."""
 
 Ranks = Mapping[int, PhaseSums]
 """What each rank did in the same steps."""
@@ -54,13 +57,26 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     return Straggler(rank=slowest, seconds=excess, phase=phase)
 
 
-def costs(ranks: Ranks, message_mb: float) -> dict[str, float]:
-    """Share of the time, 0 to 1, by cause: input, straggler, communication, too-small, saving, evaluation."""
+def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
+    """The rank that others wait for on the whole and in most of the intervals, and not one by chance."""
+    found = find_straggler(totals)
+    if found is None:
+        return None
+    each = [find_straggler(ranks) for ranks in intervals]
+    same = sum(one is not None and one.rank == found.rank for one in each)
+    return found if same >= LASTING * len(each) else None
+
+
+def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:
+    """Share of the time, 0 to 1, by cause: input, straggler, communication, too-small, saving, evaluation.
+
+    `straggler`: the rank that all others wait for.
+    """
     wall = median(sums.wall for sums in ranks.values())
     if wall <= 0:
         return {}
-    too_small = _is_too_small(ranks, message_mb)
-    straggler = None if too_small else find_straggler(ranks)
+    too_small = _is_too_small(ranks, message_mb, straggler)
+    straggler = None if too_small else straggler
     seconds = {
         "input": _over(ranks, "data", _lower_median),
         "straggler": straggler.seconds if straggler else 0.0,
@@ -80,7 +96,7 @@ def compute_share(ranks: Ranks) -> float:
     return sum(sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0) for sums in ranks.values()) / wall
 
 
-def _is_too_small(ranks: Ranks, message_mb: float) -> bool:
+def _is_too_small(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> bool:
     """Whether steps are so short, and what they send so little, that ranks mostly agree with each other.
 
     With short messages and long steps ranks wait for each other in turn, as on a machine that has other work: that is
@@ -89,7 +105,6 @@ def _is_too_small(ranks: Ranks, message_mb: float) -> bool:
     if len(ranks) < 2 or message_mb >= SMALL_MESSAGE_MB:
         return False
     steps = max(1, max(sums.steps for sums in ranks.values()))
-    straggler = find_straggler(ranks)
     late = straggler.seconds / steps if straggler else 0.0
     return late < SMALL_EXCESS_SECONDS and _over(ranks, "compute", min) / steps < SMALL_STEP_SECONDS
 

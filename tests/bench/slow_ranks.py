@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-LEAST_STEPS = 30
+LEAST_STEPS = 26
+
+
+class Delay:
+    """Sleeps for a multiple of this rank's step, as its first steps take without it: on a loaded machine for longer."""
+
+    MEASURED = 5
+
+    def __init__(self, low: float, high: float) -> None:
+        self._times, self._steps, self._seconds = strength(low, high), list[float](), 0.0
+
+    def __call__(self) -> None:
+        """To be called once in a step."""
+        if len(self._steps) <= self.MEASURED:
+            self._steps.append(time.monotonic())
+            if len(self._steps) > self.MEASURED:
+                self._seconds = self._times * statistics.median(b - a for a, b in pairwise(self._steps))
+        time.sleep(self._seconds)
 
 
 def strength(low: float, high: float) -> float:
@@ -22,7 +41,7 @@ def strength(low: float, high: float) -> float:
 
 
 def stop_soon(rank: int) -> None:
-    """Have all ranks stop some seconds and thirty steps after the first: rank 0 is told to, as by a cloud."""
+    """Have all ranks stop some seconds and some more steps after the first: rank 0 is told to, as by a cloud."""
     from cloudtrain_trainer.reporting.step_times import StepClock
 
     end, seconds, ended_at = StepClock.end_step, float(os.environ["SLOW_SECONDS"]), list[float]()
@@ -44,36 +63,36 @@ def healthy(rank: int) -> None:
 
 
 def slow_loader(rank: int) -> None:
-    """Each batch takes 20 to 100 ms to be made, on every rank."""
+    """Each batch takes as long as half a step to three steps to be made, on every rank."""
     from cloudtrain_trainer.tasks.digits import Digits
 
     stop_soon(rank)
-    read, seconds = Digits.__getitem__, strength(0.02, 0.1)
+    read, delay = Digits.__getitem__, Delay(0.5, 3)
 
     def slow(self: Any, draw: Any) -> Any:
-        time.sleep(seconds)
+        delay()
         return read(self, draw)
 
     Digits.__getitem__ = slow  # type: ignore[method-assign]
 
 
 def sleeping_rank(rank: int) -> None:
-    """The last rank sleeps 20 to 100 ms in each step."""
+    """The last rank sleeps for half a step to three steps in each."""
     from cloudtrain_trainer.strategies import ModelWithLoss
 
     stop_soon(rank)
     if rank == int(os.environ["WORLD_SIZE"]) - 1:
-        forward, seconds = ModelWithLoss.forward, strength(0.02, 0.1)
+        forward, delay = ModelWithLoss.forward, Delay(0.5, 3)
 
         def slow(self: ModelWithLoss, *batch: Any) -> Any:
-            time.sleep(seconds)
+            delay()
             return forward(self, *batch)
 
         ModelWithLoss.forward = slow  # type: ignore[assignment, method-assign]
 
 
 def slow_saving(rank: int) -> None:
-    """Each checkpoint takes 0.25 to 1 s."""
+    """A checkpoint after every two steps takes 0.25 to 1 s."""
     from cloudtrain_trainer.checkpoints.checkpointer import Checkpointer
 
     stop_soon(rank)
