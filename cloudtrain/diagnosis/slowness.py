@@ -18,7 +18,7 @@ from cloudtrain.runs.utilization import Utilization
 NAMED_FROM = {
     "input": 0.2,
     "communication": 0.2,
-    "straggler": 0.2,
+    "straggler": 0.25,
     "too-small": 0.3,
     "saving": 0.1,
     "evaluation": 0.3,
