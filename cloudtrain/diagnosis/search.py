@@ -160,7 +160,9 @@ class Search:
             return True
         del self._open[key]
         found = _EXCEPTION.match(line.text)
-        if found and not any(rule.matches(line.text) for rule in RULES) and len(self.unknown) < MAX_RANKS:
+        if rules := _known_by_place(line.text, traceback):
+            self._record(line, self._order + 1, rules)
+        elif found and not any(rule.matches(line.text) for rule in RULES) and len(self.unknown) < MAX_RANKS:
             message = (found[2] or "")[:500]
             self.unknown.append(
                 UnknownException(
@@ -172,3 +174,9 @@ class Search:
 
 _NUMBERS_MATTER = ("Xid", "exitcode", "signal", "Signal", "GPUs", "code ", "status", "Errno", "Process ")
 """Lines with these are told apart by their numbers, too."""
+
+
+def _known_by_place(text: str, traceback: _Traceback) -> list[Rule]:
+    """The rules that know an exception by the file that raised it: its message alone says too little."""
+    where = f"{text} ({traceback.file}:{traceback.line})"
+    return [rule for rule in RULES if any(r"\.py:" in each for each in rule.patterns) and rule.matches(where)]

@@ -45,6 +45,7 @@ ACCESS = (
         name="no-credentials",
         patterns=(
             r"Unable to locate credentials|NoCredentialsError|DefaultAzureCredential failed to retrieve",
+            r"CredentialUnavailableError|ManagedIdentityCredential authentication unavailable",
             r"api_key not configured|wandb.{0,40}[Nn]o API key|You must log in|Please run `?az login",
         ),
         cause="a program found no credentials for a service that it called",

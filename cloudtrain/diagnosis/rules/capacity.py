@@ -21,7 +21,8 @@ CAPACITY = (
         patterns=(
             r"ClusterCoreQuotaReached|ClusterMinNodesExceedCoreQuota|QuotaExceeded",
             r"Operation could not be completed as it results in exceeding approved .*quota",
-            r"not enough quota|exceed(s|ed|ing)? .{0,60}quota .{0,60}(family|cores)",
+            r"JobNodeCountExceedsCoreQuota|vCPU quota of \d+ and is less than|not enough quota|exceed(s|ed|"
+            r"ing)? .{0,60}quota .{0,60}(family|cores)",
         ),
         unless=r"[Dd]isk quota",
         cause="the subscription's quota on Azure does not allow so many cores of this machine's family",

@@ -9,7 +9,10 @@ _SAVING = "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.htm
 CHECKPOINTS = (
     Rule(
         name="checkpoint-not-written",
-        patterns=(r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|basic_ios::clear: iostream error",),
+        patterns=(
+            r"PytorchStreamWriter failed writing|write\(\): fd \d+ failed|unexpected pos \d+ vs "
+            r"\d+|basic_ios::clear: iostream error",
+        ),
         cause="a checkpoint could not be written to its end, as happens when the disk is full",
         remedy="look at the free space of that disk: keep fewer checkpoints (checkpoints.keep), or ask for more "
         "(resources.disk)",
@@ -21,6 +24,7 @@ CHECKPOINTS = (
         patterns=(
             r"PytorchStreamReader failed|failed finding central directory|unexpected EOF, expected \d+ more bytes",
             r"Error while deserializing header|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
+            r"(OSError: \[Errno 22\]|EOFError).{0,200}/torch/serialization\.py:\d",
             r"UnpicklingError: (invalid load key|pickle data was truncated)|EOFError: Ran out of input",
         ),
         cause="a checkpoint or file of weights is damaged or not complete",

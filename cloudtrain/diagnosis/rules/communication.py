@@ -11,7 +11,7 @@ _RENDEZVOUS = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
 COMMUNICATION = (
     Rule(
         name="world-split",
-        patterns=(r"the world has \d+ ranks",),
+        patterns=(r"the world has \d+ ranks|without having joined one torch\.distributed group",),
         cause="the ranks did not become one group: each node trained for itself",
         remedy="start the processes through the launcher, not with a torchrun of your own",
         restart="after a change",

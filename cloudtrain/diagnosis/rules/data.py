@@ -34,6 +34,7 @@ DATA = (
         remedy="an input cannot be read: look at its address in job.yaml, and whether the job's identity may read it",
         restart="after a change",
         source=_AZURE,
+        is_general=True,
     ),
     Rule(
         name="no-samples",
@@ -89,6 +90,7 @@ DATA = (
             r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen error|ConnectTimeout(Error)?\b",
             r"[Nn]etwork is unreachable|Failed to establish a new connection|offline mode is enabled",
             r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error 5\d\d|LocalEntryNotFoundError",
+            r"\b50[234] Server Error|ProxyError|RemoteDisconnected|Gateway Time-?out",
         ),
         cause="the program wanted to download something and could not",
         remedy="give it as an input instead, or see that the job's network reaches that host (a private subnet needs a "

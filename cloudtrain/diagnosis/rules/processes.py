@@ -37,7 +37,10 @@ PROCESSES = (
     ),
     Rule(
         name="aborted",
-        patterns=(r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|terminate called after throwing",),
+        patterns=(
+            r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|Fatal Python error: "
+            "Aborted|terminate called after throwing",
+        ),
         cause="native code gave up (SIGABRT)",
         remedy="the line before it in the log says what native code found wrong",
         restart="after a change",

@@ -48,7 +48,8 @@ PROGRAM = (
     Rule(
         name="devices-mixed",
         patterns=(
-            r"[Ee]xpected all tensors to be on the same device|should be the same|Input type .{0,80}and weight type",
+            r"[Ee]xpected all tensors to be on the same device|is not on the expected device|should be the same|"
+            r"Input type .{0,80}and weight type",
         ),
         unless=r"(shape|size|length|number)s? .{0,20}should be the same",
         cause="an operation got tensors of different devices or types",
@@ -119,7 +120,7 @@ PROGRAM = (
     ),
     Rule(
         name="ended-early",
-        patterns=(r"ended with exit code 0 while|without having joined one torch\.distributed group",),
+        patterns=(r"ended with exit code 0 while",),
         cause="a rank ended while others still waited for it",
         remedy="give every rank the same number of steps (drop_last, DistributedSampler, Join), and let all "
         "call the same "

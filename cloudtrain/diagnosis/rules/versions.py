@@ -152,7 +152,7 @@ VERSIONS = (
     ),
     Rule(
         name="argument-not-in-package",
-        patterns=(r"TypeError: .{0,120}got an unexpected keyword argument",),
+        patterns=(r"TypeError: .{0,120}(got an unexpected|is an invalid) keyword argument",),
         cause="a function was called with an argument that it does not have, often one of another version of a package",
         remedy="if the function is a package's, pin it to the release that the program was written for; if it is your "
         "own, correct the call",
