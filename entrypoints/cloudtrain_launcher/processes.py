@@ -1,9 +1,13 @@
-"""What processes use, from /proc: CPU time and memory of each rank with its children. Standard library only."""
+"""What processes use, from /proc: CPU time and memory of each rank with its children; and whether memory was short.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Iterable, NamedTuple, Optional
+import time
+from typing import Callable, Iterable, NamedTuple, Optional
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -97,12 +101,34 @@ def _system_memory() -> Optional[tuple[int, int]]:
     return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
 
 
-def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for want of memory since the machine was started; 0 if unknown.
+class OutOfMemoryKills:
+    """Whether the kernel has killed processes for want of memory in the last minute or two.
 
-    Those in containers count, too (proc_vmstat: oom_kill, Linux 4.13).
+    In a container those of the container count, else those of the machine. `count`: how many there were so far.
     """
-    lines = (line.split() for line in (_read_text("/proc/vmstat") or "").splitlines())
+
+    WINDOW_SECONDS = 60.0
+
+    def __init__(self, count: Optional[Callable[[], int]] = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count, self._clock = count or _out_of_memory_kills, clock
+        self._before = self._latest = self._count()
+        self._since = clock()
+
+    def refresh(self) -> None:
+        """Forget what was counted more than two minutes ago. Costs nothing if called more often than each minute."""
+        now = self._clock()
+        if now - self._since >= self.WINDOW_SECONDS:
+            self._before, self._latest, self._since = self._latest, self._count(), now
+
+    def any(self) -> bool:
+        """Whether there was one."""
+        return self._count() > self._before
+
+
+def _out_of_memory_kills() -> int:
+    """How many there were since the container or the machine was started; 0 if unknown (Linux 4.13 and later)."""
+    text = _read_text("/sys/fs/cgroup/memory.events") or _read_text("/proc/vmstat") or ""
+    lines = (line.split() for line in text.splitlines())
     return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
 
 

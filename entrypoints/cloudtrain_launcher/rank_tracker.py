@@ -10,7 +10,7 @@ from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.events import Error, Event, Metrics, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain_launcher.printed_metrics import PrintedMetrics
-from cloudtrain_launcher.processes import is_alive, out_of_memory_kills
+from cloudtrain_launcher.processes import OutOfMemoryKills, is_alive
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
@@ -31,7 +31,7 @@ class RankTracker:
         self.finished: dict[int, float] = {}
         """Ranks of this attempt that have ended with exit code 0 -> when, as a Unix timestamp."""
         self._attempt_started = 0.0
-        self._kills_before = out_of_memory_kills()
+        self._memory_kills = OutOfMemoryKills()
         self._ranks: dict[int, int] = {}
         """Local rank -> rank."""
         self._pids: dict[int, int] = {}
@@ -43,6 +43,7 @@ class RankTracker:
 
     def on_event(self, event: Event) -> None:
         """Take in an event of a rank or of torchrun."""
+        self._memory_kills.refresh()
         if isinstance(event, Error):
             self.errors.append(event)
         elif isinstance(event, RankFailed):
@@ -60,6 +61,7 @@ class RankTracker:
 
     def on_line(self, local_rank: int, line: str) -> None:
         """Take in a line that a rank printed; torchrun's own, of local rank -1, are ignored."""
+        self._memory_kills.refresh()
         if local_rank >= 0:
             self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
         if self._printed_metrics is not None and self._ranks.get(local_rank) == 0:
@@ -122,7 +124,7 @@ class RankTracker:
     def _error_of(self, failed: RankFailed, rank: int) -> Error:
         output = self._crash_output.get(failed.local_rank, CrashOutput())
         finished = rank in self.finished
-        short = out_of_memory_kills() > self._kills_before
+        short = self._memory_kills.any()
         error = failure.exit_error(
             rank, failed.exitcode, failed.time, finished=finished, reason=output.reason, memory_was_short=short
         )

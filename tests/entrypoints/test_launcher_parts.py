@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import contract, environment, failure, launch, platforms, torchrun
 from cloudtrain_launcher.events import Error
+from cloudtrain_launcher.processes import OutOfMemoryKills
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -155,6 +156,19 @@ def test_an_exit_without_an_exception_is_described_by_its_signal_or_code() -> No
     assert failure.exit_error(2, 3, 1.0, finished=False).message == "exited with code 3"
     assert failure.exit_error(2, -signal.SIGTERM, 1.0, finished=False).consequence
     assert "signal 63" in failure.exit_error(2, -63, 1.0, finished=False).message
+
+
+def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
+    counts, times = [100], [0.0]
+    kills = OutOfMemoryKills(lambda: counts[-1], lambda: times[-1])
+    assert not kills.any()
+    counts.append(101)
+    found = [kills.any()]
+    for at in (30.0, 60.0, 90.0, 120.0):
+        times.append(at)
+        kills.refresh()
+        found.append(kills.any())
+    assert found == [True, True, True, True, False]
 
 
 def test_an_error_that_no_rank_raised_is_described_as_the_nodes() -> None:

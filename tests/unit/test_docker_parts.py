@@ -221,6 +221,21 @@ def test_a_missing_image_is_told_with_how_to_get_it() -> None:
     assert told.hint == "docker pull other:1, or image: auto, which is built"
 
 
+@pytest.mark.parametrize(("oom", "known"), [(False, ""), (True, " (out of host memory)")])
+@pytest.mark.parametrize("guess", [" (out of host memory?)", ": out of host memory", ""])
+def test_what_the_engine_knows_of_a_containers_memory_replaces_what_its_launcher_believes(
+    guess: str, oom: bool, known: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
+    unlimited = ContainerSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None})
+    output = ContainerOutput(0, 1)
+    error = {"rank": 1, "node": 0, "time": 1.5, "exception": "SIGKILL", "message": f"was killed by SIGKILL{guess}"}
+    ended = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "failed", "error": error}
+    output.forward(f"::cloudtrain:: {json.dumps(ended)}\n".encode())
+    output.finish(1, oom, unlimited, stop_requested=False, forced=False)
+    assert f'"was killed by SIGKILL{known}"' in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("code", "oom", "said"),
     [

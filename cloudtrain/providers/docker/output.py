@@ -180,8 +180,8 @@ def _memory_cause(spec: ContainerSpec) -> str:
 
 
 def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
-    """The launcher's report of a killed process, with what the engine knows about the memory."""
-    message = error.message.removesuffix(" (out of host memory?)")
+    """The launcher's report of a killed process, with what the engine knows about the memory of this container."""
+    message = error.message.removesuffix(" (out of host memory?)").removesuffix(": out of host memory")
     if memory_cause:
         return error.replace(message=f"{message} ({memory_cause})")
     return error.replace(message=message, hint=error.hint or KILLED_FROM_OUTSIDE)
