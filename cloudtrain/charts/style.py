@@ -32,6 +32,18 @@ svg .so-far { stroke: var(--main); stroke-width: 2; }
 svg .curve { stroke: var(--other); stroke-opacity: 0.6; }
 svg .good { stroke: var(--good); stroke-width: 1.6; stroke-opacity: 1; }
 svg .curve.best { stroke: var(--main); stroke-width: 3; stroke-opacity: 1; }
+svg .curve.second { stroke: var(--ink); stroke-width: 2; stroke-opacity: 1; stroke-dasharray: 7 4; }
+svg .curve { stroke-linecap: round; }
+svg .span { stroke: var(--other); stroke-width: 14; }
+svg .waiting { stroke: var(--faint); }
+svg .training { stroke: var(--main); }
+svg .evaluating { stroke: var(--good); }
+svg .saving { stroke: var(--ink); }
+svg .communication { stroke: var(--bad); }
+svg .stopping { stroke: var(--bad); }
+svg .moment { stroke: var(--ink); stroke-width: 2; }
+svg .restart { fill: var(--bad); stroke: var(--paper); }
+svg .error { stroke: var(--bad); stroke-width: 3; }
 svg .mark { fill: var(--good); stroke: var(--paper); }
 svg .circle { fill: var(--main); }
 svg .ring, svg .cross { fill: none; stroke: var(--main); stroke-width: 2; }
@@ -44,6 +56,9 @@ svg .bar { stroke: var(--main); stroke-width: 8; }
 svg .bar-room { stroke: var(--faint); stroke-width: 8; }
 table { border-collapse: collapse; font-size: 14px; }
 th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }
+.failure { border-left: 4px solid var(--bad); padding: 2px 0 2px 12px; margin: 14px 0; }
+.verdict { border-left: 4px solid var(--main); padding: 2px 0 2px 12px; margin: 14px 0; }
+pre { font-size: 13px; overflow-x: auto; }
 details { margin-top: 22px; }
 summary { cursor: pointer; }
 """

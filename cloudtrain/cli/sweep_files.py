@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from cloudtrain.cli.options import data_dir
 from cloudtrain.cli.output import print_output
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import replace_text, storing
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep import Sweep
 
 FORCE = click.option("--force", is_flag=True, help="Write over a file that is there.")
 
@@ -25,17 +29,22 @@ def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: 
     It has the objective over trials and over money or time, the curves of all trials with the rungs, the settings
     beside the objective, and how much each setting matters. It can be drawn while the sweep goes on.
     """
+    from cloudtrain.sweeps.sweep import find_sweep
+
+    write_plot(find_sweep(sweep, data_dir=folder), output, force)
+
+
+def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
+    """Write the page of a sweep, and print the file's name. UsageError where something is there already."""
     from cloudtrain.sweeps.history import history
     from cloudtrain.sweeps.importance import importance
     from cloudtrain.sweeps.plot.page import page
-    from cloudtrain.sweeps.sweep import find_sweep
 
-    found = find_sweep(sweep, data_dir=folder)
-    file = _target(output or Path(f"{found.id}.html"), force)
-    events = [event for event, _ in found.folder.events_from()]
-    state = found.status()
+    file = file_to_write(output or Path(f"{sweep.id}.html"), force)
+    events = [event for event, _ in sweep.folder.events_from()]
+    state = sweep.status()
     with storing(file, "write it elsewhere with -o"):
-        replace_text(file, page(state, history(found.definition, events), importance(state)))
+        replace_text(file, page(state, history(sweep.definition, events), importance(state)))
     print_output(str(file))
 
 
@@ -65,7 +74,7 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     if file.suffix not in (".csv", ".db"):
         hint = "-o trials.csv is a table, -o optuna.db a study of Optuna"
         raise UsageError(f"{file}: the end of its name does not say what it is to be", hint=hint)
-    file = _target(file, force)
+    file = file_to_write(file, force)
     state = found.status()
     with storing(file, "write it elsewhere with -o"):
         if file.suffix == ".csv":
@@ -76,10 +85,10 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     print_output(str(file))
 
 
-def _target(file: Path, force: bool) -> Path:
+def file_to_write(file: Path, force: bool) -> Path:
     """The file to write. UsageError where something is there already."""
     if file.is_dir():
-        raise UsageError(f"{file} is a folder", hint=f"-o {file / 'sweep.html'} names a file in it")
+        raise UsageError(f"{file} is a folder", hint=f"-o {file / 'page.html'} names a file in it")
     if file.exists() and not force:
         raise UsageError(f"{file} is there already", hint="--force writes over it, -o names another file")
     return file

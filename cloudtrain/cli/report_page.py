@@ -1,0 +1,45 @@
+"""`cloudtrain report`: a run, two runs side by side, or a sweep, as one page of HTML."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.cli.options import data_dir
+from cloudtrain.cli.output import print_output
+from cloudtrain.cli.sweep_files import FORCE, file_to_write, write_plot
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.files import replace_text, storing
+
+
+@click.command("report", epilog="Example:\n\n  cloudtrain report last -o run.html")
+@click.argument("run", required=False)
+@click.argument("other", metavar="[OTHER]", required=False)
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: RUN.html.")
+@FORCE
+@data_dir
+def report_command(folder: str | None, /, run: str | None, other: str | None, output: Path | None, force: bool) -> None:
+    """Write RUN (default: the last run) as one HTML page that needs nothing else: it can be opened, sent, and kept.
+
+    It has the curves, throughput, how busy GPUs or ranks were, a timeline of states, phases and restarts, the cost, why
+    it failed, spec and request. With OTHER, both side by side. Of a sweep, the page that `sweep plot` writes. It can be
+    written while the run goes on.
+    """
+    sweep = chosen_sweep(run, folder)
+    if sweep is not None:
+        if other is not None:
+            raise UsageError("a sweep is not put beside another", hint=f"cloudtrain compare {run} shows its trials")
+        write_plot(sweep, output, force)
+        return
+    from cloudtrain.run_page.page import page
+
+    runs = [chosen_run(run, folder), *([chosen_run(other, folder)] if other else [])]
+    for each in runs:
+        each.last_known()
+    file = file_to_write(output or Path(f"{'-and-'.join(each.id for each in runs)}.html"), force)
+    with storing(file, "write it elsewhere with -o"):
+        replace_text(file, page(runs, time.time()))
+    print_output(str(file))

@@ -1,0 +1,70 @@
+"""Curves of one run or two: metrics over steps, throughput over time, how busy GPUs or ranks were, phases of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cloudtrain.charts.axes import HEIGHT, WIDTH, frame, x_scale, y_scale
+from cloudtrain.charts.svg import Point, line, picture
+from cloudtrain.run_page.story import Story
+from cloudtrain.run_page.timeline import time_unit
+
+MAX_POINTS = 300
+"""So many points of one curve are drawn: a screen shows no more."""
+Curves = Sequence[tuple[str, Sequence[Point]]]
+"""Each with its name, which is shown where the mouse rests."""
+CLASSES = ("curve best", "curve second")
+"""Of the first run and of the second."""
+
+
+def metric_chart(name: str, curves: Curves) -> str:
+    """One metric over the steps of each run."""
+    return _chart(name, curves, "step", CLASSES)
+
+
+def throughput_chart(stories: Sequence[tuple[str, Story]]) -> str:
+    """Samples per second of each run, over the time since its start."""
+    return _over_time("samples/s", [(name, story, story.throughput) for name, story in stories], CLASSES)
+
+
+def busy_chart(name: str, story: Story) -> str:
+    """How busy each GPU was, or each rank's cores, over the time since the run's start. A thin line for each."""
+    what = "GPU busy (%)" if story.gpus else "CPU of each rank (100 % is a core)"
+    curves = [(f"{name}, {each}", story, points) for each, points in story.busy.items()]
+    return _over_time(what, curves, ("curve good",) * len(curves))
+
+
+def _over_time(name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], classes: Sequence[str]) -> str:
+    unit, size = time_unit(max((story.end - story.begin for _, story, _ in curves), default=0.0))
+    shifted = [(label, [((t - story.begin) / size, v) for t, v in points]) for label, story, points in curves]
+    return _chart(name, shifted, f"time since the start ({unit})", classes)
+
+
+def _chart(name: str, curves: Curves, x_name: str, classes: Sequence[str]) -> str:
+    """Nothing where no curve has a finite point."""
+    finite = [[point for point in points if math.isfinite(point[1])] for _, points in curves]
+    everything = [point for points in finite for point in points]
+    if not everything:
+        return ""
+    x = x_scale(min(at for at, _ in everything), max(at for at, _ in everything))
+    y = y_scale([value for _, value in everything])
+    parts = [frame(x, y, x_name, name)]
+    for (label, points), class_ in zip(curves, classes, strict=False):
+        parts += [
+            line([(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])], class_, label)  # one alone is a dot
+            for piece in _pieces(points)
+        ]
+    return picture(WIDTH, HEIGHT, f"{name} over the {x_name}", *parts)
+
+
+def _pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
+    """A curve in pieces where something between them is not a finite number, thinned to what a screen shows."""
+    every = max(1, math.ceil(len(points) / MAX_POINTS))
+    pieces: list[list[Point]] = [[]]
+    for number, (at, value) in enumerate(points):
+        if not math.isfinite(value):
+            pieces.append([])
+        elif number % every == 0 or number == len(points) - 1:
+            pieces[-1].append((at, value))
+    return [piece for piece in pieces if piece]

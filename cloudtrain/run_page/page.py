@@ -1,0 +1,201 @@
+"""The page of one run, or of two side by side: what it was, why it ended so, its timeline and its charts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.api.compare import compare
+from cloudtrain.api.run import Run
+from cloudtrain.charts.page import chart, document, folded, table
+from cloudtrain.charts.svg import element, words
+from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.errors import StorageError
+from cloudtrain.run_page.curves import busy_chart, metric_chart, throughput_chart
+from cloudtrain.run_page.story import Story, story_of
+from cloudtrain.run_page.timeline import legend, timeline
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.state import RunState
+from cloudtrain.units import format_duration, format_number
+
+MAX_METRICS = 24
+"""So many metrics have a chart; the values of all are in the table."""
+DOCUMENTS = ("spec.yaml", "request.json", "plan.json")
+MAX_DOCUMENT_CHARACTERS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """One run with all that its part of the page is made of."""
+
+    run: Run
+    state: RunState
+    story: Story
+    plan: Mapping[str, Any]
+    """Empty where it cannot be read, and of runs of other machines."""
+
+
+def page(runs: Sequence[Run], now: float) -> str:
+    """One run or two as an HTML document, as they were last seen. StorageError when a run folder cannot be read."""
+    shown = [_read(run, now) for run in runs]
+    if len(shown) == 1:
+        return document(shown[0].run.id, *_one(shown[0]))
+    return document(" and ".join(each.run.id for each in shown), *_side_by_side(shown))
+
+
+def _read(run: Run, now: float) -> _Shown:
+    state = run.cached_status()
+    events = (event for event, _ in run.folder.events_from(0) if event is not None)
+    plan: dict[str, Any] = {}
+    with suppress(StorageError):
+        plan = run.folder.document("plan.json")
+    return _Shown(run, state, story_of(events, state, now), plan)
+
+
+def _one(shown: _Shown) -> list[str]:
+    return [
+        element("h1", words(shown.run.id)),
+        element("p", words(headline(shown.state, shown.story.end))),
+        *_failure(shown),
+        table(("", ""), _facts(shown)),
+        element("main", *_timeline(shown), *_charts([shown]), *_busy(shown)),
+        *_metrics_table([shown]),
+        *_documents(shown),
+    ]
+
+
+def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
+    names = [each.run.id for each in shown]
+    compared = compare([each.run for each in shown])
+    settings = [[name, *(_plain(value) for value in values)] for name, values in compared.settings.items()]
+    lines = [
+        element("p", words(f"{each.run.id} ({look}): {headline(each.state, each.story.end)}"))
+        for each, look in zip(shown, ("solid lines", "dashed lines"), strict=False)
+    ]
+    facts = [dict(_facts(each)) for each in shown]
+    rows = [[name, *(each.get(name, "") for each in facts)] for name in dict.fromkeys(n for f in facts for n in f)]
+    return [
+        element("h1", words(" and ".join(names))),
+        *lines,
+        *(part for each in shown for part in _failure(each)),
+        element("h2", words("Settings that differ" if settings else "The settings are the same")),
+        table(("", *names), settings),
+        element("main", *_charts(shown), *(part for each in shown for part in (*_timeline(each), *_busy(each)))),
+        *_metrics_table(shown),
+        folded("More about both", table(("", *names), rows)),
+    ]
+
+
+def headline(state: RunState, end: float) -> str:
+    """`succeeded in 14 s on local`: how a run stands. `end`: when it ended, or now."""
+    took = format_duration(state.seconds(end))
+    where = f"on {state.provider}" + (f" as {state.contract}" if state.contract not in ("plain", "") else "")
+    size = f"{state.nodes} x {state.processes} processes"
+    verb = {"succeeded": "succeeded in", "failed": "failed after", "stopped": "stopped after"}.get(state.state)
+    return f"{verb or f'{state.state} for'} {took}, {size} {where}"
+
+
+def _failure(shown: _Shown) -> list[str]:
+    """Why it failed, and what to do, where it did."""
+    if shown.state.state != "failed":
+        return []
+    found = diagnose_run(shown.run.folder, shown.state)
+    rows = [
+        explain(shown.state),
+        *([found.cause] if found.cause not in explain(shown.state) else []),
+        *(f"{line.place}  {line.text}" for line in found.evidence),
+        *([f"What to do: {found.remedy}"] if found.remedy else []),
+    ]
+    return [element("div", *(element("p", words(text[:1000])) for text in rows if text), class_="failure")]
+
+
+def _facts(shown: _Shown) -> list[list[str]]:
+    """What is worth knowing beside the charts, as rows of a name and a text."""
+    state, plan = shown.state, shown.plan
+    context = plan.get("facts") if isinstance(plan.get("facts"), dict) else {}
+    source = context.get("source") if isinstance(context, dict) else {}
+    found = {
+        "job": state.name,
+        "submitted": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.created)) if state.created else "",
+        "machines": state.instance,
+        "image": state.image,
+        "restarts": str(state.restarts) if state.restarts else "",
+        "resumed from step": _plain(state.resumed.step) if state.resumed else "",
+        "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
+        "cost": _cost(state),
+        "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
+        "git commit": _plain((context or {}).get("git_commit"))[:12],
+        "source sha256": _plain((source or {}).get("digest"))[:12],
+        "cloudtrain": _plain(plan.get("version")),
+        "warnings": "; ".join(state.warnings),
+    }
+    return [[name, text] for name, text in found.items() if text]
+
+
+def _cost(state: RunState) -> str:
+    if state.billing is None:
+        return ""
+    return "price unknown" if state.billing.usd is None else f"{state.billing.usd:.2f} USD at list price"
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def _timeline(shown: _Shown) -> list[str]:
+    drawing = timeline(shown.story)
+    if not drawing:
+        return []
+    about = "Bars are checkpoints, triangles restarts and resumes, a cross the error; more where the mouse rests."
+    return [chart(f"Timeline of {shown.run.id}", about, legend(shown.story) + drawing, wide=True)]
+
+
+def _charts(shown: Sequence[_Shown]) -> list[str]:
+    names = list(dict.fromkeys(name for each in shown for name in each.story.metrics))
+    about = "" if len(shown) == 1 else f"Solid: {shown[0].run.id}; dashed: {shown[1].run.id}."
+    drawn = [
+        (name, metric_chart(name, [(each.run.id, each.story.metrics.get(name, [])) for each in shown]))
+        for name in names[:MAX_METRICS]
+    ]
+    drawn.append(("Throughput", throughput_chart([(each.run.id, each.story) for each in shown])))
+    return [chart(name, about, drawing) for name, drawing in drawn if drawing]
+
+
+def _busy(shown: _Shown) -> list[str]:
+    if not shown.story.busy:
+        return []
+    about = f"A line for each of {len(shown.story.busy)}."
+    title = "Utilisation" if shown.story.gpus else "CPU"
+    drawing = busy_chart(shown.run.id, shown.story)
+    return [chart(f"{title} of {shown.run.id}", about, drawing)] if drawing else []
+
+
+def _metrics_table(shown: Sequence[_Shown]) -> list[str]:
+    """The last value and the range of every metric."""
+    rows = [
+        [name, each.run.id, *(format_number(value) for value in (values[-1], min(values), max(values)))]
+        for each in shown
+        for name, points in each.story.metrics.items()
+        if (values := [value for _, value in points])
+    ]
+    header = ("metric", "run", "last", "lowest", "highest")
+    return [folded(f"All {len(rows)} metrics", table(header, rows))] if rows else []
+
+
+def _documents(shown: _Shown) -> list[str]:
+    """What was asked for, as it was stored."""
+    found = []
+    for name in DOCUMENTS:
+        with suppress(StorageError, OSError):
+            if name.endswith(".json"):
+                text = json.dumps(shown.run.folder.document(name), indent=2, ensure_ascii=False)
+            else:
+                text = shown.run.folder.text(name)
+            found.append(folded(name, element("pre", words(text[:MAX_DOCUMENT_CHARACTERS]))))
+    return found
