@@ -20,12 +20,12 @@ CLASSES = ("curve best", "curve second")
 
 def metric_chart(name: str, curves: Curves) -> str:
     """One metric over the steps of each run."""
-    return _chart(name, curves, "step", CLASSES)
+    return _chart("", curves, "step", CLASSES, label=name)
 
 
 def throughput_chart(stories: Sequence[tuple[str, Story]]) -> str:
     """Samples per second of each run, over the time since its start."""
-    return _over_time("samples/s", [(name, story, story.throughput) for name, story in stories], CLASSES)
+    return _over_time("samples per second", [(name, story, story.throughput) for name, story in stories], CLASSES)
 
 
 def busy_chart(name: str, story: Story) -> str:
@@ -41,8 +41,8 @@ def _over_time(name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], 
     return _chart(name, shifted, f"time since the start ({unit})", classes)
 
 
-def _chart(name: str, curves: Curves, x_name: str, classes: Sequence[str]) -> str:
-    """Nothing where no curve has a finite point."""
+def _chart(name: str, curves: Curves, x_name: str, classes: Sequence[str], label: str = "") -> str:
+    """`name` stands above the axis; `label` is read out where there is none. Nothing without a finite point."""
     finite = [[point for point in points if math.isfinite(point[1])] for _, points in curves]
     everything = [point for points in finite for point in points]
     if not everything:
@@ -50,12 +50,12 @@ def _chart(name: str, curves: Curves, x_name: str, classes: Sequence[str]) -> st
     x = x_scale(min(at for at, _ in everything), max(at for at, _ in everything))
     y = y_scale([value for _, value in everything])
     parts = [frame(x, y, x_name, name)]
-    for (label, points), class_ in zip(curves, classes, strict=False):
+    for (title, points), class_ in zip(curves, classes, strict=False):
         parts += [
-            line([(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])], class_, label)  # one alone is a dot
+            line([(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])], class_, title)  # one alone is a dot
             for piece in _pieces(points)
         ]
-    return picture(WIDTH, HEIGHT, f"{name} over the {x_name}", *parts)
+    return picture(WIDTH, HEIGHT, f"{name or label} over the {x_name}", *parts)
 
 
 def _pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:

@@ -94,7 +94,7 @@ def headline(state: RunState, end: float) -> str:
     """`succeeded in 14 s on local`: how a run stands. `end`: when it ended, or now."""
     took = format_duration(state.seconds(end))
     where = f"on {state.provider}" + (f" as {state.contract}" if state.contract not in ("plain", "") else "")
-    size = f"{state.nodes} x {state.processes} processes"
+    size = f"{state.nodes} node{'s' * (state.nodes != 1)} x {state.processes} process{'es' * (state.processes != 1)}"
     verb = {"succeeded": "succeeded in", "failed": "failed after", "stopped": "stopped after"}.get(state.state)
     return f"{verb or f'{state.state} for'} {took}, {size} {where}"
 
@@ -106,11 +106,16 @@ def _failure(shown: _Shown) -> list[str]:
     found = diagnose_run(shown.run.folder, shown.state)
     rows = [
         explain(shown.state),
-        *([found.cause] if found.cause not in explain(shown.state) else []),
+        *([found.cause] if not _is_said(found.cause, explain(shown.state)) else []),
         *(f"{line.place}  {line.text}" for line in found.evidence),
         *([f"What to do: {found.remedy}"] if found.remedy else []),
     ]
     return [element("div", *(element("p", words(text[:1000])) for text in rows if text), class_="failure")]
+
+
+def _is_said(cause: str, said: str) -> bool:
+    """Whether one of the two sentences says what the other does."""
+    return cause in said or said in cause
 
 
 def _facts(shown: _Shown) -> list[list[str]]:
@@ -153,7 +158,7 @@ def _timeline(shown: _Shown) -> list[str]:
     if not drawing:
         return []
     about = "Bars are checkpoints, triangles restarts and resumes, a cross the error; more where the mouse rests."
-    return [chart(f"Timeline of {shown.run.id}", about, legend(shown.story) + drawing, wide=True)]
+    return [chart(f"Timeline of {shown.run.id}", about, legend(shown.story) + drawing)]
 
 
 def _charts(shown: Sequence[_Shown]) -> list[str]:

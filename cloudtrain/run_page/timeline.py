@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cloudtrain.charts.axes import Scale, labels_of
+from cloudtrain.charts.axes import WIDTH, Scale, labels_of
 from cloudtrain.charts.svg import element, line, picture, plain, text, tooltip, words
 from cloudtrain.run_page.story import Moment, Span, Story
 from cloudtrain.units import format_duration
 
-WIDTH, LEFT, RIGHT, TOP, LANE = 900.0, 74.0, 888.0, 14.0, 30.0
+LEFT, RIGHT, TOP, LANE = 74.0, 412.0, 14.0, 30.0
 KINDS = {
-    "waiting": "waiting for machines",
+    "waiting": "waiting",
     "preparing": "preparing",
     "training": "training",
     "evaluating": "evaluating",
@@ -41,7 +41,7 @@ def timeline(story: Story) -> str:
         parts.append(text(lane, 4, y + 4, class_="name"))
         parts += [_span(span, at(span.begin), at(span.end), y) for span in story.spans if span.lane == lane]
         parts += [_moment(moment, at(moment.time), y) for moment in story.moments if moment.lane == lane]
-    return picture(WIDTH, bottom + 22, "what the run did over time", *parts, wide=True)
+    return picture(WIDTH, bottom + 22, "what the run did over time", *parts)
 
 
 def legend(story: Story) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.browser import Page
+from pathlib import Path
+
+from tests.support.browser import Browser, Page
 
 LEAST_CONTRAST = 4.5
 """Between a text and what is behind it. Source: WCAG 2.2, success criterion 1.4.3, level AA."""
@@ -75,3 +77,13 @@ def appearance(page: Page) -> list[str]:
 def _found(page: Page, check: str) -> list[str]:
     found: list[str] = page.run(f"(() => {{ {TEXTS} {check} }})()")
     return found
+
+
+def looks(browser: Browser, file: Path) -> dict[str, list[str]]:
+    """What is wrong with the page, for each kind of screen on which something is."""
+    screens = [(390, False), (390, True), (800, True), (1280, False)]
+    found = {
+        f"{width} {'dark' if dark else 'light'}": appearance(browser.open(file, width=width, dark=dark))
+        for width, dark in screens
+    }
+    return {screen: wrong for screen, wrong in found.items() if wrong}

@@ -18,7 +18,7 @@ from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.browser import Browser
 from tests.support.function_trials import Values, ended_sweep, sweep_of
-from tests.support.page_checks import appearance
+from tests.support.page_checks import looks
 
 LONG = "validation/perplexity_of_the_model_after_every_epoch_by_all_ranks"
 MANY: dict[str, Dimension] = {
@@ -72,13 +72,3 @@ def test_a_page_without_a_trial_is_as_readable(tmp_path: Path, browser: Browser)
     now = SweepState.new(sweep_of({"lr": Uniform(0, 1)}, trials=3))
     (tmp_path / "page.html").write_text(page(now, [], importance(now)))
     assert looks(browser, tmp_path / "page.html") == {}
-
-
-def looks(browser: Browser, file: Path) -> dict[str, list[str]]:
-    """What is wrong with the page, for each kind of screen on which something is."""
-    screens = [(390, False), (390, True), (800, True), (1280, False)]
-    found = {
-        f"{width} {'dark' if dark else 'light'}": appearance(browser.open(file, width=width, dark=dark))
-        for width, dark in screens
-    }
-    return {screen: wrong for screen, wrong in found.items() if wrong}

@@ -1,0 +1,142 @@
+"""The page of a run: what it says of a run's events, and that it is readable on every screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cloudtrain.api.run import Run
+from cloudtrain.charts.svg import words
+from cloudtrain.cli import cli
+from cloudtrain.run_page.page import page
+from cloudtrain.run_page.story import story_of
+from cloudtrain.runs import events
+from cloudtrain.runs.events import Event
+from cloudtrain.runs.fold import fold
+from cloudtrain.runs.store import RunStore
+from tests.support.browser import Browser
+from tests.support.page_checks import looks
+
+START = 1_790_000_000.0
+HOSTILE = '<script>alert("1")</script> & \x1b[31mred\x00'
+
+
+def began(run: str = "digits-1") -> events.Submitting:
+    return events.Submitting(time=START, name=run, provider="local", contract="plain", nodes=2, processes=1, seq=1)
+
+
+def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -> list[Event]:
+    """A run of two nodes: waiting, installing, training with evaluations, a restart, and its end."""
+    found: list[Event] = [
+        began(),
+        events.Submitted(time=START + 2, ref={}),
+        events.Phase(time=START + 5, phase="launching machines", since=START + 4),
+        *(events.NodeStarted(time=START + 60 + node, node=node) for node in (0, 1)),
+        events.Activity(time=START + 61, node=1, activity="installing"),
+        *(events.RankStarted(time=START + 80, node=node, rank=node) for node in (0, 1)),
+    ]
+    for step in range(steps):
+        now = START + 80 + 10 * step
+        found += [
+            events.Progress(time=now, rank=0, step=step, samples_per_s=900.0 + step % 3),
+            events.Metrics(time=now, rank=0, step=float(step), values={metric: 1 - 1 / (step + 2)}),
+            events.Usage(time=now, node=step % 2, gpu_percent={"0": 90.0 - step, "1": 80.0}),
+            events.Activity(time=now + 5, rank=0, activity="evaluating"),
+            events.Activity(time=now + 7, rank=0, activity=""),
+        ]
+    found.insert(len(found) // 2, events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"))
+    found.append(events.Checkpoint(time=START + 85 + 10 * steps, rank=0, step=float(steps), path="/x"))
+    return [*found, end]
+
+
+def run_of(root: Path, run: str, found: Sequence[Event], **documents: str) -> Run:
+    files = {name.replace("_", "."): text for name, text in documents.items()}
+    folder = RunStore(root).create(run, files)
+    folder.append(*found)
+    return Run(folder)
+
+
+SUCCEEDED = events.Ended(time=START + 500, state="succeeded")
+FAILED = events.Ended(
+    time=START + 500,
+    state="failed",
+    error=events.Cause(
+        rank=1, node=1, time=START + 499, exception="RuntimeError", message=f"CUDA out of memory {HOSTILE}"
+    ),
+)
+
+
+def test_spans_of_a_run_follow_one_another_in_their_lanes() -> None:
+    found = training(SUCCEEDED, steps=1)
+    story = story_of(found, fold("digits-1", found), START + 900)
+    job = [(span.kind, span.begin - START, span.end - START) for span in story.spans if span.lane == "job"]
+    assert job == [
+        ("waiting", 0, 2),
+        ("waiting", 2, 4),
+        ("waiting", 4, 60),
+        ("preparing", 60, 80),
+        ("training", 80, 500),
+    ]
+    assert [(span.lane, span.what) for span in story.spans if span.lane != "job"] == [
+        ("node 1", "installing"),
+        ("rank 0", "evaluating"),
+    ]
+    assert [(moment.kind, moment.what) for moment in story.moments] == [
+        ("restart", "restart 1: rank 1 was killed"),
+        ("checkpoint", "checkpoint of step 1"),
+    ]
+
+
+def test_an_event_that_was_read_twice_is_drawn_once() -> None:
+    point = events.Metrics(time=START, rank=0, step=1.0, values={"loss": 1.0}, seq=7)
+    assert story_of([point, point], fold("a", [point]), START).metrics == {"loss": [(1.0, 1.0)]}
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one run", "two side by side"])
+def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(tmp_path: Path, browser: Browser, other: bool) -> None:
+    runs = [run_of(tmp_path, "digits-1", training(SUCCEEDED), spec_yaml="name: digits\n", plan_json="{}")]
+    if other:
+        runs.append(run_of(tmp_path, "digits-2", training(FAILED, "a_metric/with a very long name" * 4)))
+    file = tmp_path / "page.html"
+    file.write_text(page(runs, START + 900))
+    assert looks(browser, file) == {}
+
+
+def test_a_failure_is_shown_with_its_cause_and_what_to_do(tmp_path: Path) -> None:
+    text = page([run_of(tmp_path, "digits-1", training(FAILED))], START + 900)
+    assert "What to do: make the batch smaller" in text
+    assert words(HOSTILE) in text
+    assert "<script" not in text
+
+
+def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(tmp_path: Path, browser: Browser) -> None:
+    values = (math.nan, math.inf, 1.0, -math.inf, 2.0)
+    found = [
+        began(),
+        *(events.Metrics(time=START, rank=0, step=float(at), values={HOSTILE: v}) for at, v in enumerate(values)),
+        events.Metrics(time=START, rank=0, values={"never": math.nan}),
+    ]
+    file = tmp_path / "page.html"
+    file.write_text(page([run_of(tmp_path, "digits-1", found)], START + 9))
+    assert looks(browser, file) == {}
+
+
+def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Browser) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page([run_of(tmp_path, "digits-1", [began()])], START + 3600))
+    assert looks(browser, file) == {}
+
+
+def test_the_command_names_its_file_and_writes_over_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
+    runner, arguments = CliRunner(), ["report", "digits-1", "--data-dir", str(tmp_path / "data")]
+    done = runner.invoke(cli, arguments)
+    assert (done.exit_code, done.stdout) == (0, "digits-1.html\n"), done.output
+    assert "val_accuracy" in Path("digits-1.html").read_text()
+    again = runner.invoke(cli, arguments)
+    assert "is there already" in str(again.exception)
