@@ -134,7 +134,7 @@ def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Bro
 def test_the_command_names_its_file_and_writes_over_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
-    runner, arguments = CliRunner(), ["report", "digits-1", "--data-dir", str(tmp_path / "data")]
+    runner, arguments = CliRunner(), ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]
     done = runner.invoke(cli, arguments)
     assert (done.exit_code, done.stdout) == (0, "digits-1.html\n"), done.output
     assert "val_accuracy" in Path("digits-1.html").read_text()
