@@ -70,6 +70,9 @@ class Declaration:
     """Providers whose inputs and secrets are this one's too: what `local` finds, a container here finds."""
     publishes: bool = False
     """Whether files can be left for a job while it runs, which it reads by itself: trials of a sweep end themselves."""
+    runs_on_lent_machines: bool = False
+    """Whether a job can run on a part of a machine that a scheduler lends to the process that submits it: it sees that
+    process's GPUs alone, and ends with it."""
     request_name: str = ""
     """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
     profile_variables: tuple[str, ...] = ()

@@ -52,7 +52,7 @@ def check_command(
     from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
     plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder)
-    issues = [*preflight(plan, starting=False), *_sweep_issues(plan)]
+    issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
     if not plan.context.strict:  # else they are among the errors already
         issues += security_issues(plan)
     checks: Sequence[Check] = ()
@@ -167,6 +167,15 @@ def submit_command(
             print_json(dict(api.render(plan).document))
         return
     start(plan, issues, detach=detach, as_json=as_json, yes=options["yes"])
+
+
+def _as_checked_here(plan: Plan) -> Plan:
+    """Without what only the cluster of its sweep has."""
+    if plan.spec.sweep is None:
+        return plan
+    from cloudtrain.sweeps.ray_rules import as_checked_here
+
+    return as_checked_here(plan)
 
 
 def _sweep_issues(plan: Plan) -> list[Issue]:

@@ -105,6 +105,7 @@ def start_command(
     from cloudtrain.cli.sweep_view import confirm, overview
     from cloudtrain.submission.preflight import preflight, raise_errors
     from cloudtrain.sweeps.planning import plan_sweep
+    from cloudtrain.sweeps.ray_rules import as_checked_here
     from cloudtrain.sweeps.rules import sweep_issues
     from cloudtrain.sweeps.start import start_sweep
 
@@ -114,7 +115,7 @@ def start_command(
         vendor(loaded, provider, as_=as_, data_dir=folder, note=print_message)
     bar = progress_bar("reading source")
     plan = plan_sweep(loaded, provider, as_=as_, sweep_id=sweep_id, data_dir=folder, progress=bar)
-    issues = [*preflight(plan.job, starting=not dry_run), *sweep_issues(plan.job)]
+    issues = [*preflight(as_checked_here(plan.job), starting=not dry_run), *sweep_issues(plan.job)]
     raise_errors(issues)
     print_message(overview(plan))
     for issue in issues:

@@ -42,7 +42,7 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
     yield from _objective(section, spec)
     yield from _stopping(section, spec)
     yield from _budget(section, spec)
-    yield from _engine(section)
+    yield from _engine(section, spec)
     if section.get("method") == "batch_size":
         yield from batch_sizes.contradictions(section, spec)
 
@@ -154,17 +154,30 @@ def _budget(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
                 yield Issue(("space", key), message, hint)
 
 
-def _engine(section: Mapping[str, Any]) -> Iterator[Issue]:
+def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     engine, space = section.get("engine"), _mapping(section, "space")
-    if engine != "native":
-        return
-    for key in map(str, space):
-        if path_of(key)[0] != "args":
-            message = "is no argument, and the cloud's own engine varies arguments alone"
-            yield Issue(("space", key), message, "engine: portable varies it")
-    if _mapping(section, "early_stopping").get("promote") == "always":
-        message = "brings trials back, and the cloud's own engine only ends them"
+    promotes = _mapping(section, "early_stopping").get("promote") == "always"
+    if engine == "native":
+        for key in map(str, space):
+            if path_of(key)[0] != "args":
+                message = "is no argument, and the cloud's own engine varies arguments alone"
+                yield Issue(("space", key), message, "engine: portable varies it")
+    if engine in ("native", "ray") and promotes:
+        who = "Ray's ASHA" if engine == "ray" else "the cloud's own engine"
+        message = f"brings trials back, and {who} only ends them"
         yield Issue(("early_stopping", "promote"), message, "engine: portable does both")
+    if engine == "ray":
+        yield from _on_ray(space, spec)
+
+
+def _on_ray(space: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """What one worker of a Ray cluster cannot do."""
+    nodes = _mapping(spec, "resources").get("nodes")
+    hint = "one node for each trial; engine: portable runs trials of several"
+    if isinstance(nodes, int) and nodes > 1 and "resources.nodes" not in space:
+        yield Issue(("engine",), f"runs each trial on one node of its cluster, and resources.nodes is {nodes}", hint)
+    if "resources.nodes" in space:
+        yield Issue(("space", "resources.nodes"), "is one for every trial of a Ray cluster", hint)
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -19,12 +19,22 @@ def main() -> int:
         definition = folder.definition()
         if definition.is_native:
             drive_native(folder)
+        elif definition.engine == "ray":
+            _drive_ray(folder)
         else:
             drive(folder, RunTrials(folder, definition))
     except CloudtrainError as error:
         print(error.render(), file=sys.stderr, flush=True)
         return error.exit_code
     return 0
+
+
+def _drive_ray(folder: SweepFolder) -> None:
+    from cloudtrain.sweeps.ray_loop import drive_ray
+    from cloudtrain.sweeps.ray_runs import RayRuns
+    from cloudtrain.sweeps.ray_tune import RayCluster  # which imports Ray: seconds, and most sweeps need none
+
+    drive_ray(folder, RayCluster(folder), RayRuns(folder, folder.definition()))
 
 
 if __name__ == "__main__":

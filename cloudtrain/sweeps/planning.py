@@ -113,7 +113,7 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         rungs=tuple(rungs_of(stopping.grace, stopping.eta, last)) if stopping else (),
         eta=stopping.eta if stopping else EarlyStopping().eta,
         last_report=last,
-        promotes=stopping is not None and _promotes(found, stopping, last),
+        promotes=stopping is not None and engine != "ray" and _promotes(found, stopping, last),
         budget=Caps(usd=sweep.budget.max_cost if estimate else None, seconds=sweep.budget.max_time),
         trial_cap=Caps(usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime),
     )

@@ -24,6 +24,7 @@ from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import issues_of_values, path_of, samples
 from cloudtrain.submission.trainer_arguments import trainer_issues
+from cloudtrain.sweeps.ray_rules import ray_issues
 from cloudtrain.units import format_duration
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")
@@ -178,7 +179,7 @@ def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at = ("sweep", "engine")
-    if sweep.engine in ("auto", "portable") and sweep.chosen_sampler in ("tpe", "gp") and find_spec("optuna") is None:
+    if sweep.engine != "native" and sweep.chosen_sampler in ("tpe", "gp") and find_spec("optuna") is None:
         message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
         hint = "pip install 'cloudtrain[sweeps]', or method: random"
         yield Issue(("sweep", "sampler" if sweep.sampler else "method"), message, hint)
@@ -188,4 +189,4 @@ def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         except UsageError as error:
             yield Issue(at, error.what, "engine: portable runs trials wherever jobs run")
     if sweep.engine == "ray":
-        yield Issue(at, "there is no engine for Ray yet", "engine: portable runs trials wherever jobs run")
+        yield from ray_issues(plan)

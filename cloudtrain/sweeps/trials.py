@@ -12,6 +12,7 @@ from typing import Literal
 from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.events import Metrics, RungReached
 from cloudtrain.runs.failure import explain
@@ -61,13 +62,21 @@ class RunTrials:
         """A process on this machine that has imported torch, where the provider keeps one."""
         return self._provider.warm(self._data_dir)
 
+    def has_run(self, trial: Trial) -> bool:
+        """Whether the latest run of a trial was submitted."""
+        return self._folder(trial.run).path.is_dir()
+
+    def plan(self, trial: Trial) -> Plan:
+        """The plan of the latest run of a trial. SpecError when its values make no valid job."""
+        launching = trial.runs[-1]
+        return self._plans.plan(trial, launching, self._checkpoints(launching.resumes))
+
     def start(self, trial: Trial) -> RunEnded | None:
         """Submit the latest run of a trial, unless its folder is there: a submission has an id, and happens once."""
-        launching = trial.runs[-1]
-        if self._folder(launching.run).path.is_dir():
+        if self.has_run(trial):
             return None
         try:
-            plan = self._plans.plan(trial, launching, self._checkpoints(launching.resumes))
+            plan = self.plan(trial)
             submit(plan, archive=archive_of(plan))
         except RunExists:
             return None

@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.api.run import Run
+from cloudtrain.providers.local import lifeline
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import end_orphans
 from cloudtrain.runs.events import Ended
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
+from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
@@ -56,10 +58,11 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
     end_orphans(folder.path)
 
 
-def supervise(run: RunFolder, *before: str, code: str = "") -> subprocess.Popen[bytes]:
-    """Start the supervisor and wait until its node runs."""
+def supervise(run: RunFolder, *before: str, code: str = "", tied_to: int = 0) -> subprocess.Popen[bytes]:
+    """Start the supervisor and wait until its node runs. `tied_to`: a process that the run ends with."""
     python, flag, script, *more = run_module("local.supervisor")
     argv = [*before, python, flag, code + script, *more, str(run.path), str(run.path.parents[2] / "source.tar.gz")]
+    argv += [json.dumps(ProcessIdentity.of(tied_to).to_json())] if tied_to else []
     process = subprocess.Popen(argv, cwd=run.path.parents[2], stdin=subprocess.DEVNULL, start_new_session=True)
 
     def begun() -> bool:
@@ -115,6 +118,26 @@ def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
         (run.path / "stop").touch()
         assert supervisor.wait(PATIENCE_SECONDS) == 0
     assert events_of(run)[-1]["state"] == "stopped"
+
+
+def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(run: RunFolder) -> None:
+    lender = subprocess.Popen(["sleep", str(HANG_SECONDS)])
+    with supervise(run, tied_to=lender.pid) as supervisor:
+        lender.kill()
+        lender.wait()
+        assert supervisor.wait(PATIENCE_SECONDS) == 0
+    last = events_of(run)[-1]
+    assert (last["state"], last["reason"]) == ("stopped", "the process that has started it is gone")
+
+
+def test_only_the_process_that_says_so_ties_its_runs_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline, "_tied", [])
+    assert lifeline.lifeline() == []
+    assert lifeline.read_lifeline([]) is None
+    lifeline.end_runs_with_this_process()
+    assert lifeline.read_lifeline(lifeline.lifeline()) == ProcessIdentity.of(os.getpid())
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
+    assert lifeline.lifeline() == []
 
 
 @pytest.mark.parametrize(

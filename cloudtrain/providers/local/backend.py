@@ -15,6 +15,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.providers import Note, Progress, Provider, Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
+from cloudtrain.providers.local.lifeline import lifeline
 from cloudtrain.providers.local.processes import reap_in_background, run_module
 from cloudtrain.providers.local.supervisor_status import (
     SupervisorState,
@@ -96,7 +97,7 @@ class LocalBackend(Provider):
         if plan.context.trial:
             with storing(paths.published):  # before the start: Docker would create what it mounts as root
                 make_private_folder(paths.published)
-        argv = [str(run.path), str(archive)]
+        argv = [str(run.path), str(archive), *lifeline()]
         with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private_opener) as log:
             if forked := self.fork_supervisor(plan, request, argv, log):
                 return ProcessIdentity.of(forked).to_json()

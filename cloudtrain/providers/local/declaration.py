@@ -11,5 +11,6 @@ DECLARATION = Declaration(
     input_schemes=("",),
     input_example="./data",
     publishes=True,
+    runs_on_lent_machines=True,
     secret_stores={"env": "NAME"},
 )

@@ -1,8 +1,8 @@
 """The supervisor of one local run: starts a launcher per node, records their output, and ends them together.
 
-Started with RUN_FOLDER ARCHIVE, in a session of its own, so it outlives the client. If it is killed, its launchers
-stop, and the next observation of the run says so. A stop is requested by a file in the run's folder, which works across
-containers and hosts; removing the folder ends the training.
+Started with RUN_FOLDER ARCHIVE, in a session of its own, so it outlives the client, unless lifeline.py ties them. If it
+is killed, its launchers stop, and the next observation of the run says so. A stop is requested by a file in the run's
+folder, which works across containers and hosts; removing the folder ends the training.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.plan import emulated_plan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
+from cloudtrain.providers.local.lifeline import read_lifeline
 from cloudtrain.providers.local.node import Node, start_node
 from cloudtrain.providers.local.outcome import run_outcome
 from cloudtrain.providers.local.processes import SUPERVISOR_PID, free_port
@@ -43,6 +44,7 @@ from cloudtrain.runs.events import Ended, Event, RankEnded, Restarted, StopReque
 from cloudtrain.runs.files import FILE_MODE, OTHERS_MASK, lock_file, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
+from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import format_timestamp, log_file
 
@@ -62,11 +64,20 @@ LOCK_TIMEOUT_SECONDS = 2
 class Supervisor:
     """One run, from the start of its launchers to the event that ends it."""
 
-    def __init__(self, run: Path, archive: Path, stop_signals: list[int], umask: int = -1) -> None:
+    def __init__(
+        self,
+        run: Path,
+        archive: Path,
+        stop_signals: list[int],
+        umask: int = -1,
+        ends_with: ProcessIdentity | None = None,
+    ) -> None:
         self.umask = umask
         """The user's umask, for what the job itself writes; -1: this process's."""
         self.stop_signals = stop_signals
         """Filled by the signal handler; read only where an event may be written."""
+        self.ends_with = ends_with
+        """The process whose end also ends the run; None: the run outlives everything."""
         self.folder = RunFolder(run)
         self.paths = RunPaths(run)
         self.folder_stat = run.stat()
@@ -127,7 +138,7 @@ class Supervisor:
                 folder.mkdir(exist_ok=True)
             launches = self.emulator.prepare(self.archive)
             self._check_folder()
-            if self.stop_signals:
+            if self.stop_signals or self.stop_reason:
                 self.stop("stop was asked")
             else:
                 self._start(launches)
@@ -231,6 +242,8 @@ class Supervisor:
         """Look for the stop file and for the folder itself: signals may not reach us."""
         if self.paths.stop_file.exists() and not self.stop_signals:
             self.stop_signals.append(signal.SIGTERM)
+        if self.ends_with is not None and self.ends_with.is_alive() is False and not self.stop_signals:
+            self.stop("the process that has started it is gone")
         self.missed_checks = 0 if self._folder_exists() else self.missed_checks + 1
         if self._is_removed():
             self.stop("the run's folder was removed")
@@ -315,7 +328,7 @@ def main(argv: list[str]) -> int:
     if RunFolder(run).last_event(Ended):  # we are so late that an observer has given us up
         return 1
     threading.Thread(target=_heartbeat, args=(run,), daemon=True, name="heartbeat").start()
-    Supervisor(run, archive, stop_signals, umask).run()
+    Supervisor(run, archive, stop_signals, umask, read_lifeline(argv[2:])).run()
     return 0
 
 

@@ -1,0 +1,224 @@
+"""Drives a sweep on a Ray cluster: Ray Tune places the trials, and its ASHA ends them; the journal knows all of it.
+
+Ray forgets what trials had at their rungs when its driver dies (ray#30838), and ends the trials with it. A new driver
+therefore never restores Ray's own state: it tells the scheduler all values anew, in the order of the journal, and runs
+on what had not ended, from its checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
+from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.suggest import Suggester
+
+MAX_LOSSES = 3
+"""A trial whose worker is lost so often without one report in between has failed."""
+
+
+class Halving(Protocol):
+    """Decides which trials end early, as Ray's ASHA does."""
+
+    def falls_behind(self, trial: int, report: int, value: float) -> bool:
+        """Take in a report; whether the trial ends with it."""
+
+
+class Jobs(Protocol):
+    """The runs of trials, on a disk that driver and workers share."""
+
+    def has_run(self, trial: Trial) -> bool:
+        """Whether the latest run of a trial was submitted."""
+
+    def plan(self, trial: Trial) -> Plan:
+        """The plan of that run."""
+
+    def observe(self, trial: Trial) -> list[SweepEvent]:
+        """What is new of it."""
+
+    def request_stop(self, trial: Trial) -> None:
+        """Ask it to stop."""
+
+    def was_asked_to_stop(self, trial: Trial) -> bool:
+        """Whether somebody has."""
+
+    def has_failed_by_itself(self, trial: Trial) -> bool:
+        """Whether its program has failed, and was not just ended."""
+
+
+class RayDriver:
+    """One process's work on a sweep. Ray Tune asks it for trials, and tells it what workers have seen."""
+
+    def __init__(self, journal: SweepJournal, jobs: Jobs, suggester: Suggester, halving: Halving | None) -> None:
+        self.journal, self._jobs, self._suggester, self._halving = journal, jobs, suggester, halving
+        self._announced: list[int] = []
+        """Trials whose run the journal announces, and that nobody has started."""
+        self._left: dict[int, bool] = {}
+        """Trials whose worker is gone: whether somebody had asked their run to stop before."""
+        self._behind: set[int] = set()
+        self._losses: dict[int, tuple[int, int]] = {}
+        """Trial -> how many reports it had made, and how often in a row its worker was lost then."""
+        self._next_look = 0.0
+        self.end: End | None = None
+        """How the sweep ends, when nothing is left to be done."""
+
+    @property
+    def state(self) -> SweepState:
+        """The state by all events that were read."""
+        return self.journal.state
+
+    @property
+    def folder(self) -> SweepFolder:
+        """The folder of the sweep."""
+        return self.journal.folder
+
+    def recover(self) -> None:
+        """Tell the scheduler what trials had at their rungs, and take over those that an earlier driver has left."""
+        for event in self.journal.read():
+            if isinstance(event, Reported):
+                self._decide(event)
+        for trial in self.state.trials:
+            if trial.state == "running" and self._jobs.has_run(trial):
+                self._take_over(trial)
+            elif trial.state == "running":
+                self._announced.append(trial.number)
+
+    def advance(self) -> None:
+        """Look after what no worker looks after: runs that were left, and a stop of the whole sweep."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + PAUSE_SECONDS
+        self.journal.read()
+        for trial in self.state.trials:
+            if trial.state != "running" or not self._jobs.has_run(trial):
+                continue
+            if trial.number in self._left or trial.number in self._behind or self.state.state == "stopping":
+                with suppress(CloudError):
+                    self._jobs.request_stop(trial)
+            if trial.number in self._left:
+                for event in self._jobs.observe(trial):
+                    self.take(self._as_left(event) if isinstance(event, RunEnded) else event)
+
+    def next_trial(self) -> Mapping[str, Any] | None:
+        """What a worker needs to know to start the next run; None: none for now, or, with `end`, none any more."""
+        self.advance()
+        if self.state.state == "stopping":
+            while self._announced:
+                self.withdraw(self._announced.pop())
+        while True:
+            trial = self._announced_trial()
+            if trial is None:
+                action = next_action(self.state, time.time())
+                if action is None or isinstance(action, End):
+                    self.end = action
+                    return None
+                if isinstance(action, Suggest):
+                    self._suggest()
+                    continue
+                trial = self._launch(action)
+            if (found := self._handed_out(trial)) is not None:
+                return found
+
+    def take(self, event: SweepEvent) -> None:
+        """Write down what a worker has seen; a trial that falls behind with it is told to stop.
+
+        What it reports after that counts no more, and does not change how it has ended.
+        """
+        is_behind = isinstance(event, (Reported, RunEnded)) and event.trial in self._behind
+        if isinstance(event, RunEnded):
+            self._left.pop(event.trial, None)
+            event = replace(event, outcome="pruned", reason="Ray's ASHA has ended it") if is_behind else event
+        if not (is_behind and isinstance(event, Reported)):
+            self.journal.write(event)
+        if isinstance(event, Reported) and not is_behind:
+            self._decide(event)
+            if event.trial in self._behind:
+                with suppress(CloudError):
+                    self._jobs.request_stop(self.state.trials[event.trial])
+
+    def lose(self, number: int, why: str) -> None:
+        """A worker has ended, and not its trial: the run is brought to its end, then another one goes on from it."""
+        trial = self.state.trials[number]
+        if trial.state != "running":
+            return
+        before = self._losses.get(number, (trial.reports, 0))
+        count = before[1] + 1 if before[0] == trial.reports else 1
+        self._losses[number] = (trial.reports, count)
+        if self._jobs.has_run(trial):
+            self._take_over(trial)
+        else:
+            self.journal.write(self._lost(trial, why))
+
+    def withdraw(self, number: int) -> None:
+        """A trial of a sweep that is stopped was taken back from Ray before a worker had begun it."""
+        trial = self.state.trials[number]
+        if trial.state == "running" and not self._jobs.has_run(trial):
+            self.take(_ended(trial, "stopped", "it had not begun"))
+
+    def _announced_trial(self) -> Trial | None:
+        return self.state.trials[self._announced.pop(0)] if self._announced else None
+
+    def _suggest(self) -> None:
+        values = self._suggester.suggest(self.state)
+        self.journal.write(Suggested(time=time.time(), trial=len(self.state.trials), parameters=values))
+
+    def _launch(self, action: Start) -> Trial:
+        self.journal.write(
+            Launching(
+                time=time.time(),
+                trial=action.trial,
+                run=action.run,
+                resumes=action.resumes,
+                cap_usd=action.cap.usd,
+                cap_seconds=action.cap.seconds,
+            )
+        )
+        return self.state.trials[action.trial]
+
+    def _handed_out(self, trial: Trial) -> Mapping[str, Any] | None:
+        """A trial for Ray, with what it takes of a machine; None where its values make no valid job."""
+        try:
+            plan = self._jobs.plan(trial)
+        except CloudtrainError as error:
+            self.take(_ended(trial, "refused", error.message))
+            return None
+        return {"trial": trial.number, "run": trial.run, "cpus": plan.processes, "gpus": plan.gpus}
+
+    def _decide(self, event: Reported) -> None:
+        value = float("nan") if event.value is None else event.value
+        if self._halving is not None and self._halving.falls_behind(event.trial, event.report, value):
+            self._behind.add(event.trial)
+
+    def _take_over(self, trial: Trial) -> None:
+        self._left[trial.number] = self._jobs.was_asked_to_stop(trial)
+        self._next_look = 0.0
+
+    def _as_left(self, event: RunEnded) -> RunEnded:
+        """How a run has ended whose worker had ended before: it was interrupted, if it has not come to its end."""
+        trial = self.state.trials[event.trial]
+        was_asked = self._left.get(event.trial, False) or self.state.state == "stopping"
+        by_itself = event.outcome == "failed" and self._jobs.has_failed_by_itself(trial)
+        if by_itself or event.outcome not in ("failed", "stopped", "interrupted"):
+            return event
+        if was_asked:
+            return replace(event, outcome="stopped")
+        lost = self._lost(trial, event.reason)
+        return replace(event, outcome=lost.outcome, reason=lost.reason)
+
+    def _lost(self, trial: Trial, why: str) -> RunEnded:
+        if self._losses.get(trial.number, (0, 0))[1] >= MAX_LOSSES:
+            return _ended(trial, "failed", f"its worker was lost {MAX_LOSSES} times in a row: {why}")
+        return _ended(trial, "interrupted", why)
+
+
+def _ended(trial: Trial, outcome: Any, reason: str) -> RunEnded:
+    return RunEnded(time=time.time(), trial=trial.number, run=trial.run, outcome=outcome, reason=reason, usd=0.0)

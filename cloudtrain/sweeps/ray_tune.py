@@ -1,0 +1,230 @@
+"""The one module that imports Ray: a sweep as Ray Tune sees it. What it decides and remembers is ray_driver.py's."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.execution.placement_groups import PlacementGroupFactory
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from cloudtrain.errors import CloudError
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.events import RunEnded, parse
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.ray_driver import RayDriver
+from cloudtrain.sweeps.ray_worker import RayWorker
+
+WORST = 1e300
+"""In place of what is not a number, which compares as neither better nor worse."""
+
+ADDRESS = "RAY_ADDRESS"
+"""The environment variable that names the cluster, as Ray has it."""
+ADDRESS_FILE = "ray-address"
+"""Where the sweep's folder keeps it for a driver that is started from another shell."""
+
+VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+}
+"""Set where the user has not: what Tune would keep of its own is never read again."""
+
+
+class RayCluster:
+    """The cluster that RAY_ADDRESS names, or that runs on this machine; else one of this machine alone."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self._folder = folder.path
+        for name, value in VARIABLES.items():
+            os.environ.setdefault(name, value)
+
+    def connect(self) -> None:
+        """Join it. CloudError where it does not answer."""
+        kept = self._folder / ADDRESS_FILE
+        address = os.environ.get(ADDRESS) or (kept.read_text() if kept.exists() else "")
+        ours = {name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")}
+        try:
+            ray.init(
+                address=address or None,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="WARNING",
+                runtime_env={"env_vars": ours} if ours else None,
+            )
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            ray.shutdown()
+            where = f"the Ray cluster at {address}" if address else "Ray"
+            why = " ".join(str(error).split())[:300]
+            raise CloudError(f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True) from None
+        if address:
+            kept.write_text(address)
+
+    def disconnect(self) -> None:
+        """Leave it; one that was started here ends, with all of its processes."""
+        ray.shutdown()
+
+    def halving(self, definition: Definition) -> RayHalving | None:
+        """Ray's ASHA with the rungs of a sweep, which knows no values yet; None where no trial ends early."""
+        return RayHalving(definition) if definition.rungs else None
+
+    def run(self, driver: RayDriver) -> None:
+        """Run all trials that the driver hands out, until it says that there are no more."""
+        path, parallel = driver.folder.path, driver.state.definition.parallel
+        os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(parallel))  # by default one after another
+        tune.Tuner(
+            tune.with_resources(RayTrial, _resources),
+            param_space={"folder": str(path)},
+            tune_config=tune.TuneConfig(
+                search_alg=_Search(driver),
+                scheduler=_Schedule(driver),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=_name,
+                trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name=f"tune-{time.time():.0f}",
+                storage_path=str(path / "ray"),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs save their own
+                verbose=0,
+            ),
+        ).fit()
+
+
+class RayHalving:
+    """Ray's own scheduler for ASHA, told what trials report by their numbers in the sweep."""
+
+    def __init__(self, definition: Definition) -> None:
+        first, last, eta = definition.rungs[0], definition.rungs[-1], definition.eta
+        self._worst = -WORST if definition.goal == "maximize" else WORST
+        self._trials: dict[int, Any] = {}
+        self._asha = AsyncHyperBandScheduler(
+            time_attr="report",
+            metric="value",
+            mode="max" if definition.goal == "maximize" else "min",
+            grace_period=first,
+            reduction_factor=eta,
+            max_t=last * math.sqrt(eta),  # between the last rung and the next: whole trials end by themselves
+            stop_last_trials=False,
+        )
+
+    def falls_behind(self, trial: int, report: int, value: float) -> bool:
+        """Whether Ray would end the trial with this report, which it remembers."""
+        if trial not in self._trials:
+            self._trials[trial] = SimpleNamespace(trial_id=str(trial))
+            self._asha.on_trial_add(None, self._trials[trial])
+        result = {"report": report, "value": value if math.isfinite(value) else self._worst}
+        return bool(self._asha.on_trial_result(None, self._trials[trial], result) == TrialScheduler.STOP)
+
+
+class RayTrial(tune.Trainable):  # type: ignore[misc]
+    """A process of the cluster that runs trials, one after another; each result is an event of the sweep."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Start the first trial."""
+        self._worker = RayWorker(Path(config["folder"]), config["cpus"])
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Start another one in the same process, in which torch may be warm already."""
+        self._worker.begin(new_config["trial"], new_config["run"])
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Wait for the next event."""
+        event = self._worker.next_event()
+        return {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
+
+    def cleanup(self) -> None:
+        """Leave nothing running."""
+        self._worker.close()
+
+
+def _name(trial: Any) -> str:
+    return str(trial.config["run"])
+
+
+def _resources(config: dict[str, Any]) -> PlacementGroupFactory:
+    return PlacementGroupFactory([{"CPU": config["cpus"], "GPU": config["gpus"]}])
+
+
+class _Search(Searcher):  # type: ignore[misc]
+    """Hands out the trials of the driver."""
+
+    def __init__(self, driver: RayDriver) -> None:
+        super().__init__()
+        self._driver = driver
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next run; FINISHED when the sweep is over."""
+        found = self._driver.next_trial()
+        if found is None:
+            return Searcher.FINISHED if self._driver.end else None
+        return dict(found)
+
+    def on_trial_complete(self, *_: Any, **__: Any) -> None:
+        """The scheduler hears it, too."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the journal has it."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Never called."""
+
+    def __reduce__(self) -> Any:
+        """Tune keeps a copy, of no use."""
+        return (Searcher, ())
+
+
+class _Schedule(FIFOScheduler):  # type: ignore[misc]
+    """Hands what trials report to the driver, which tells a run itself that it is to end."""
+
+    def __init__(self, driver: RayDriver) -> None:
+        super().__init__()
+        self._driver = driver
+
+    def __reduce__(self) -> Any:
+        """Tune keeps a copy, of no use."""
+        return (FIFOScheduler, ())
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """At each step of Tune: look after what is left, and take back what has not begun when the sweep stops."""
+        self._driver.advance()
+        if self._driver.state.state == "stopping":
+            for trial in tune_controller.get_trials():
+                if trial.status == trial.PENDING:
+                    tune_controller.stop_trial(trial)
+        return super().choose_trial_to_run(tune_controller)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Take in an event. The trial ends when its run has, and not before."""
+        self._take(result)
+        return str(TrialScheduler.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Take in the last event."""
+        self._take(result)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """A worker was lost, or has broken."""
+        lines = str(trial.get_error() or "").strip().splitlines() or ["no reason is known"]
+        self._driver.lose(trial.config["trial"], f"Ray has lost its worker: {lines[-1].strip()[:300]}")
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """A trial was taken back before it began."""
+        self._driver.withdraw(trial.config["trial"])
+
+    def _take(self, result: dict[str, Any]) -> None:
+        event = parse(str(result.get("event", "")).encode())
+        if event is not None:
+            self._driver.take(event)

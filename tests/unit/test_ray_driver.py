@@ -1,0 +1,379 @@
+"""Sweeps on a simulated Ray cluster, which forgets everything when its driver dies: nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import CloudError, SpecError, UsageError
+from cloudtrain.spec.search_space import Uniform
+from cloudtrain.sweeps import ray_driver, ray_loop
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.driver import request_stop
+from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.ray_driver import RayDriver
+from cloudtrain.sweeps.ray_loop import drive_ray
+from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from tests.support.function_trials import learning
+
+LAST = 4
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_driver, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(ray_loop, "RECONNECT_SECONDS", 0.01)
+
+
+def sweep(root: Path, **changes: Any) -> SweepFolder:
+    values: dict[str, Any] = {"trials": 6, "parallel": 2, "rungs": (1, 2), "eta": 2, "last_report": LAST, **changes}
+    definition = Definition(
+        sweep_id="digits-1",
+        name="digits",
+        provider="local",
+        engine="ray",
+        metric="accuracy",
+        goal="maximize",
+        space={"lr": Uniform(1e-5, 1.0, log=True)},
+        sampler="random",
+        **values,
+    )
+    return SweepFolder.create(root, definition, {"spec.yaml": "", "plan.json": "{}"})
+
+
+def state(folder: SweepFolder) -> SweepState:
+    return state_of(folder.definition(), (event for event, _ in folder.events_from()))
+
+
+class Jobs:
+    """Runs of trials, each a file, on a disk that outlives all processes."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.folder = folder.path / "jobs"
+        self.folder.mkdir(exist_ok=True)
+        self.bad: set[int] = set()
+
+    def has_run(self, trial: Trial) -> bool:
+        return (self.folder / trial.run).exists()
+
+    def plan(self, trial: Trial) -> Any:
+        if trial.number in self.bad:
+            raise SpecError([])
+        return SimpleNamespace(processes=1, gpus=0)
+
+    def observe(self, trial: Trial) -> list[SweepEvent]:
+        """What a run has done that nobody has heard of; one without its worker is stopped."""
+        job = self.read(trial)
+        found: list[SweepEvent] = [reported(trial, report) for report in range(trial.reports + 1, job["reports"] + 1)]
+        return [*found, ended(trial, job.get("outcome") or "stopped")]
+
+    def request_stop(self, trial: Trial) -> None:
+        self.write(trial, {**self.read(trial), "stop": True})
+
+    def was_asked_to_stop(self, trial: Trial) -> bool:
+        return bool(self.read(trial)["stop"])
+
+    def has_failed_by_itself(self, trial: Trial) -> bool:
+        return bool(self.read(trial).get("cause"))
+
+    def read(self, trial: Trial) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / trial.run).read_text())
+        return found
+
+    def write(self, trial: Trial, job: dict[str, Any]) -> None:
+        (self.folder / trial.run).write_text(json.dumps(job))
+
+
+def reported(trial: Trial, report: int) -> Reported:
+    return Reported(time=1.0, trial=trial.number, report=report, value=learning(trial.parameters, report))
+
+
+def ended(trial: Trial, outcome: Any) -> RunEnded:
+    return RunEnded(time=1.0, trial=trial.number, run=trial.run, outcome=outcome, usd=0.0, seconds=1.0)
+
+
+class Halving:
+    """The better half goes on."""
+
+    def __init__(self, rungs: tuple[int, ...]) -> None:
+        self.rungs: dict[int, dict[int, float]] = {rung: {} for rung in rungs}
+
+    def falls_behind(self, trial: int, report: int, value: float) -> bool:
+        known = self.rungs.get(report)
+        if known is None or trial in known:
+            return False
+        behind = bool(known) and value < sorted(known.values())[len(known) // 2]
+        known[trial] = value
+        return behind
+
+
+class Ray:
+    """A cluster: its workers run a step of each trial in turn, and tell the driver."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self.up = True
+        self.breaks_after = 10**9
+        """Reports."""
+        self.loses: dict[str, int] = {}
+        """Run -> after which report its worker dies."""
+
+    def connect(self) -> None:
+        if not self.up:
+            raise CloudError("Ray cannot be reached", transient=True)
+
+    def disconnect(self) -> None:
+        pass
+
+    def halving(self, definition: Definition) -> Halving | None:
+        return Halving(definition.rungs) if definition.rungs else None
+
+    def run(self, driver: RayDriver) -> None:
+        workers: dict[str, Iterator[SweepEvent | None]] = {}
+        while driver.end is None:
+            while (found := driver.next_trial()) is not None:
+                assert found["run"] not in workers
+                assert found["run"] == driver.state.trials[found["trial"]].run
+                workers[found["run"]] = self.work(driver, found["trial"])
+            assert len(workers) <= driver.state.definition.parallel
+            for run, events in list(workers.items()):
+                event = next(events)
+                number = int(run.split("-t")[1][:3])
+                if event is None:
+                    driver.lose(number, "its node is gone")
+                else:
+                    driver.take(event)
+                if event is None or isinstance(event, RunEnded):
+                    del workers[run]
+
+    def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
+        trial = driver.state.trials[number]
+        job: dict[str, Any] = {"reports": trial.reports, "stop": False}
+        if self.jobs.has_run(trial):
+            job = self.jobs.read(trial)
+        self.jobs.write(trial, job)
+        for report in range(job["reports"] + 1, LAST + 1):
+            self.breaks_after -= 1
+            if self.breaks_after < 0:
+                raise RuntimeError("the head node is gone")
+            self.jobs.write(trial, {**self.jobs.read(trial), "reports": report})
+            yield reported(trial, report)
+            if self.loses.get(trial.run) == report:
+                yield None
+            if self.jobs.read(trial)["stop"]:
+                yield ended(trial, "stopped")
+        self.jobs.write(trial, {**self.jobs.read(trial), "outcome": "completed"})
+        yield ended(trial, "completed")
+
+
+def run_to_the_end(folder: SweepFolder, ray: Ray | None = None) -> SweepState:
+    jobs = ray.jobs if ray else Jobs(folder)
+    return drive_ray(folder, ray or Ray(jobs), jobs, pause=lambda _: None)
+
+
+class Killed(BaseException):
+    """A driver that is killed does nothing any more."""
+
+
+def kill_at(folder: SweepFolder, count: int) -> None:
+    """Drive, and be killed right after that many events were written."""
+    written = sum(1 for _ in folder.events_from())
+    append = SweepFolder.append
+
+    def append_and_die(self: SweepFolder, *events: SweepEvent) -> None:
+        nonlocal written
+        append(self, *events)
+        written += len(events)
+        if written >= count:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(SweepFolder, "append", append_and_die)
+        run_to_the_end(folder)
+
+
+def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
+    found = state(folder)
+    assert found.state == "succeeded"
+    assert [trial.number for trial in found.trials] == [*range(6)]
+    assert {trial.state for trial in found.trials} == {"completed", "pruned"}
+    events = [event for event, _ in folder.events_from()]
+    launched = Counter(event.run for event in events if isinstance(event, Launching))
+    assert launched == Counter(event.run for event in events if isinstance(event, RunEnded))
+    assert set(launched.values()) == {1}
+    assert {path.name for path in (folder.path / "jobs").iterdir()} <= set(launched)
+    told = [(event.trial, event.report) for event in events if isinstance(event, Reported)]
+    assert len(told) == len(set(told))
+    halving = Halving(found.definition.rungs)
+    behind = {
+        event.trial
+        for event in events
+        if isinstance(event, Reported)
+        and halving.falls_behind(event.trial, event.report, math.nan if event.value is None else event.value)
+    }
+    assert behind == {trial.number for trial in found.trials if trial.state == "pruned"}
+    for trial in found.trials:
+        assert trial.curve == [learning(trial.parameters, report) for report in range(1, trial.reports + 1)]
+
+
+def test_a_sweep_that_nothing_happens_to_ends_trials_at_rungs(tmp_path: Path) -> None:
+    folder = sweep(tmp_path)
+    found = run_to_the_end(folder)
+    assert_nothing_is_lost_or_done_twice(folder)
+    assert all(len(trial.runs) == 1 for trial in found.trials)
+    assert all(trial.reports in (1, 2) for trial in found.trials if trial.state == "pruned")
+
+
+def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_loses_no_trial_and_no_rung(
+    tmp_path: Path,
+) -> None:
+    never_killed = sweep(tmp_path / "never")
+    expected = run_to_the_end(never_killed)
+    for count in range(1, sum(1 for _ in never_killed.events_from()), 2):  # the other half: again and again, below
+        folder = sweep(tmp_path / str(count))
+        kill_at(folder, count)
+        assert sum(1 for _ in folder.events_from()) == count
+        found = run_to_the_end(folder)
+        assert_nothing_is_lost_or_done_twice(folder)
+        assert [trial.parameters for trial in found.trials] == [trial.parameters for trial in expected.trials]
+
+
+def test_a_driver_that_is_killed_again_and_again_comes_to_the_end(tmp_path: Path) -> None:
+    folder = sweep(tmp_path)
+    for _ in range(200):
+        if state(folder).state == "succeeded":
+            break
+        kill_at(folder, sum(1 for _ in folder.events_from()) + 3)
+    assert_nothing_is_lost_or_done_twice(folder)
+
+
+def test_a_trial_whose_worker_is_lost_goes_on_in_another_run(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, rungs=())
+    ray = Ray(Jobs(folder))
+    ray.loses = {"digits-1-t001": 2}
+    found = run_to_the_end(folder, ray)
+    assert [run.run for run in found.trials[1].runs] == ["digits-1-t001", "digits-1-t001-2"]
+    assert found.trials[1].runs[1].resumes == "digits-1-t001"
+    assert {(trial.state, trial.reports) for trial in found.trials} == {("completed", LAST)}
+
+
+def test_a_trial_whose_worker_is_lost_each_time_has_failed(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, rungs=())
+    jobs = Jobs(folder)
+
+    class Lossy(Ray):
+        def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
+            return iter([None]) if number == 2 else super().work(driver, number)
+
+    found = run_to_the_end(folder, Lossy(jobs))
+    assert (found.trials[2].state, len(found.trials[2].runs)) == ("failed", 3)
+    assert found.trials[2].reason == "its worker was lost 3 times in a row: its node is gone"
+    assert Counter(trial.state for trial in found.trials)["completed"] == 5
+
+
+def test_a_run_that_failed_or_was_stopped_by_somebody_before_its_worker_was_lost_counts_as_that(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, rungs=(), parallel=3, trials=3)
+    jobs = Jobs(folder)
+
+    class Ending(Ray):
+        def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
+            marks = ({"outcome": "failed", "cause": "it raised"}, {"stop": True}, {"outcome": "completed"})[number]
+            self.jobs.write(driver.state.trials[number], {"reports": 1, "stop": False, **marks})
+            return iter([None])
+
+    found = run_to_the_end(folder, Ending(jobs))
+    assert [trial.state for trial in found.trials] == ["failed", "stopped", "completed"]
+    assert [trial.reports for trial in found.trials] == [1, 1, 1]
+
+
+def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, parallel=3, rungs=())
+    jobs = Jobs(folder)
+
+    class Slow(Ray):
+        def run(self, driver: RayDriver) -> None:
+            found = [driver.next_trial() for _ in range(4)]
+            assert found[3] is None
+            worker = self.work(driver, 0)
+            driver.take(next(worker) or pytest.fail("a report"))
+            request_stop(folder)
+            assert driver.next_trial() is None
+            assert driver.end is None
+            driver.withdraw(1)
+            driver.withdraw(2)
+            driver.withdraw(0)  # which has begun
+            assert [trial.state for trial in driver.state.trials] == ["running", "stopped", "stopped"]
+            for event in worker:
+                driver.take(event or pytest.fail("an event"))
+                if isinstance(event, RunEnded):
+                    break
+            assert driver.next_trial() is None
+
+    found = run_to_the_end(folder, Slow(jobs))
+    assert (found.state, [trial.state for trial in found.trials]) == ("stopped", ["stopped"] * 3)
+
+
+def test_a_stop_reaches_what_a_killed_driver_has_left_without_a_cluster(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, rungs=())
+    kill_at(folder, 6)
+    assert {trial.state for trial in state(folder).trials} == {"running"}
+    request_stop(folder)
+    ray = Ray(Jobs(folder))
+    ray.up = False
+    found = run_to_the_end(folder, ray)
+    assert (found.state, {trial.state for trial in found.trials}) == ("stopped", {"stopped"})
+
+
+def test_a_cluster_that_cannot_be_reached_ends_a_sweep_that_has_no_trial(tmp_path: Path) -> None:
+    folder = sweep(tmp_path)
+    ray = Ray(Jobs(folder))
+    ray.up = False
+    found = run_to_the_end(folder, ray)
+    assert (found.state, found.reason, found.trials) == ("failed", "Ray cannot be reached", [])
+
+
+def test_a_cluster_that_breaks_is_joined_again_and_given_up_if_it_never_gets_anywhere(tmp_path: Path) -> None:
+    folder = sweep(tmp_path / "once")
+    ray = Ray(Jobs(folder))
+    ray.breaks_after = 5
+    break_once = iter([None])
+
+    def mend() -> None:
+        ray.breaks_after = 10**9 if next(break_once, 0) is None else ray.breaks_after
+
+    ray.disconnect = mend  # type: ignore[method-assign]
+    run_to_the_end(folder, ray)
+    assert_nothing_is_lost_or_done_twice(folder)
+
+    broken = sweep(tmp_path / "always")
+    ray = Ray(Jobs(broken))
+    ray.breaks_after = 0
+    found = run_to_the_end(broken, ray)
+    assert (found.state, found.reason) == (
+        "failed",
+        "Ray Tune broke 3 times in a row: RuntimeError: the head node is gone",
+    )
+    assert "running" not in {trial.state for trial in found.trials}
+
+
+def test_values_that_make_no_job_are_refused_before_ray_hears_of_them(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, rungs=())
+    ray = Ray(Jobs(folder))
+    ray.jobs.bad = {1, 4}
+    found = run_to_the_end(folder, ray)
+    assert [trial.number for trial in found.trials if trial.state == "failed"] == [1, 4]
+
+
+def test_one_process_drives_a_sweep(tmp_path: Path) -> None:
+    folder = sweep(tmp_path)
+    with folder.driving(), pytest.raises(UsageError, match="is driven by another process already"):
+        run_to_the_end(folder)

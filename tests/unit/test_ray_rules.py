@@ -1,0 +1,84 @@
+"""What of a sweep is refused where Ray Tune is to carry it out: at its line, with the reason, and without Ray."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.sweeps import ray_rules
+from cloudtrain.sweeps.ray_rules import as_checked_here
+from tests.unit.test_bad_sweeps import mistakes
+from tests.unit.test_sweep_rules import AWS, SPACE, plan, told
+
+RAY = f"trials: 3\n  engine: ray\n  {SPACE}"
+
+
+@pytest.fixture
+def has_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it is installed."""
+    monkeypatch.setattr(ray_rules, "find_spec", lambda _: True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_ray_runs_trials_as_processes_of_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(plan(RAY)) == []
+    at = "job.yaml:6:3: sweep.engine: "
+    said = "runs trials on machines of its own cluster, not as jobs of SageMaker"
+    assert f"{at}{said}" in told(plan(RAY, AWS, provider="aws"))
+    said = "lends trials some GPUs and cores of a machine, and jobs of Docker would see them all"
+    assert f"{at}{said}" in told(plan(RAY, "image: {docker: trainer:1}", provider="docker"))
+    rehearsed = replace(plan(RAY, AWS, provider="aws"), host=plan(RAY).host)
+    said = "is no part of what runs on SageMaker, and cannot be rehearsed for it"
+    assert f"{at}{said}" in told(rehearsed)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
+    assert told(plan(RAY)) == []
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    said = "needs its driver on a node of the cluster, and RAY_ADDRESS is ray://head:10001, a way in from outside"
+    assert told(plan(RAY)) == [f"{at}{said}"]
+
+
+def test_ray_tune_is_needed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_rules, "find_spec", lambda name: name in ("ray", "requests", "fsspec") or None)
+    assert told(plan(RAY)) == ["job.yaml:6:3: sweep.engine: needs Ray Tune, and this is not installed: pandas, pyarrow"]
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts_the_sweep() -> None:
+    planned = plan(RAY, "resources: {gpus: 4}")
+    assert (planned.gpus, as_checked_here(planned).gpus) == (4, 0)
+    alone = plan(f"trials: 3\n  {SPACE}", "resources: {gpus: 4}")
+    assert as_checked_here(alone) is alone
+
+
+@pytest.mark.parametrize(
+    ("space", "section", "job", "said"),
+    [
+        (
+            "{lr: [1, 2]}",
+            "trials: 2",
+            "resources: {nodes: 2}",
+            ("job.yaml:3", "sweep.engine", "runs each trial on one node of its cluster, and resources.nodes is 2"),
+        ),
+        (
+            "{lr: [1, 2]}",
+            "early_stopping: {max: 9, promote: always}\n  trials: 2",
+            "",
+            ("job.yaml:5", "sweep.early_stopping.promote", "brings trials back, and Ray's ASHA only ends them"),
+        ),
+        (
+            "{resources.nodes: [1, 2]}",
+            "trials: 2",
+            "resources: {nodes: 1}",
+            ("job.yaml:4", "sweep.space.resources.nodes", "is one for every trial of a Ray cluster"),
+        ),
+    ],
+)
+def test_what_no_worker_of_ray_can_do_is_refused_at_its_line(
+    space: str, section: str, job: str, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    goal = "objective: {metric: val_loss, goal: minimize}"
+    text = f"sweep:\n  {goal}\n  engine: ray\n  space: {space}\n  {section}\n{job}\n"
+    assert [found[:3] for found in mistakes(tmp_path, text)] == [said]
