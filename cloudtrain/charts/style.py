@@ -39,7 +39,12 @@ svg .waiting { stroke: var(--faint); }
 svg .training { stroke: var(--main); }
 svg .evaluating { stroke: var(--good); }
 svg .saving { stroke: var(--ink); }
+svg .data { stroke: var(--good); }
+svg .compute { stroke: var(--main); }
 svg .communication { stroke: var(--bad); }
+svg .optimizer { stroke: var(--soft); }
+svg .evaluation { stroke: var(--other); }
+svg .other { stroke: var(--faint); }
 svg .stopping { stroke: var(--bad); }
 svg .moment { stroke: var(--ink); stroke-width: 2; }
 svg .restart { fill: var(--bad); stroke: var(--paper); }

@@ -14,8 +14,10 @@ from cloudtrain.api.run import Run
 from cloudtrain.charts.page import chart, document, folded, table
 from cloudtrain.charts.svg import element, words
 from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.diagnosis.run_slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
 from cloudtrain.run_page.curves import busy_chart, metric_chart, throughput_chart
+from cloudtrain.run_page.phases import phases_chart, phases_legend
 from cloudtrain.run_page.story import Story, story_of
 from cloudtrain.run_page.timeline import legend, timeline
 from cloudtrain.runs.failure import explain
@@ -61,8 +63,9 @@ def _one(shown: _Shown) -> list[str]:
         element("h1", words(shown.run.id)),
         element("p", words(headline(shown.state, shown.story.end))),
         *_failure(shown),
+        *_verdict(shown),
         table(("", ""), _facts(shown)),
-        element("main", *_timeline(shown), *_charts([shown]), *_busy(shown)),
+        element("main", *_timeline(shown), *_charts([shown]), *_phases(shown), *_busy(shown)),
         *_metrics_table([shown]),
         *_documents(shown),
     ]
@@ -81,10 +84,14 @@ def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
     return [
         element("h1", words(" and ".join(names))),
         *lines,
-        *(part for each in shown for part in _failure(each)),
+        *(part for each in shown for part in (*_failure(each), *_verdict(each))),
         element("h2", words("Settings that differ" if settings else "The settings are the same")),
         table(("", *names), settings),
-        element("main", *_charts(shown), *(part for each in shown for part in (*_timeline(each), *_busy(each)))),
+        element(
+            "main",
+            *_charts(shown),
+            *(part for each in shown for part in (*_timeline(each), *_phases(each), *_busy(each))),
+        ),
         *_metrics_table(shown),
         folded("More about both", table(("", *names), rows)),
     ]
@@ -111,6 +118,24 @@ def _failure(shown: _Shown) -> list[str]:
         *([f"What to do: {found.remedy}"] if found.remedy else []),
     ]
     return [element("div", *(element("p", words(text[:1000])) for text in rows if text), class_="failure")]
+
+
+def _verdict(shown: _Shown) -> list[str]:
+    """Where most of the time went, and what to change, where the ranks have reported their times."""
+    found = diagnose_slowness(shown.run.folder, shown.state)
+    if found.cause == "unknown":
+        return []
+    rows = [found.sentence, *([f"What to change: {found.change}"] if found.change else [])]
+    return [element("div", *(element("p", words(text)) for text in rows if text), class_="verdict")]
+
+
+def _phases(shown: _Shown) -> list[str]:
+    totals = shown.state.step_times.totals()
+    drawing = phases_chart(totals)
+    if not drawing:
+        return []
+    about = "Without the first steps of each process."
+    return [chart(f"Where the time of {shown.run.id} went", about, phases_legend(totals) + drawing)]
 
 
 def _is_said(cause: str, said: str) -> bool:

@@ -46,6 +46,19 @@ def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -
             events.Metrics(time=now, rank=0, step=float(step), values={metric: 1 - 1 / (step + 2)}),
             events.Usage(time=now, node=step % 2, gpu_percent={"0": 90.0 - step, "1": 80.0}),
             events.Activity(time=now + 5, rank=0, activity="evaluating"),
+            *(
+                events.StepTimes(
+                    time=now,
+                    rank=rank,
+                    node=rank,
+                    steps=10,
+                    step=10 * step,
+                    wall=10.0,
+                    data=6.0 + rank,
+                    compute=4.0 - rank,
+                )
+                for rank in (0, 1)
+            ),
             events.Activity(time=now + 7, rank=0, activity=""),
         ]
     found.insert(len(found) // 2, events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"))
@@ -104,6 +117,14 @@ def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(tmp_path: Path,
     file = tmp_path / "page.html"
     file.write_text(page(runs, START + 900))
     assert looks(browser, file) == {}
+
+
+def test_where_the_time_of_each_rank_went_is_drawn_with_the_verdict(tmp_path: Path) -> None:
+    text = page([run_of(tmp_path, "digits-1", training(SUCCEEDED))], START + 900)
+    assert "data 65%" in text
+    assert text.count("rank 1</text>") == 1
+    assert 'class="verdict"' in text
+    assert "What to change: " in text
 
 
 def test_a_failure_is_shown_with_its_cause_and_what_to_do(tmp_path: Path) -> None:
