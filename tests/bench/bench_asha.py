@@ -1,6 +1,6 @@
 """Twenty trials of digits, ended early where they are behind, against all of them to the end: `python FILE`.
 
-Both suggest the same values: learning rates over five orders of magnitude. CPU: the driver, its warm process, and the
+Both suggest the same values: learning rates over three orders of magnitude. CPU: the driver, its warm process, and the
 supervisors, launchers and ranks of all trials. It prints, too, what the best trial has reached, and the job as it is.
 """
 
@@ -18,13 +18,16 @@ from tests.bench.processes import Cost, cost, workplace
 
 TRIALS = 20
 EPOCHS = 9
+LIMIT_SECONDS = 3000.0
+"""By the clock, for one search: on a busy machine it takes ten times as long as by itself."""
 JOB: dict[str, Any] = {
     "name": "digits",
     "args": {"task": "digits", "epochs": EPOCHS, "seed": 1},
     "env": {"OMP_NUM_THREADS": "1"},
     "sweep": {
-        "objective": {"metric": "val_accuracy", "goal": "maximize"},
-        "space": {"lr": "loguniform(1e-6, 1e-1)", "batch-size": [16, 32, 64, 128]},
+        # Of 360 pictures the default gets 357 right: accuracy has no room to show a better one.
+        "objective": {"metric": "val_loss", "goal": "minimize"},
+        "space": {"lr": "loguniform(1e-4, 1e-1)", "batch-size": [16, 32, 64], "weight-decay": "uniform(0, 0.2)"},
         "method": "asha",
         "trials": TRIALS,
         "early_stopping": {"grace": 1, "eta": 3, "max": EPOCHS},
@@ -61,7 +64,9 @@ def main() -> None:
             folder = place / name
             folder.mkdir(exist_ok=True)
             (folder / "job.yaml").write_text(json.dumps(job))
-            return cost([sys.executable, "-c", PROGRAM, folder / "job.yaml", place / f"{name}.json"], env, folder)
+            return cost(
+                [sys.executable, "-c", PROGRAM, folder / "job.yaml", place / f"{name}.json"], env, folder, LIMIT_SECONDS
+            )
 
         whole = {**JOB, "sweep": {**JOB["sweep"], "method": "random", "sampler": "qmc", "early_stopping": None}}
         row = compare(
@@ -72,7 +77,9 @@ def main() -> None:
             warm_ups=0,
         )
         report([row], given.json)
-        search("default", {**JOB, "sweep": {**JOB["sweep"], "space": {"seed": [1, 2]}, "method": "grid", "trials": 1}})
+        # The job as it is, to its end: a grid of its own seed.
+        as_it_is = {"space": {"seed": [1, 2]}, "method": "grid", "sampler": None, "trials": 1}
+        search("default", {**whole, "sweep": {**whole["sweep"], **as_it_is}})
         for name in ("asha", "whole", "default"):
             print(name, (place / f"{name}.json").read_text())
 
