@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloudtrain.checkup import Check
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.submission.memory import MemoryReport
 
 
 @click.command(
@@ -31,15 +32,27 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   cloudtrain check --set resources.nodes=2
-  cloudtrain check --provider aws --online   ask the account, too""",
+  cloudtrain check --provider aws --online   ask the account, too
+  cloudtrain check --provider aws --memory   whether it fits into the GPU's memory""",
 )
 @job_options
 @set_option
 @click.option("--online", is_flag=True, help="Ask the account, or the engine, for what this job needs; only reads.")
+@click.option("--memory", is_flag=True, help="Estimate what a GPU must hold, with torch: your model is built here.")
+@click.option("--measure", is_flag=True, help="The same for your own script: its first steps run here, on the CPU.")
 @json_option
 @data_dir
 def check_command(
-    folder: str | None, /, job: Path, provider: str | None, as_: str | None, online: bool, as_json: bool, **options: Any
+    folder: str | None,
+    /,
+    job: Path,
+    provider: str | None,
+    as_: str | None,
+    online: bool,
+    memory: bool,
+    measure: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here.
 
@@ -47,14 +60,14 @@ def check_command(
     """
     from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
+    from cloudtrain.cli.memory_view import memory_lines
     from cloudtrain.cli.plan_view import place
     from cloudtrain.errors import CloudtrainError
     from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
     plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder)
     issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
-    if not plan.context.strict:  # else they are among the errors already
-        issues += security_issues(plan)
+    issues += [] if plan.context.strict else security_issues(plan)  # else they are among the errors already
     checks: Sequence[Check] = ()
     if online and not any(issue.is_error for issue in issues):
         from cloudtrain.submission.checkup import online_checks, online_issues
@@ -69,17 +82,32 @@ def check_command(
         for note in notes:
             error.add_note(note)
         raise
+    report = _memory_report(plan, measure=measure) if memory or measure else None
     if as_json:
-        asked: dict[str, Any] = {"checks": [check.to_json() for check in checks]} if online else {}
-        choice = plan.to_json()["target"]["choice"]
-        asked |= {"machine": choice} if choice and not plan.is_rehearsal else {}
-        print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes, **asked})
+        print_json({"ok": True, **_found(plan, notes, checks if online else None, report)})
         return
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
     answers = sum(check.verdict == "ok" for check in checks)
     asked_too = f"; {count(answers, 'check')} there, nothing wrong" if online else ""
     print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
+    if report is not None:
+        print_output("\n".join(memory_lines(report)))
+
+
+def _found(plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None) -> dict[str, Any]:
+    """What `check --json` prints of a job without mistakes."""
+    found: dict[str, Any] = {"name": plan.spec.name, "provider": plan.provider, "warnings": notes}
+    found |= {} if checks is None else {"checks": [check.to_json() for check in checks]}
+    choice = plan.to_json()["target"]["choice"]
+    found |= {"machine": choice} if choice and not plan.is_rehearsal else {}
+    return found | ({"memory": report.to_json()} if report else {})
+
+
+def _memory_report(plan: Plan, *, measure: bool) -> MemoryReport:
+    from cloudtrain.submission.memory import estimate_memory
+
+    return estimate_memory(plan, measure=measure)
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")

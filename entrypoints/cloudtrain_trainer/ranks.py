@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from cloudtrain_launcher.numa import bound_cpus
-from cloudtrain_trainer import nccl
+from cloudtrain_trainer import hardware, nccl
 from cloudtrain_trainer.rules import Refused
 
 EXCHANGE_SECONDS = 0.2
@@ -47,6 +47,8 @@ class Ranks:
 
         `backend`: auto, nccl, gloo or mpi. Raises `Refused` if this machine or this torch does not support it.
         """
+        if dist.is_initialized():  # `--strategy auto` has joined it already
+            return
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
         self._check_backend(backend)
@@ -74,6 +76,10 @@ class Ranks:
             raise Refused("--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs")
         if backend == "mpi" and not dist.is_mpi_available():
             raise Refused("--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo on CPUs")
+
+    def all_devices(self) -> list[torch.device]:
+        """The devices that this process sees, for strategies that drive several."""
+        return hardware.all_devices(self.device)
 
     def check_world_size(self) -> None:
         """Raise `Refused` if the world is smaller than the job: each part of the job would train a separate model."""

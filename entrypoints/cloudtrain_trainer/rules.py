@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 USER_TASK = "model"
 """The value of `Options.task` where `--model` is given without `--task`, so that no built-in task is used."""
 
+AUTO = "auto"
+"""The value of `--strategy` that leaves the choice to memory/plans.py."""
+
 ONE_PROCESS = {
     "single": "trains in one process",
     "dp": "drives all GPUs from one process",
@@ -154,12 +157,12 @@ def _check_flags(options: Options) -> None:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
     if options.schedule in ROUNDS and not piped:
         raise Refused(f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave it out")
-    if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
+    if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp", AUTO):
         raise Refused(f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp bf16")
     if options.eval_only and (options.profile is not None or not options.resume):
         flag = "--profile" if options.resume else "--no-resume"
         raise Refused(f"{flag} is about training, which --eval-only leaves out: leave out one of them")
-    if options.amp == "fp8" and options.strategy not in FP8:
+    if options.amp == "fp8" and options.strategy not in (*FP8, AUTO):
         raise Refused(
             f"--amp fp8 is not offered with --strategy {options.strategy}: use --amp bf16, or one of {', '.join(FP8)}"
         )

@@ -13,7 +13,7 @@ torch/nn/parallel/distributed.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 class DistributedData(Strategy):
     """DDP around the model and its loss."""
 
+    replicated: Callable[..., nn.Module] = DistributedDataParallel
+
     def start(self) -> None:
         self.ranks.init_process_group(self.options.backend)
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         model, with_loss = super().wrap(model, step)
         devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
-        return model, DistributedDataParallel(with_loss, device_ids=devices, gradient_as_bucket_view=True)
+        return model, self.replicated(with_loss, device_ids=devices, gradient_as_bucket_view=True)
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
         """Raises `Refused` with the names of parameters that the last step did not use: their gradients are missing."""

@@ -13,12 +13,12 @@ DDP tutorial.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from cloudtrain_trainer.hardware import all_devices
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Strategy
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 class DataParallel(Strategy):
     """`nn.DataParallel` around the model, in one process."""
 
+    replicated: Callable[..., nn.Module] = nn.DataParallel
+
     @property
     def devices(self) -> list[torch.device]:
-        return all_devices(self.ranks.device)
+        return self.ranks.all_devices()
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model = model.to(self.ranks.device)
-        return model, nn.DataParallel(AutocastModule(model, step))
+        step.place(model)
+        return model, self.replicated(AutocastModule(model, step))
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
         """The outputs (batch, ...) are gathered on the first GPU, where the loss over all of them is computed."""

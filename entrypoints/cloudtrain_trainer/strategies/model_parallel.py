@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer.hardware import all_devices
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
@@ -35,10 +34,13 @@ class ModelParallel(Strategy):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        devices = all_devices(self.ranks.device)
+        devices = self.ranks.all_devices()
         count = self.options.stages or min(max(len(devices), 2), step.task.max_stages)
         self._devices = devices[:count]
-        return model, Chain(step.task.stages(model, count), [devices[i % len(devices)] for i in range(count)])
+        stages, spread = step.task.stages(model, count), [devices[i % len(devices)] for i in range(count)]
+        for stage, device in zip(stages, spread, strict=True):
+            step.place(stage, device)
+        return model, Chain(stages, spread)
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         with step.precision():
@@ -63,7 +65,7 @@ class Chain(nn.Module):
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device]) -> None:
         super().__init__()
         self.devices = list(devices)
-        self.stages = nn.ModuleList(stage.to(device) for stage, device in zip(stages, devices, strict=True))
+        self.stages = nn.ModuleList(stages)
 
     def forward(self, values: Tensor) -> Tensor:
         for stage, device in zip(self.stages, self.devices, strict=True):

@@ -57,6 +57,7 @@ class Pipeline(Strategy):
     """Consecutive ranks are the stages of one pipeline; several pipelines (hybrid) share the batch as ddp does."""
 
     communicates_in_forward = True
+    replicated: Callable[..., nn.Module] = DistributedDataParallel
 
     def __init__(self, ranks: Ranks, options: Options, stages: int) -> None:
         super().__init__(ranks, options)
@@ -65,7 +66,8 @@ class Pipeline(Strategy):
         self.reports_metrics = self.stage == stages - 1
         self.shard_group_size = stages
         self.pieces = rules.STAGES_PER_RANK.get(options.schedule, 1)
-        self._is_warm = False
+        self.is_warm = False
+        """Whether torch knows the shapes of what stages send each other."""
         self.n_microbatches = rules.microbatches_per_step(options.microbatches, options.accumulate, stages)
 
     def start(self) -> None:
@@ -84,8 +86,9 @@ class Pipeline(Strategy):
         self._forward = ForwardPipeline(parts, self.ranks.rank, self.stage, self.stages, self.ranks.device)
         modules = [self._replicated(AutocastModule(part, step)) for part in parts]
         group = self.mesh.get_group("pipeline")
+        shapes = self.shapes(step, whole)
         stages = [
-            PipelineStage(module, number, count, self.ranks.device, group=group)
+            PipelineStage(module, number, count, self.ranks.device, group=group, **shapes[number])
             for number, module in zip(numbers, modules, strict=True)
         ]
 
@@ -100,15 +103,19 @@ class Pipeline(Strategy):
             return parts[0], modules[0]
         return joined(parts), nn.ModuleList(modules)
 
+    def shapes(self, step: Step, whole: Sequence[nn.Module]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Per stage an example of its input and output, where they are known beforehand; else the ranks find them."""
+        return [{}] * len(whole)
+
     def _replicated(self, part: nn.Module) -> nn.Module:
         """A part whose gradients are averaged over all pipelines, if the schedule can call it so."""
         has_gradients = any(p.requires_grad for p in part.parameters())
         if self.data_ranks > 1 and has_gradients and self.options.schedule in SCHEDULES:
-            return DistributedDataParallel(part, process_group=self.mesh.get_group("data"))
+            return self.replicated(part, process_group=self.mesh.get_group("data"))
         return part
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        if not self._is_warm:
+        if not self.is_warm:
             self._warm_up(step, inputs, targets)
         losses = self._pass(inputs, targets)
         if self.data_ranks > 1 and self.options.schedule in MULTI_SCHEDULES:
@@ -140,7 +147,7 @@ class Pipeline(Strategy):
         step.optimizer.zero_grad(set_to_none=True)
         state.restore_buffers(step.model, buffers, statistics)
         state.restore_generators(generators, self.devices)
-        self._is_warm = True
+        self.is_warm = True
 
     def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
         """All micro-batches forward and backward; the losses of the micro-batches on the last stage."""

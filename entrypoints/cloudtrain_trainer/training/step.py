@@ -45,7 +45,7 @@ class Step:
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Forward and backward passes per rank and step. A pipeline splits its batch into micro-batches itself."""
         self.skips_bad_steps = options.on_nan == "skip"
-        self._asynchronous = self.device.type in FUSED_ON
+        self._asynchronous = fused = self.computes_like_gpu()
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
         self.loss = self.new_loss_mean()
         self._zero = self._local_loss = torch.zeros((), device=self.device)
@@ -53,13 +53,13 @@ class Step:
         self.clipped_norm: Tensor | None = None
         """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None without it."""
 
-        self._initial = InitialModel(task.model, options, strategy.shard_group_size > 1, strategy.ranks.log)
+        self._initial = self.initial_model()
         model = self._initial.model
         self._image_format: dict[str, Any] = {}
-        if task.channels_last and self.device.type in FUSED_ON:
+        if task.channels_last and fused:
             self._image_format = {"memory_format": torch.channels_last}
             if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
-                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                model = self.channels_last(model)
         possible = rules.can_compile(options) and task.compiles
         self.compiles = hardware.resolve_compile(options.compile, self.device, possible)
         if task.channels_last and self.device.type == "cuda":  # all images have one size
@@ -78,6 +78,20 @@ class Step:
         """Where this rank's time goes."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
+    def computes_like_gpu(self) -> bool:
+        """Whether the device computes behind the host, with fused kernels of optimizers and images channels-last."""
+        return self.device.type in FUSED_ON
+
+    def channels_last(self, model: nn.Module) -> nn.Module:
+        """The model with its convolutions' weights in the images' format."""
+        found: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return found
+
+    def initial_model(self) -> InitialModel:
+        """The model before it is distributed."""
+        options, strategy = self.options, self.strategy
+        return InitialModel(self.task.model, options, strategy.shard_group_size > 1, strategy.ranks.log)
+
     def _use_float8(self, model: nn.Module) -> None:
         """What does not multiply in FP8 computes in bf16."""
         converted, self.amp = float8.convert(model, self.device), "bf16"
@@ -90,16 +104,16 @@ class Step:
         trained: dict[str, Tensor] = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.gradients = Gradients(list(trained.values()), self.strategy)
         decay = task.weight_decay if options.weight_decay is None else options.weight_decay
-        fused = self.device.type in FUSED_ON
+        fused = self.computes_like_gpu()
         self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices)
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
-    def place(self, module: nn.Module) -> None:
+    def place(self, module: nn.Module, device: torch.device | None = None) -> None:
         """Move the model, or a stage of it, to the device, in place, while the strategy wraps it.
 
         Tensors that are sharded by then are made there: only this rank's shards.
         """
-        self._initial.place(module, self.device)
+        self._initial.place(module, device or self.device)
 
     def new_loss_mean(self) -> LossMean:
         """An empty mean of the training loss, for a new epoch."""

@@ -1,0 +1,38 @@
+"""What `cloudtrain check --memory` says, in a few lines."""
+
+from __future__ import annotations
+
+from cloudtrain.submission.memory import MemoryReport, gib
+
+UNPROVEN = "CUDA, NCCL and libraries by their documentation, not measured on this GPU"
+
+
+def memory_lines(report: MemoryReport) -> list[str]:
+    """The need with its interval, how it compares with the machine, and what would make it fit."""
+    if report.reason:
+        return [f"memory: no estimate: {report.reason}"]
+    of = "GPU" if report.gpu else "process"
+    lines = [report.chosen] if report.chosen else []
+    lines.append(
+        f"memory per {of}: about {gib(report.expected)} ({gib(report.low)} to {gib(report.high)}){_against(report)}"
+    )
+    parts = ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in (report.parts or {}).items())
+    rest = f"; the rest: {UNPROVEN}" if report.gpu else "; the rest: the process with torch"
+    lines.append(f"  tensors: {parts}{rest}")
+    if report.remedies:
+        lines.append("  what fits:")
+        lines += [f"    {remedy}" for remedy in report.remedies]
+    elif report.verdict not in ("fits", ""):
+        lines.append("  nothing that was tried surely fits: neither smaller micro-batches, recomputing nor sharding")
+    return lines
+
+
+def _against(report: MemoryReport) -> str:
+    if not report.verdict:
+        return "; how much the machine has is not known here"
+    has = f" of {gib(report.memory)}{f' ({report.gpu})' if report.gpu else ''}"
+    if report.verdict == "fits":
+        return f"{has}: fits, at least {gib(report.memory - report.high)} are free"
+    if report.verdict == "may not fit":
+        return f"{has}: may not fit, by up to {gib(report.high - report.memory)}"
+    return f"{has}: does not fit, by about {gib(report.expected - report.memory)}"

@@ -1,0 +1,189 @@
+"""How much memory a job will need per GPU: asked of a Python that has torch, which rehearses one rank on no values."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.bundle import bundled
+from cloudtrain.catalog import Instance, instances
+from cloudtrain.catalog.machines import find_instance
+from cloudtrain.declaration import declaration_of
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.local.config import LocalConfig
+from cloudtrain.settings import DEFAULT_PROVIDER
+
+GIB = 1 << 30
+SECONDS = 600
+"""How long an answer may take; it takes seconds for a model of usual size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryReport:
+    """What one rank needs, or why nothing can be said."""
+
+    reason: str = ""
+    """Why there is no estimate, and what to do; empty if there is one."""
+    low: int = 0
+    expected: int = 0
+    high: int = 0
+    """At least, most likely and at most so many bytes."""
+    memory: int = 0
+    """What there is for it; 0: not known."""
+    gpu: str = ""
+    verdict: str = ""
+    """`fits`, `may not fit`, `does not fit`; empty where the memory is not known."""
+    parts: Mapping[str, int] | None = None
+    """Bytes of parameters, gradients, optimizer and activations."""
+    chosen: str = ""
+    """What `--strategy auto` takes."""
+    remedies: tuple[str, ...] = ()
+    """What would make it fit, each computed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; bytes."""
+        if self.reason:
+            return {"reason": self.reason}
+        found: dict[str, Any] = {"low": self.low, "expected": self.expected, "high": self.high, **(self.parts or {})}
+        found |= {"memory": self.memory or None, "gpu": self.gpu, "verdict": self.verdict}
+        return found | {"chosen": self.chosen, "remedies": list(self.remedies)}
+
+
+def estimate_memory(plan: Plan, *, measure: bool) -> MemoryReport:
+    """What a rank of the plan needs. The user's model is built, and with `measure` the user's script is run, here.
+
+    On the CPU, and in a process of its own. `measure`: whether a job that is not the shared trainer's may be run for
+    its first steps.
+    """
+    python, refusal = _python(plan)
+    if refusal:
+        return MemoryReport(reason=refusal)
+    row, request = _machine(plan)
+    if plan.spec.entrypoint is None:
+        program = "cloudtrain_trainer.memory"
+        request |= {"argv": list(plan.spec.args.argv), "alternatives": True}
+        request["devices"] = max(1, plan.gpus // max(1, plan.processes))
+    elif measure:
+        program = "cloudtrain_trainer.memory.script"
+        request |= {"path": plan.spec.entrypoint, "argv": list(plan.spec.args.argv)}
+    else:
+        what = f"{plan.spec.entrypoint} is your own program"
+        return MemoryReport(
+            reason=f"{what}: --measure runs its first steps here, on the CPU, and counts what they hold"
+        )
+    return _report(_ask(python, program, request, plan), plan, row, str(request["gpu"]))
+
+
+def _python(plan: Plan) -> tuple[str, str]:
+    """The Python to ask, or why none is."""
+    if plan.host.provider != DEFAULT_PROVIDER:
+        return os.environ.get("CLOUDTRAIN_PYTHON") or sys.executable, ""
+    python, named_by = plan.host.config_as(LocalConfig).python, plan.host.origins.get("python")
+    if named_by:
+        return "", f"{python} is named by {named_by}, so it is not run for a check: set CLOUDTRAIN_PYTHON to it"
+    return python, ""
+
+
+def _machine(plan: Plan) -> tuple[Instance | None, dict[str, Any]]:
+    """The row of the first instance type, and what a request says of ranks and memory."""
+    ranks = {"ranks": plan.spec.resources.nodes * plan.processes, "per_node": plan.processes}
+    row = find_instance(plan.target.provider, plan.target.instances[0]) if plan.target.instances else None
+    if row is not None and row.gpus:
+        return row, {**ranks, "gpu": row.gpu, "gpu_gib": row.gpu_memory_gib or 0}
+    if plan.gpus:
+        return row, {**ranks, "gpu": (plan.spec.resources.gpu or ("GPU",))[0]}
+    memory = int(row.memory_gib * GIB) if row is not None else _free_here()
+    return row, {**ranks, "gpu": "", "memory": memory // max(1, plan.processes)}
+
+
+def _free_here() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):  # not everywhere
+        return 0
+
+
+def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """The program's answer, or `error` with a sentence."""
+    entrypoints, root = bundled("entrypoints"), Path(plan.context.source.root)
+    env = {
+        **os.environ,
+        **_inputs(plan),
+        "PYTHONPATH": os.pathsep.join(map(str, (entrypoints, entrypoints / "job", root))),
+    }
+    try:
+        done = subprocess.run(
+            [python, "-W", "ignore", "-m", program, json.dumps(request)],
+            env=env, cwd=root, capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {SECONDS // 60} minutes"}
+    except OSError as error:
+        return {"error": f"{python} cannot be run: {error}"}
+    try:
+        found: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
+    except ValueError:
+        if "No module named 'torch'" in done.stderr:
+            return {"error": f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"}
+        return {"error": f"{python} ended with exit code {done.returncode}: {done.stderr.strip()[-300:]}"}
+    return found
+
+
+def _inputs(plan: Plan) -> dict[str, str]:
+    """The variables of inputs that are on this machine; other data is not fetched for an estimate."""
+    declaration, found = declaration_of(DEFAULT_PROVIDER), {}
+    for name, item in plan.spec.inputs.items():
+        path = Path(plan.context.folder) / (declaration.location_for(item.uri) or "")
+        if declaration.location_for(item.uri) and path.exists():
+            found[f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}"] = str(path)
+    return found
+
+
+def _report(answer: Mapping[str, Any], plan: Plan, row: Instance | None, gpu: str) -> MemoryReport:
+    reason = answer.get("refused") or answer.get("error")
+    if reason:
+        return MemoryReport(reason=str(reason))
+    found, memory = answer["plan"], int(answer.get("memory", 0))
+    low, expected, high = found["needed"]
+    parts = {name: found["held"][name] for name in ("parameters", "gradients", "optimizer", "activations")}
+    remedies = [_remedy(other) for other in answer.get("alternatives", [])]
+    if found["verdict"] in ("may not fit", "does not fit"):
+        remedies += _other_machines(plan, row, high)
+    return MemoryReport(
+        low=low, expected=expected, high=high, memory=memory, gpu=gpu, verdict=found["verdict"], parts=parts,
+        chosen=answer.get("text", ""), remedies=tuple(remedies),
+    )  # fmt: skip
+
+
+def _remedy(other: Mapping[str, Any]) -> str:
+    flags = [f"--strategy {other['strategy']}"]
+    flags += [f"--accumulate {other['accumulate']}"] if other["accumulate"] > 1 else []
+    flags += [f"--recompute {other['recompute']}"] if other["recompute"] != "none" else []
+    return f"{' '.join(flags)}: about {gib(other['needed'][1])}, at most {gib(other['needed'][2])}"
+
+
+def _other_machines(plan: Plan, row: Instance | None, high: int) -> list[str]:
+    """The cheapest machine of this cloud with as many GPUs, of which each surely has enough memory."""
+    if row is None or not row.gpus:
+        return []
+    enough = [
+        other
+        for other in instances(plan.target.provider)
+        if other.gpus == row.gpus and (other.gpu_memory_gib or 0) * 0.9 * GIB >= high
+    ]
+    cheapest = min(enough, key=lambda other: other.usd_per_hour or float("inf"), default=None)
+    if cheapest is None:
+        return []
+    price = f", {cheapest.usd_per_hour:.2f} USD per hour" if cheapest.usd_per_hour else ""
+    return [f"{cheapest.instance_type}: {cheapest.gpu_memory_gib:g} GiB per GPU ({cheapest.gpu}{price})"]
+
+
+def gib(size: int) -> str:
+    """Bytes in GiB, with one digit."""
+    return f"{size / GIB:.1f} GiB"

@@ -1,0 +1,57 @@
+"""What kernels of a CPU take for themselves while they compute, which operations on tensors do not show.
+
+Measured with torch 2.13 and oneDNN: the largest of what was seen, as bench_memory.py repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+FLOAT = 4
+"""Bytes of a number in float32, in which narrower ones are summed."""
+
+
+def scratch(name: str, args: Any, result: Any) -> int:
+    """Bytes that an operation takes until it has its result. `name`: such as aten::convolution."""
+    rule = _RULES.get(name)
+    return 0 if rule is None else rule([x for x in args if isinstance(x, Tensor)], result)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _convolution(given: list[Tensor], result: Any) -> int:
+    """Copies of images in the layout of oneDNN's kernels."""
+    return max(_bytes(given[0]), _bytes(result))
+
+
+def _convolution_backward(given: list[Tensor], _: Any) -> int:
+    return sum(_bytes(tensor) for tensor in given[:2])
+
+
+def _same_again(given: list[Tensor], _: Any) -> int:
+    return _bytes(given[0])
+
+
+def _in_float32(given: list[Tensor], _: Any) -> int:
+    """A copy of numbers in bf16 or fp16."""
+    return given[0].numel() * FLOAT if given[0].element_size() < FLOAT and given[0].is_floating_point() else 0
+
+
+def _sum(given: list[Tensor], result: Any) -> int:
+    """A copy in the type of the sum."""
+    return given[0].numel() * result.element_size() if result.dtype != given[0].dtype else 0
+
+
+_RULES: dict[str, Callable[[list[Tensor], Any], int]] = {
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "aten::native_batch_norm_backward": _same_again,
+    "aten::scatter_": _in_float32,
+    "aten::scatter_add_": _in_float32,
+    "aten::sum": _sum,
+}

@@ -1,0 +1,51 @@
+"""The peak of a real training step of the trainer, and what a rehearsal says of it beforehand."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch.distributed as dist
+
+from cloudtrain_trainer import tasks, trees
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.memory.alone import World
+from cloudtrain_trainer.memory.device import precision
+from cloudtrain_trainer.memory.rehearsal import rehearse
+from cloudtrain_trainer.ranks import Ranks
+from tests.entrypoints.loss_curves import begin
+from tests.support.allocations import Allocations
+
+STEPS = 3
+
+
+def measured(argv: Sequence[str], ranks: Ranks) -> int:
+    """The most bytes that torch's CPU allocator had handed out to this rank during the steps of a training."""
+    gc.collect()  # what an earlier training left is not freed while this one is measured
+    task = tasks.from_options(parse(list(argv)))
+    with Allocations() as allocations, ThreadPoolExecutor(1) as thread:
+        loop = begin(task, list(argv), ranks)
+        loop.step.wrapped.train()
+        batches = _copies(loop.batches.load(0, 0), thread)
+        for number in range(STEPS):
+            allocations.mark()
+            loop.step.train_step(batches, number, STEPS)
+    peak = max(allocations.peaks()[1:])
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return peak
+
+
+def _copies(batches: Iterator[Any], thread: ThreadPoolExecutor) -> Iterator[Any]:
+    """Batches that are loaded in a thread, whose allocations are not counted: a data set is in the host's memory."""
+    while True:
+        inputs, targets = thread.submit(next, batches).result()
+        yield trees.map_tensors(lambda t: t.clone(), inputs), trees.map_tensors(lambda t: t.clone(), targets)
+
+
+def estimated(argv: Sequence[str], world: World) -> int:
+    """The same from a rehearsal. `WORLD_SIZE` in the environment says how many ranks the options are for."""
+    options = parse(list(argv))
+    return rehearse(options, world, like_gpu=False, amp=precision(options.amp, "")).peak
