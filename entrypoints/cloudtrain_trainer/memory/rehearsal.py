@@ -18,6 +18,7 @@ from cloudtrain_trainer import rules, strategies, tasks, trees
 from cloudtrain_trainer.memory.alone import Alone, Buckets, Replicas, World
 from cloudtrain_trainer.memory.live_bytes import LiveBytes, sizes
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.reporting.waiting import Waiting
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.strategies.ddp import DistributedData
 from cloudtrain_trainer.strategies.dp import DataParallel
@@ -144,7 +145,8 @@ def _moved(tensor: Tensor, device: torch.device) -> Any:
 
 
 def _without_peers(strategy: Strategy, world: World) -> None:
-    """Replace what would look at the values of tensors."""
+    """Replace what would look at the values of tensors, and what would wait for others."""
+    strategy.waiting = lambda wrapped: Waiting()  # type: ignore[method-assign]  # noqa: ARG005
     if isinstance(strategy, (DistributedData, Pipeline)):
         strategy.replicated = Buckets
     if isinstance(strategy, DataParallel):
