@@ -93,8 +93,8 @@ class Search:
         self.last_lines: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
         self._order = 0
-        self._seen: dict[str, list[Rule]] = {}
-        """The rules of a line, by the line with its numbers left out: most errors are printed by every rank."""
+        self._seen: dict[str, tuple[list[Rule], bool]] = {}
+        """The rules of a line, and whether it looks like an error, by the line with its numbers left out."""
         self._late: deque[tuple[int, Evidence]] = deque(maxlen=MAX_LAST_CHECKED)
         self._open: dict[tuple[int | None, int | None], _Traceback] = {}
 
@@ -102,31 +102,35 @@ class Search:
         """Look at all lines, in order."""
         for line in lines:
             self.lines += 1
-            in_traceback = self._follow_traceback(line)
-            if in_traceback or _INFORMATION.search(line.text[:160]):
-                continue  # a frame, whose code may say anything; a line that is no more than information
+            if self._follow_traceback(line):
+                continue  # a frame, whose code may say anything
             self._order += 1
-            lowered = line.text.lower()
-            is_suspicious = any(word in lowered for word in _SUSPICIOUS)
-            if is_suspicious and _ERROR_LIKE.search(line.text):
+            shape = _shape(line.text)
+            known = self._seen.get(shape)
+            rules, is_error_like = known if known is not None else self._look_at(line, shape)
+            if is_error_like:
                 self.last_lines.append(line)
-            self._check(line, self._order, is_suspicious)
+            if rules:
+                self._record(line, self._order, rules)
         late, self._late = list(self._late), deque(maxlen=0)
         for order, line in late:
             self._record(line, order, [rule for rule in RULES if rule.matches(line.text)])
         return self
 
-    def _check(self, line: Evidence, order: int, is_suspicious: bool) -> None:
-        numbers_matter = len(line.text) > _MAX_SHAPE or any(mark in line.text for mark in _NUMBERS_MATTER)
-        shape = line.text if numbers_matter else _SHAPE.sub("0", line.text)
-        rules = self._seen.get(shape)
-        if rules is None:
-            if len(self._seen) >= (MAX_CHECKED if is_suspicious else MAX_OTHERS_CHECKED):
-                if is_suspicious:
-                    self._late.append((order, line))
-                return
-            rules = self._seen[shape] = [rule for rule in RULES if rule.matches(line.text)]
-        self._record(line, order, rules)
+    def _look_at(self, line: Evidence, shape: str) -> tuple[list[Rule], bool]:
+        """The rules of a line that is unlike all before it, and whether it looks like an error."""
+        if _INFORMATION.search(line.text[:160]):
+            found: tuple[list[Rule], bool] = [], False
+            return self._seen.setdefault(shape, found) if len(self._seen) < MAX_CHECKED else found
+        lowered = line.text.lower()
+        is_suspicious = any(word in lowered for word in _SUSPICIOUS)
+        is_error_like = is_suspicious and bool(_ERROR_LIKE.search(line.text))
+        if len(self._seen) >= (MAX_CHECKED if is_suspicious else MAX_OTHERS_CHECKED):
+            if is_suspicious:
+                self._late.append((self._order, line))
+            return [], is_error_like
+        self._seen[shape] = [rule for rule in RULES if rule.matches(line.text)], is_error_like
+        return self._seen[shape]
 
     def _record(self, line: Evidence, order: int, rules: list[Rule]) -> None:
         is_warning = bool(_WARNING.search(line.text)) and not _FATAL_WARNING.search(line.text)
@@ -180,3 +184,10 @@ def _known_by_place(text: str, traceback: _Traceback) -> list[Rule]:
     """The rules that know an exception by the file that raised it: its message alone says too little."""
     where = f"{text} ({traceback.file}:{traceback.line})"
     return [rule for rule in RULES if any(r"\.py:" in each for each in rule.patterns) and rule.matches(where)]
+
+
+def _shape(text: str) -> str:
+    """A line with its numbers left out, where they do not matter: most lines are printed often, or by every rank."""
+    if len(text) > _MAX_SHAPE or any(mark in text for mark in _NUMBERS_MATTER):
+        return text
+    return _SHAPE.sub("0", text)
