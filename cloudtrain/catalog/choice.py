@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudtrain.catalog import Instance, instances, type_names
 from cloudtrain.catalog.machines import find_instance, names_of
@@ -40,8 +41,7 @@ class MachineChoice:
     """Where the price in the plan's own region is not known: the same machine in a region where it is."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What a spec says of its machines."""
 
     nodes: int
@@ -86,7 +86,9 @@ def _cheaper(wanted: Wanted, shown: Instance, limit: float, market: RegionalPric
     rows = [
         row
         for row in instances(market.provider)
-        if row.instance_type != shown.instance_type and _satisfies(row, wanted, shown)
+        if row.instance_type != shown.instance_type
+        and _satisfies(row, wanted, shown)
+        and _architecture(row) == _architecture(shown)  # another processor would need another image
     ]
     for model in wanted.models or ("",):
         offers = (offer(row, market) for row in rows if not model or wanted.named or _has(row, model))
@@ -118,8 +120,8 @@ def _satisfies(row: Instance, wanted: Wanted, shown: Instance) -> bool:
 
     Of a type that the spec names itself, its GPU, cores and memory are what is wanted; else what the spec says.
     """
-    if row.gpus != wanted.gpus or row.gpus != shown.gpus or _architecture(row) != _architecture(shown):
-        return False  # another processor would need another image
+    if row.gpus != wanted.gpus or row.gpus != shown.gpus:
+        return False
     if wanted.nodes > 1 and _is_fast(shown) and not _is_fast(row):
         return False
     if not wanted.gpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from cloudtrain.catalog import Instance, instances, type_names
 from cloudtrain.issues import Issue, Keys, did_you_mean
@@ -74,8 +75,7 @@ def local_disks(instance_type: str) -> bool | None:
 
 def find_instance(provider: str, instance_type: str) -> Instance | None:
     """The row of an instance type, None when the table does not know it."""
-    name = instance_type.lower()  # Azure ignores case, and AWS has no capitals
-    return next((row for row in instances(provider) if row.instance_type.lower() == name), None)
+    return _rows_by_name(provider).get(instance_type.lower())  # Azure ignores case, and AWS has no capitals
 
 
 def architecture_of(provider: str, types: Sequence[str]) -> str:
@@ -91,6 +91,11 @@ def mixed_architectures(provider: str, types: Sequence[str]) -> list[Issue]:
     listed = ", ".join(f"{name}: {architecture}" for name, architecture in known.items())
     hint = "name types of one kind, or an image of your own that is built for both"
     return [Issue(("resources",), f"no one image runs on all of these machines ({listed})", hint)]
+
+
+@cache
+def _rows_by_name(provider: str) -> dict[str, Instance]:
+    return {row.instance_type.lower(): row for row in instances(provider)}
 
 
 def names_of(row: Instance) -> tuple[str, ...]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.catalog import Instance, instances
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.catalog.price_tables import listed_prices
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
+    from cloudtrain.catalog.price_tables import ListedPrice
     from cloudtrain.spec.model import Limits
 
 HOUR = 3600
@@ -153,8 +153,7 @@ def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Is
         return {}, [Issue(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RegionalPrices:
+class RegionalPrices(NamedTuple):
     """The prices in force of one provider in one region."""
 
     provider: str
@@ -162,7 +161,7 @@ class RegionalPrices:
     known: Mapping[tuple[str, str], Price]
     """By (type, region), "" for any region: the user's own table, then what `gpus --refresh` has read. They win over
     the table that comes with cloudtrain, unless that one is newer than what was read."""
-    spot: Mapping[str, float] = field(default_factory=dict)
+    spot: Mapping[str, float] = {}
     """US dollars per hour at low priority, by type, where a price list has it."""
     problems: tuple[Issue, ...] = ()
     """What is wrong with those tables."""
@@ -175,10 +174,13 @@ class RegionalPrices:
 def prices_in_force(provider: str, region: str, own: str | None, data_dir: str | None) -> RegionalPrices:
     """What is known of a region. `own`: the user's own table; `data_dir`: where the tables of price lists are."""
     known, problems = user_prices(own)
+    listed: tuple[ListedPrice, ...] = ()
     try:
-        listed = listed_prices(data_dir, provider, region)
+        if data_dir and Path(data_dir, "prices", provider).is_dir():
+            from cloudtrain.catalog.price_tables import listed_prices  # most people have none
+
+            listed = listed_prices(data_dir, provider, region)
     except ValueError as error:
-        listed = ()
         problems = [*problems, Issue((), str(error), f"write it anew: cloudtrain gpus --refresh --region {region}")]
     shipped = {row.instance_type: row for row in instances(provider)} if listed else {}
     read = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cloudtrain.catalog.choice import Offer
 from cloudtrain.catalog.pricing import OWN_TABLE, Price
 from cloudtrain.cli.output import table
-from cloudtrain.planning.plan import Plan
 
 if TYPE_CHECKING:
     from cloudtrain.api.machines import MachineOffer
+    from cloudtrain.catalog.choice import Offer
+    from cloudtrain.planning.plan import Plan
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 """The networks between nodes that a table knows, as people call them."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from cloudtrain.catalog import PROVIDERS, home_region
 from cloudtrain.catalog.choice import MachineChoice, Offer, Wanted, explain_choice, offer
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.catalog.price_tables import listed_regions
 from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
 from cloudtrain.settings import Settings
@@ -55,6 +54,8 @@ def _elsewhere(instance_type: str, here: RegionalPrices, settings: Settings) -> 
 
 def price_in_another_region(instance_type: str, here: RegionalPrices, settings: Settings) -> RegionalPrices | None:
     """The prices of a region other than this one in which that of a type is known; None if it is nowhere."""
+    from cloudtrain.catalog.price_tables import listed_regions  # most prices are known where they are wanted
+
     row = find_instance(here.provider, instance_type)
     shipped = (row.region,) if row else ()
     for region in (*shipped, *listed_regions(settings.get("data_dir"), here.provider)):
