@@ -83,13 +83,14 @@ def train(options: Options, folders: Folders) -> NoReturn:
     task = tasks.from_options(options)
     rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if rules.is_own(options) else None)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
+    reads_only = options.eval_only or options.measure
     checkpoints = CheckpointStore(
-        folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run, writes=not options.eval_only
+        folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run, writes=not reads_only
     )
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
     # A restart within the job resumes even with --no-resume. Nodes may count restarts differently, so any counts.
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
-    if not options.resume and not restarted:
+    if not options.resume and not restarted and not options.measure:
         checkpoints.set_aside()
     key = f"{options.task} {options.strategy} {device_name(ranks.device)}"
     micro_batches = memory.MicroBatchCache(folders.checkpoints, ranks, key)
@@ -114,7 +115,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
 def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     """Train, evaluate, or measure, as this run is to; returns "succeeded" or "stopped"."""
     from cloudtrain_trainer.reporting.profiling import StepProfiler
-    from cloudtrain_trainer.training import memory, throughput
+    from cloudtrain_trainer.training import memory, throughput, windows
     from cloudtrain_trainer.training.batch_report import log_batch
 
     if throughput.is_wanted():
@@ -122,6 +123,8 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
         return throughput.measure(loop)
     memory.fit_micro_batch(loop, micro_batches)
     log_batch(loop)
+    if loop.options.measure:
+        return windows.measure(loop)
     loop.resume()
     if loop.options.profile is not None:
         first, last = loop.options.profile
@@ -186,7 +189,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """
     from cloudtrain_trainer.training import throughput
 
-    trained = not (loop.options.eval_only or throughput.is_wanted())
+    trained = not (loop.options.eval_only or loop.options.measure or throughput.is_wanted())
     exported = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" and trained else {}
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best

@@ -11,14 +11,15 @@ import click
 
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen_run
-from cloudtrain.cli.options import data_dir, json_option
-from cloudtrain.cli.output import command, count, print_json, print_output
+from cloudtrain.cli.options import data_dir, json_option, yes_option
+from cloudtrain.cli.output import command, count, print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.diagnosis.counterfactuals import what_parts_cost
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_text import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_run
-from cloudtrain.diagnosis.run_slowness import diagnose_slowness
+from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override
 from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.failure import explain
@@ -41,15 +42,21 @@ _SHOWN_SHARE = 0.005
     "diagnose", epilog="Example:\n\n  cloudtrain diagnose last\n\n  kubectl logs job | cloudtrain diagnose -"
 )
 @click.argument("target", metavar="[RUN|LOGFILE|DUMPS|-]", required=False)
+@click.option(
+    "--measure", is_flag=True, help="Run the trainer's job once more for a minute, to measure what costs time."
+)
+@yes_option
 @json_option
 @data_dir
-def diagnose_command(folder: str | None, /, target: str | None, as_json: bool) -> None:
+def diagnose_command(folder: str | None, /, target: str | None, measure: bool, yes: bool, as_json: bool) -> None:
     """Say why RUN (default: the last run) failed, or why it is slow: the root cause, its evidence, and what to do.
 
     A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
     dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation.
     """
-    if target == "-":
+    if measure:
+        _measure(chosen_run(target, folder), yes=yes, as_json=as_json)
+    elif target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and Path(target).is_file():
         _show_log(diagnose_log(Path(target)), target, as_json)
@@ -102,15 +109,36 @@ def _show_run(run: Run, state: RunState, as_json: bool) -> None:
     slowness = diagnose_slowness(run.folder, state)
     if as_json:
         found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
+        if state.windows:
+            found_all["measured"] = what_parts_cost(state.windows).to_json()
         print_json({"run": run.id, "state": state.state, **found_all, "next": _next(run, state, found)})
         return
     print_output(_headline(run, state))
     rows = diagnosis_rows(found) if found else []
     if found and found.cause not in explain(state):
         rows.insert(0, ("cause", found.cause))
-    if slowness.is_slow or found is None:
+    if state.windows:
+        rows.append(("measured", what_parts_cost(state.windows).sentence))
+    elif slowness.is_slow or found is None:
         rows += slowness_rows(slowness)
     _print([*rows, ("next", _next(run, state, found))])
+
+
+def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
+    """Run the job of a run again, as a measurement, and follow it. UsageError if it is not the shared trainer's."""
+    from cloudtrain.cli.start import start
+    from cloudtrain.submission.context import archive_of
+    from cloudtrain.submission.preflight import preflight, raise_errors
+
+    override = measuring_override(run.folder)
+    if override is None:
+        hint = "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its time goes"
+        raise UsageError(f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint)
+    plan = run.plan_again((override,), fresh=True)
+    issues = preflight(plan)
+    raise_errors(issues)
+    print_message(f"measures {run.id}: short windows of steps without data and without messages")
+    start(plan, issues, archive=archive_of(plan), detach=False, as_json=as_json, after=run.id, yes=yes)
 
 
 def _headline(run: Run, state: RunState) -> str:

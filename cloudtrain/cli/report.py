@@ -19,6 +19,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
+from cloudtrain.diagnosis.counterfactuals import what_parts_cost
 from cloudtrain.diagnosis.hints import hint_for, hint_for_message
 from cloudtrain.diagnosis.run_slowness import told_at_the_end
 from cloudtrain.runs.events import Cause, Profile
@@ -53,6 +54,8 @@ def report(run: Run, state: RunState) -> None:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint.step)))
+    if state.windows:
+        rows.append(("measured", what_parts_cost(state.windows).sentence))
     if slow := told_at_the_end(run.folder, state):
         rows.append(("slow", f"{slow.sentence}; {command('diagnose', run.id)}"))
     rows.append(("logs", command("logs", run.id)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -51,6 +52,21 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
         accumulate=_whole(_option(argv, "--accumulate")),
         checkpoint_every=checkpoints.get("every"),
     )
+
+
+def measuring_override(folder: RunFolder) -> str | None:
+    """The `KEY=VALUE` by which a rerun of the shared trainer measures; None for another program.
+
+    StorageError where the plan cannot be read.
+    """
+    spec = folder.document(PLAN).get("spec") or {}
+    if spec.get("entrypoint"):
+        return None
+    args = spec.get("args") or {}
+    argv = args.get("argv") or []
+    if argv and not isinstance(args.get("values"), dict):
+        return f"args={json.dumps([*argv, '--measure'])}"
+    return "args.measure=true"
 
 
 def _option(argv: Sequence[str], name: str) -> str:

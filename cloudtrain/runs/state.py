@@ -23,6 +23,7 @@ from cloudtrain.runs.events import (
     Result,
     Resumed,
     Usage,
+    Windows,
 )
 from cloudtrain.runs.pace import Pace
 from cloudtrain.runs.step_times import StepTimesHistory
@@ -151,6 +152,8 @@ class RunState:
     """How busy GPUs and ranks were, on average."""
     step_times: StepTimesHistory = field(default_factory=StepTimesHistory, repr=False)
     """Where the time of each rank went."""
+    windows: Windows | None = None
+    """What parts of a step cost, as a run with `--measure` has reported it."""
     checkpoint: Checkpoint | None = None
     """The latest one; it has a step."""
     resumed: Resumed | None = None

@@ -26,6 +26,7 @@ from .measurement_events import Gpu as Gpu
 from .measurement_events import Memory as Memory
 from .measurement_events import StepTimes as StepTimes
 from .measurement_events import Usage as Usage
+from .measurement_events import Windows as Windows
 
 MAX_TYPE_CHARS = 64
 

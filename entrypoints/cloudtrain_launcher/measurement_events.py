@@ -67,6 +67,28 @@ class StepTimes(Event, type="step_times", requires="time rank"):
     """Whether the first steps of the process are among them, which say nothing about the others."""
 
 
+class Windows(Event, type="windows"):
+    """Seconds per step in short windows that left something out (`--measure`): medians over rounds in which they took
+    turns, of the slowest rank."""
+
+    full: Seconds
+    """Nothing was left out."""
+    cached_batch: Optional[Seconds] = None
+    """Every step trained on the same batch, so that no data was waited for."""
+    no_messages: Optional[Seconds] = None
+    """Gradients were not exchanged; missing where the strategy cannot leave that out."""
+    neither: Optional[Seconds] = None
+    """Both were left out."""
+    alone_by_rank: Optional[Measures] = None
+    """The same by rank, each by itself: none waits for another."""
+    samples: Optional[int] = None
+    """Samples of a step, over all ranks."""
+    steps: Optional[int] = None
+    """Steps of a window."""
+    rounds: Optional[int] = None
+    """Windows of each kind."""
+
+
 class Gpu(Event, type="gpu"):
     """Measurements of a GPU, as the trainer of version 0.2.0 reported them; now they are in [usage](#usage)."""
 

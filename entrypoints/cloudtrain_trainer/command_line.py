@@ -257,6 +257,11 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         help="evaluate the newest checkpoint, or --weights: nothing is trained, no checkpoint and no model is written",
     )
     group.add_argument(
+        "--measure",
+        action="store_true",
+        help="instead of training, measure what data and the exchange of gradients cost a step; nothing is written",
+    )
+    group.add_argument(
         "--patience",
         type=positive_int,
         metavar="N",

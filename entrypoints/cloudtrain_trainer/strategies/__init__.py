@@ -35,6 +35,8 @@ class Strategy:
     """What to do if not even the smallest micro-batch fits into memory."""
     compiles_whole = True
     """Whether `--compile` compiles the whole model with its loss, and not only its layers one by one."""
+    can_skip_messages = False
+    """Whether a whole step can be run inside `accumulation_context` without any message."""
     shards_parameters = False
     """Whether parameters are sharded along their first dimension."""
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class DistributedData(Strategy):
     """DDP around the model and its loss."""
 
+    can_skip_messages = True
     replicated: Callable[..., nn.Module] = DistributedDataParallel
 
     def start(self) -> None:
