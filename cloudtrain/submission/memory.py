@@ -129,8 +129,10 @@ def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> d
     try:
         found: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
     except ValueError:
-        if "No module named 'torch'" in done.stderr:
-            return {"error": f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"}
+        found = {}
+    if "No module named 'torch'" in f"{found.get('error')} {done.stderr}":
+        return {"error": f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"}
+    if not found:
         return {"error": f"{python} ended with exit code {done.returncode}: {done.stderr.strip()[-300:]}"}
     return found
 

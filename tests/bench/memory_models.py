@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer.tasks import Task
 
-CLASSES, SAMPLES = 10, 64
+CLASSES, SAMPLES = 10, 128
 
 
 class Random(torch.utils.data.Dataset[Any]):

@@ -1,0 +1,82 @@
+"""`cloudtrain check --memory`: what is asked of the Python that has torch, and how its answer is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.api import jobs as api
+from cloudtrain.cli.memory_view import memory_lines
+from cloudtrain.planning.plan import Plan
+from cloudtrain.submission import memory
+from cloudtrain.submission.memory import GIB, estimate_memory
+
+HELD = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": 20 * GIB}
+
+
+def planned(folder: Path, text: str, provider: str = "aws") -> Plan:
+    job = folder / "job" / "job.yaml"
+    job.parent.mkdir(exist_ok=True)
+    job.write_text(text)
+    return api.plan(api.load(job), provider, data_dir=str(folder / "data"), preview=True)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The requests; the answer is 24 GiB of tensors, which a T4 has not."""
+    found: list[dict[str, Any]] = []
+
+    def ask(python: str, program: str, request: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        found.append({"program": program, **request})
+        needed = [24 * GIB, 25 * GIB, 30 * GIB]
+        other = {"strategy": "ddp", "accumulate": 4, "recompute": "none", "needed": [GIB, 8 * GIB, 11 * GIB]}
+        plan_found = {"held": HELD, "needed": needed, "verdict": "does not fit"}
+        return {"plan": plan_found, "memory": 14 * GIB, "alternatives": [other]}
+
+    monkeypatch.setattr(memory, "_ask", ask)
+    return found
+
+
+def test_the_machine_of_the_plan_is_asked_about(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    plan = planned(tmp_path, "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\n")
+    report = estimate_memory(plan, measure=False)
+    assert asked == [
+        {
+            "program": "cloudtrain_trainer.memory", "ranks": 8, "per_node": 4, "gpu": "T4", "gpu_gib": 16.0,
+            "argv": ["--task", "gpt"], "alternatives": True, "devices": 1,
+        }
+    ]  # fmt: skip
+    lines = memory_lines(report)
+    assert lines[0] == (
+        "memory per GPU: about 25.0 GiB (24.0 GiB to 30.0 GiB) of 14.0 GiB (T4): does not fit, by about 11.0 GiB"
+    )
+    assert "not measured on this GPU" in lines[1]
+    assert lines[3].strip() == "--strategy ddp --accumulate 4: about 8.0 GiB, at most 11.0 GiB"
+    assert "GiB per GPU" in lines[4]  # a machine with as many GPUs, each of them large enough
+    assert report.to_json()["verdict"] == "does not fit"
+
+
+def test_a_program_of_ones_own_is_run_only_if_that_is_asked_for(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.py").write_text("")
+    plan = planned(tmp_path, "name: g\nentrypoint: train.py\nargs: {lr: 1}\nresources: {gpus: 1, gpu: T4}\n")
+    assert "--measure runs its first steps here" in memory_lines(estimate_memory(plan, measure=False))[0]
+    assert not asked
+    estimate_memory(plan, measure=True)
+    assert (asked[0]["program"], asked[0]["path"]) == ("cloudtrain_trainer.memory.script", "train.py")
+
+
+def test_a_python_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    plan = planned(tmp_path, "name: g\nresources: {processes: 1}\n")
+    assert "no torch: pip install 'cloudtrain[train]'" in memory_lines(estimate_memory(plan, measure=False))[0]
+
+
+def test_a_task_of_ours_is_estimated_on_this_machine(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "name: g\nargs: {task: digits, batch-size: 8}\nresources: {processes: 2}\n", "local")
+    report = estimate_memory(plan, measure=False)
+    assert (report.reason, report.gpu, report.verdict) == ("", "", "fits")
+    assert 0 < report.low < report.expected < report.high < 2 * GIB
