@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ WORST = 1e300
 
 ADDRESS = "RAY_ADDRESS"
 """The environment variable that names the cluster, as Ray has it."""
+CONNECT_SECONDS = 10.0
 ADDRESS_FILE = "ray-address"
 """Where the sweep's folder keeps it for a driver that is started from another shell."""
 
@@ -52,6 +54,7 @@ class RayCluster:
         """Join it. CloudError where it does not answer."""
         kept = self._folder / ADDRESS_FILE
         address = os.environ.get(ADDRESS) or (kept.read_text() if kept.exists() else "")
+        _check_port(address)
         ours = {name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")}
         try:
             ray.init(
@@ -148,6 +151,18 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Leave nothing running."""
         self._worker.close()
+
+
+def _check_port(address: str) -> None:
+    """CloudError where nobody listens at HOST:PORT: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        message = f"the Ray cluster at {address} cannot be reached: {error}"
+        raise CloudError(message, hint=f"{ADDRESS}=HOST:PORT", transient=True) from None
 
 
 def _name(trial: Any) -> str:
