@@ -29,8 +29,10 @@ def _convolution(given: list[Tensor], result: Any) -> int:
     return max(_bytes(given[0]), _bytes(result))
 
 
-def _convolution_backward(given: list[Tensor], _: Any) -> int:
-    return sum(_bytes(tensor) for tensor in given[:2])
+def _convolution_backward(given: list[Tensor], result: Any) -> int:
+    """Copies of both inputs; and of the gradient of the images, where there is one."""
+    made = _bytes(result[0]) if isinstance(result[0], Tensor) else 0
+    return sum(_bytes(tensor) for tensor in given[:2]) + made
 
 
 def _same_again(given: list[Tensor], _: Any) -> int:
