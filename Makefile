@@ -49,7 +49,8 @@ quick: lint types imports
 
 check: lint types imports test
 
-THOROUGH := tests/e2e/test_ten_kills.py tests/e2e/test_sweeps.py tests/unit/test_sweep_driver.py tests/docker/test_build.py
+THOROUGH := tests/e2e/test_ten_kills.py tests/e2e/test_sweeps.py tests/unit/test_sweep_driver.py tests/docker/test_build.py \
+  tests/e2e/test_ray_sweep.py tests/live
 
 thorough: $(VENV)/.dev
 	$(BIN)/python $(PYTEST_ARGS) --thorough $(THOROUGH)

@@ -20,6 +20,7 @@ _OTHERS = frozenset(
         *("RESULT_FILE", "RESUME_DIR", "RUN_DIR", "STOP_FILE", "PAYLOAD", "LAUNCHER_PID", "SUPERVISOR_PID"),
         *("MASTER_ADDR", "MASTER_PORT", "NODE_ADDR", "INTERFACE", "SCHEDULED_EVENTS", "SSH_HOST", "PACKAGES_DIR"),
         *("NAMESPACES", "ENGINE_DIR", "REWRITE_TABLES", "RANK_CPUS", "PUBLISHED", "WARM_ROOM"),
+        *("MEASURE", "SERVICE_METRIC", "TRIAL_FOLDER"),
     )
 )
 """Variables that are no settings: of a job, which people set to try their script by hand, and of our own tools."""

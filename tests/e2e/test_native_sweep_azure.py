@@ -33,6 +33,7 @@ from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
 from tests.house.tools import ROOT
+from tests.providers.azure.jobs import forget
 from tests.support.native_sweeps import GRID, SCRIPT, begin, ended, hold_grid
 from tests.support.waiting import eventually
 
@@ -74,6 +75,7 @@ SWEEP: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[AzureCloud]:
+    forget()
     with cheap_clients(), AzureCloud() as made:
         yield made
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)

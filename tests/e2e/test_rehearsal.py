@@ -72,8 +72,9 @@ def digits(cli: CommandLine) -> CommandResult:
 class TestAsSageMaker(Rehearsal):
     cloud, platform, contract, job = "aws", "SageMaker", "sagemaker", DIGITS
 
-    def without_time(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {**document, "Tags": [tag for tag in document["Tags"] if tag["Key"] != "cloudtrain-planned"]}
+    def without_changing_tags(self, document: dict[str, Any]) -> dict[str, Any]:
+        changing = ("cloudtrain-planned", "cloudtrain-rehearsed")
+        return {**document, "Tags": [tag for tag in document["Tags"] if tag["Key"] not in changing]}
 
 
 def seen(cli: CommandLine, run: str) -> dict[int, dict[str, object]]:

@@ -25,6 +25,7 @@ from cloudtrain.runs.state import RunState
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.containers import Container
+from tests.providers.azure.jobs import forget
 from tests.support.engine import engine_and_image, left_of
 
 pytestmark = pytest.mark.torchrun
@@ -120,6 +121,9 @@ def test_containers_find_what_is_published_while_they_run(folder: Path, tmp_path
 @pytest.fixture
 def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     """SageMaker on loopback; its containers are forks."""
+    from cloudtrain.providers.aws.client import aws
+
+    aws.cache_clear()  # it holds connections to the cloud of another test
     monkeypatch.setattr(Container, "forked", True)
     with Cloud() as cloud:
         for name, value in cloud.environment().items():
@@ -131,6 +135,7 @@ def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 @pytest.fixture
 def azureml(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
     """Azure ML on loopback; its containers are forks."""
+    forget()
     monkeypatch.setattr(Container, "forked", True)
     with AzureCloud() as cloud:
         for name, value in cloud.environment().items():

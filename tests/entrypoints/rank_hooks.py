@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import eventually
+
 MICRO_BATCH_MB = 110
 """At least what 64 sequences of the tiny gpt need on a rank, forward and backward; 16 need a quarter."""
 
@@ -81,7 +83,13 @@ def limit_rank_1_before_probing(rank: int) -> None:
     setattr(memory, "fit_micro_batch", fit_limited)  # noqa: B010
 
 
-def limit_rank_1_in_step_3(rank: int) -> None:
+def limit_rank_1_after_a_checkpoint(rank: int) -> None:
+    """As `limit_rank_1_in_step_3`, once the checkpoint of the second step is complete."""
+    saved = Path("cloudtrain-output/checkpoints/step-00000002/manifest.json")
+    limit_rank_1_in_step_3(rank, lambda: eventually(saved.is_file))
+
+
+def limit_rank_1_in_step_3(rank: int, before: Callable[[], object] = lambda: None) -> None:
     """Rank 1 runs out of memory in the fourth step, unless its batch is split into micro-batches."""
     from cloudtrain_trainer.training.step import Step
 
@@ -90,6 +98,7 @@ def limit_rank_1_in_step_3(rank: int) -> None:
 
     def train_step_limited(step: Step, batches: Any, number: int, steps: int) -> None:
         if number == 3 and rank == 1 and step.accumulation_steps == 1:
+            before()
             limit_memory(MICRO_BATCH_MB // 2)
         train_step(step, batches, number, steps)
 

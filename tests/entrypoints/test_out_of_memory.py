@@ -127,7 +127,7 @@ def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
 def test_after_running_out_in_training_the_next_start_halves_the_micro_batch(
     group: StartGroup, expected: dict[str, float], short_text: Path
 ) -> None:
-    hook, text = f"{HOOKS}:limit_rank_1_in_step_3", str(short_text)
+    hook, text = f"{HOOKS}:limit_rank_1_after_a_checkpoint", str(short_text)
     ranks = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
     assert ranks.wait()[1] == 12, ranks.output()
     (error,) = ranks.events("error", rank=1)

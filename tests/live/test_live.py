@@ -26,6 +26,7 @@ def forked() -> Iterator[None]:
     Container.forked = False
 
 
+@pytest.mark.thorough
 @pytest.mark.torchrun
 def test_every_fact_is_seen_on_sagemaker(tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cloud() as cloud:
@@ -33,6 +34,7 @@ def test_every_fact_is_seen_on_sagemaker(tmp_path: Path, forked: None, monkeypat
         assert facts_not_seen("aws", cloud.clean() | account.make(), tmp_path, monkeypatch) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.torchrun
 def test_every_fact_is_seen_on_azure_ml(tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with AzureCloud() as cloud:

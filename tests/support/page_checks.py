@@ -81,7 +81,7 @@ def _found(page: Page, check: str) -> list[str]:
 
 def looks(browser: Browser, file: Path) -> dict[str, list[str]]:
     """What is wrong with the page, for each kind of screen on which something is."""
-    screens = [(390, False), (390, True), (800, True), (1280, False)]
+    screens = [(390, True), (1280, False)]
     found = {
         f"{width} {'dark' if dark else 'light'}": appearance(browser.open(file, width=width, dark=dark))
         for width, dark in screens

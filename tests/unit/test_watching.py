@@ -44,7 +44,7 @@ def play(
     screen, clock, drawn = Screen(terminal=terminal), Clock(), []
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", str(columns))
-    run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict)
+    run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict, folder=None)
     view = View(run, clock=clock, **how)
     for update in updates(run.id, steps, clock):
         view.show(update)
@@ -162,7 +162,7 @@ def test_the_end_of_a_run_tells_of_profiled_steps_where_the_output_has_them(capf
     profile = Profile(first_step=10, last_step=15, path="/opt/ml/output/data/profile")
     state = fold("digits-1", [profile, Ended(time=1.0, state="succeeded")])
     for left in ({"model": "s3://b/model"}, {"output": "s3://b/output.tar.gz"}):
-        run: Any = SimpleNamespace(id="digits-1", artifacts=lambda left=left: left)
+        run: Any = SimpleNamespace(id="digits-1", artifacts=lambda left=left: left, folder=None)
         report(run, state)
     told = [line.strip() for line in capfd.readouterr().err.splitlines() if "profile" in line]
     assert told == ["profile     output/profile/ has a trace of steps 10 to 15 by each rank; ui.perfetto.dev shows it"]
