@@ -50,7 +50,7 @@ quick: lint types imports
 check: lint types imports test
 
 THOROUGH := tests/e2e/test_ten_kills.py tests/e2e/test_sweeps.py tests/unit/test_sweep_driver.py tests/docker/test_build.py \
-  tests/e2e/test_ray_sweep.py tests/live
+  tests/e2e/test_ray_sweep.py tests/e2e/test_one_job_everywhere.py tests/e2e/test_first_job.py tests/live
 
 thorough: $(VENV)/.dev
 	$(BIN)/python $(PYTEST_ARGS) --thorough $(THOROUGH)

@@ -64,6 +64,7 @@ def follow(
     return done
 
 
+@pytest.mark.thorough
 def test_the_first_job_on_sagemaker_begins_in_an_empty_account_and_leaves_the_bucket(tmp_path: Path) -> None:
     with Cloud() as cloud:
         cloud.empty()
@@ -86,6 +87,7 @@ def test_the_first_job_on_sagemaker_begins_in_an_empty_account_and_leaves_the_bu
         assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
 
 
+@pytest.mark.thorough
 def test_the_first_job_on_azure_ml_runs_under_the_roles_that_infra_up_gave_in_an_empty_subscription(
     tmp_path: Path,
 ) -> None:

@@ -24,6 +24,7 @@ HERE = {
 }
 
 
+@pytest.mark.thorough
 def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> None:
     """In the clouds it is started as the end of each rehearsal says."""
     with Cloud() as aws, AzureCloud() as azure:
