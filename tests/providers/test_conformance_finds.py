@@ -144,7 +144,7 @@ def test_a_break_of_the_protocol_before_the_start_is_reported(
 
 
 RUNNING = [
-    ("a_run_id_is_submitted_once", "flock -n 9 && [ ! -e started ] || exit 0", "flock -s 9", "2 launchers have begun"),
+    ("a_run_id_is_submitted_once", "flock -n 9 && [ ! -e started ] || exit 0", "flock 9", "2 launchers have begun"),
     ("a_job_that_ends_well_has_succeeded", 'word != "running"', 'word != "absent"', "has failed: not every node"),
     (
         "each_line_and_event_comes_once_and_in_order",
@@ -167,6 +167,7 @@ RUNNING = [
 def test_a_break_of_the_protocol_of_a_run_is_reported(
     check: str, old: str, new: str, words: str, tmp_path: Path, ssh_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The second start waits for the first job's end: two at once would write over each other's files.
     changes = [(old, new), (">log", ">>log")] if "flock" in old else [(old, new)]
     with broken(tmp_path, ssh_site, monkeypatch, *changes) as bench:
         jobs = submit_jobs(bench, "wait" if old == "touch stop" else "succeed")
