@@ -19,6 +19,8 @@ ENGINE_STOPPED = (
 
 def sagemaker_quota(said: str) -> str:
     """How to get more of what an account has too little of: a new account's quota of GPU machines is 0."""
+    if re.search(r"is not available in this region", said):
+        return "this region does not offer that instance type for training: name another one, or another region"
     found = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", said)
     which = next((text for text in found.groups() if text), "") if found else ""
     quota = f"'{which}'" if which else "the instance type's training job usage"

@@ -39,7 +39,7 @@ CHECKPOINTS = (
         patterns=(
             r"Error\(s\) in loading state_dict|size mismatch for [\w.]+: copying a param|"
             r"loaded state dict (contains|has) .{0,60}(parameter group|different number)",
-            r"[Mm]issing key\(s\) in state_dict",
+            r"[Mm]issing key\(s\) in state_dict|from checkpoint, the shape in current model is",
         ),
         cause="the checkpoint is of another model than the one that is built",
         remedy="build the model with the settings of the checkpoint, or start without it (cloudtrain rerun --fresh)",

@@ -43,6 +43,7 @@ COMMUNICATION = (
         patterns=(
             r"NET/IB ?: ?Got completion .{0,80}error|Got completion from peer .{0,120}(status|error)",
             r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)|NET/IB.{0,80}[Ff]atal",
+            r"mlx5: .{0,80}got completion with error",
             r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible providers|failed)",
         ),
         cause="the fast network between the nodes (InfiniBand, EFA) failed",
@@ -69,7 +70,10 @@ COMMUNICATION = (
     ),
     Rule(
         name="collectives-differ",
-        patterns=(r"Detected mismatch between collectives on ranks|Mismatch between collective operation types",),
+        patterns=(
+            r"Detected mismatch between collectives on ranks|Mismatch between collective operation types",
+            r"DistributedOperationException|All shapes across devices must be valid",
+        ),
         cause="the ranks called different collectives, or with different shapes",
         remedy="look for a branch that only some ranks take (if rank == 0, an uneven number of batches) around that "
         "call",
@@ -128,6 +132,7 @@ COMMUNICATION = (
         cause="the ranks did not meet in time: a node did not start, or its network does not let them through",
         remedy="look at the log of the node that is missing; nodes need all ports open among each other (security "
         "group), and the same address of the first node",
+        unless=r"has failed to (shutdown|send a keep-alive)",
         restart="retry",
         source=_RENDEZVOUS,
         is_general=True,

@@ -32,6 +32,7 @@ CONSEQUENCES = (
             r"closed))",
             r"connectFullMesh|Connection reset by peer|Broken pipe|socketProgress|socketPollConnect|DistNetworkError|"
             r"RendezvousClosedError|store.{0,60}(closed|timeout)|Socket closed",
+            r"has failed to (shutdown|send a keep-alive heartbeat to) the rendezvous",
         ),
         cause="another process was gone",
         remedy=_OTHERS,
@@ -60,6 +61,7 @@ CONSEQUENCES = (
             r"exitcode {0,3}: ?[1-9]\d*\b|no rank gave a reason|Primary job +terminated normally|"
             r"non-zero (exit )?status",
             r"RayTaskError|launcher has (exited|ended)|exited with code [1-9]\d*\b|AlgorithmError",
+            r"A worker died or was killed while executing a task",
         ),
         cause="a launcher says that one of its processes failed",
         remedy="look at the first traceback of that process; @record on the script's main function puts it into "

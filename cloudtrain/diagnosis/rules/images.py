@@ -40,7 +40,9 @@ IMAGES = (
     ),
     Rule(
         name="image-build-failed",
-        patterns=(r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull",),
+        patterns=(
+            r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull|failed to run step ID: acb_step",
+        ),
         cause="the cloud could not build or pull the environment's image",
         remedy="look at the image: its log is in the studio, under the environment; the workspace must be "
         "allowed to pull "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from cloudtrain.diagnosis.rule import Rule
 
 _SIGNALS = "https://man7.org/linux/man-pages/man7/signal.7.html"
+_RAY_GUESSES = r"crashed unexpectedly due to SIGSEGV or"
+"""Ray lists what may have happened to any worker that died."""
 _TORCHRUN = "https://docs.pytorch.org/docs/stable/elastic/errors.html"
 
 PROCESSES = (
@@ -27,6 +29,7 @@ PROCESSES = (
     Rule(
         name="segmentation-fault",
         patterns=(r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b|exit(ed with)? code 139",),
+        unless=_RAY_GUESSES,
         cause="native code crashed (segmentation fault)",
         remedy="PYTHONFAULTHANDLER=1 in env shows where; packages built for another torch, and full stacks or "
         "memory, are "
@@ -50,7 +53,7 @@ PROCESSES = (
     Rule(
         name="killed",
         patterns=(
-            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|exit(ed with)? (code|status):? 137|^\s*Killed\s*$",
+            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|(exit(ed with)?|status) (code|status):? 137|^\s*Killed\s*$",
             r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
         ),
         cause="a process was killed (SIGKILL), and nothing says by whom",

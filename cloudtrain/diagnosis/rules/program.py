@@ -21,7 +21,8 @@ PROGRAM = (
     Rule(
         name="diverged",
         patterns=(
-            r"NotFinite\b|[Ll]oss is (nan|NaN|inf|not finite)|[Nn]on-?finite (loss|gradient|grad)|loss.{0,20}diverged",
+            r"NotFinite\b|[Ll]oss (is|was) (nan|NaN|inf|not finite)",
+            r"[Nn]on-?finite (loss|gradient|grad)|loss.{0,20}diverged",
             r"returned nan values in its \d+th output|(NaN|nan|Inf|inf) (loss|detected|encountered|found) ",
             r"(contains|input contains|found|has) NaN\b|loss (became|went|=|is:?) nan|weights are not finite",
             r"\b(is|are|became) (all )?(nan|NaN|NAN)\b|probability tensor contains either `?inf`?, `?nan`?|"
@@ -39,6 +40,7 @@ PROGRAM = (
         name="loss-scale",
         patterns=(
             r"loss scale already at minimum|[Ll]oss scale .{0,40}(too small|minimum)|Minimum loss scale reached",
+            r"reducing loss scale to (0(\.0)?\b(?!\.)|[\d.]+e-\d)",
         ),
         cause="fp16 overflowed at every loss scale: training diverged",
         remedy="use bf16, or lower the learning rate and warm it up",
@@ -75,6 +77,7 @@ PROGRAM = (
             r"size of tensor a",
             r"shape '\[.{0,80}\]' is invalid for input|[Ee]xpected input batch_size|mat1 dim 1 must match|"
             r"expected input\[.{0,80}\] to have \d+ channels",
+            r"Mismatch in shape: |to have the same number of dimensions",
         ),
         cause="an operation got tensors whose shapes do not fit",
         remedy="compare the shape of a batch with what the first layer expects; look at the line of the traceback",

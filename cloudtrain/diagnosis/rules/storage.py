@@ -9,7 +9,7 @@ _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 STORAGE = (
     Rule(
         name="disk-full",
-        patterns=(r"No space left|ENOSPC|not enough free disk space|disk is full",),
+        patterns=(r"No space left|ENOSPC|[Nn]ot enough (free )?disk space|disk is full",),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
         cause="a disk was full",
         remedy="free some disk space, or ask for more: resources.disk",

@@ -21,6 +21,19 @@ VERSIONS = (
         source="docs/reference/image.md",
     ),
     Rule(
+        name="compile-failed",
+        patterns=(
+            r"BackendCompilerFailed|InductorError|torch\._(dynamo|inductor)\.exc\.\w+|triton\.compiler\.errors\.\w+",
+            r"Triton Error \[CUDA\]|Cannot find a working triton installation",
+        ),
+        cause="torch.compile could not compile the model, or a kernel that it made failed",
+        remedy="run once without it (TORCH_COMPILE_DISABLE=1 in env): if that works, update torch, with the Triton of "
+        "its release, or leave the function that the message names out (torch.compiler.disable)",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+        is_general=True,
+    ),
+    Rule(
         name="numpy-abi",
         patterns=(
             r"numpy\.(dtype|ufunc) size changed|module that was compiled using NumPy 1\.x cannot be run",
@@ -83,6 +96,15 @@ VERSIONS = (
         source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     Rule(
+        name="bitsandbytes-setup",
+        patterns=(r"CUDA Setup failed despite|Could not find the bitsandbytes CUDA binary",),
+        cause="bitsandbytes found no CUDA library of its own for the CUDA that torch has",
+        remedy="install a release of bitsandbytes that brings a library for torch's CUDA (python -m bitsandbytes says "
+        "which it has), and unset BNB_CUDA_VERSION",
+        restart="after a change",
+        source="https://huggingface.co/docs/bitsandbytes/main/en/installation",
+    ),
+    Rule(
         name="library-missing",
         patterns=(
             r"lib[\w+.-]+\.so[.\d]*: cannot open shared object file|OSError: lib\S+ not found|"
@@ -97,10 +119,10 @@ VERSIONS = (
         name="package-not-found",
         patterns=(
             r"No matching distribution found|Could not find a version that satisfies|requires a different Python",
-            r"ResolutionImpossible|conflicting dependencies|No solution found when resolving",
+            r"ResolvePackageNotFound|ResolutionImpossible|conflicting dependencies|No solution found when resolving",
         ),
-        cause="pip found no set of packages that fits the requirements",
-        remedy="look at the name, version and Python that pip names: loosen the pin, or use an image with "
+        cause="pip or conda found no set of packages that fits the requirements",
+        remedy="look at the name, version and Python that it names: loosen the pin, or use an image with "
         "another Python",
         restart="after a change",
         source=_PIP,
