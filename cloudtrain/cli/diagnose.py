@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cloudtrain.api.run import Run
-from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
 from cloudtrain.cli.options import data_dir, json_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, one_line
@@ -52,7 +52,8 @@ def diagnose_command(folder: str | None, /, target: str | None, measure: bool, y
     """Say why RUN (default: the last run) failed, or why it is slow: the root cause, its evidence, and what to do.
 
     A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
-    dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation.
+    dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation. Of a
+    sweep, the trials that failed, by cause, and what sets their settings apart; its best trial where none failed.
     """
     if measure:
         _measure(chosen_run(target, folder), yes=yes, as_json=as_json)
@@ -62,9 +63,19 @@ def diagnose_command(folder: str | None, /, target: str | None, measure: bool, y
         _show_log(diagnose_log(Path(target)), target, as_json)
     elif target and Path(target).is_dir() and (dumps := read_dumps(Path(target))).ranks:
         _show_dumps(dumps, target, as_json)
-    else:
+    elif not _shows_sweep(target, folder, as_json):
         run = chosen_run(target, folder)
         _show_run(run, run.last_known(), as_json)
+
+
+def _shows_sweep(target: str | None, folder: str | None, as_json: bool) -> bool:
+    """Show why trials of a sweep failed; whether a sweep was meant, and any did. Else its best trial is of interest."""
+    sweep = chosen_sweep(target, folder)
+    if sweep is None:
+        return False
+    from cloudtrain.cli.sweep_diagnosis import show_failed_trials
+
+    return show_failed_trials(sweep, as_json=as_json)
 
 
 def diagnose_log(path: Path | None) -> Diagnosis:

@@ -207,6 +207,8 @@ def report(sweep: Sweep, state: SweepState) -> None:
             print_message(f"  fetch    {command('fetch', best.run)}")
     elif state.trials:
         print_message(f"  logs     {command('logs', state.trials[-1].run)}")
+    if any(trial.state == "failed" for trial in state.trials):
+        print_message(f"  why      {command('diagnose', sweep.id)}")
     print_message(f"  trials   {command('status', sweep.id)}")
 
 

@@ -1,0 +1,40 @@
+"""`cloudtrain diagnose SWEEP`: why trials of a sweep failed."""
+
+from __future__ import annotations
+
+from cloudtrain.cli.output import command, count, print_json, print_output
+from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.sweeps.failures import FailedTrials, failed_trials
+from cloudtrain.sweeps.sweep import Sweep
+
+MAX_NUMBERS = 12
+
+
+def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
+    """Show why trials of a sweep failed; whether any did. StorageError when a run cannot be read."""
+    groups = failed_trials(sweep)
+    if not groups:
+        return False
+    if as_json:
+        print_json({"sweep": sweep.id, "failed": [group.to_json() for group in groups]})
+        return True
+    failed, all_trials = sum(len(group.trials) for group in groups), len(sweep.status().trials)
+    print_output(f"{sweep.id}: {failed} of {count(all_trials, 'trial')} failed")
+    for group in groups:
+        print_output("\n".join(_lines(group)))
+    return True
+
+
+def _lines(group: FailedTrials) -> list[str]:
+    found, numbers = group.diagnosis, ", ".join(map(str, group.trials[:MAX_NUMBERS]))
+    more = ", …" if len(group.trials) > MAX_NUMBERS else ""
+    rows = [("cause", found.cause), ("trials", f"{numbers}{more}")]
+    rows += [("set apart", text) for text in group.set_apart_by]
+    if found.evidence:
+        rows.append(("evidence", f"{found.evidence[0].place}  {found.evidence[0].text}"))
+    if found.remedy:
+        rows.append(("remedy", found.remedy))
+    if group.runs[0]:
+        rows.append(("more", command("diagnose", group.runs[0])))
+    shown = [f"    {name:<11} {indented(one_line(text), 16)}" for name, text in rows]
+    return [f"  {count(len(group.trials), 'trial')}", *shown]

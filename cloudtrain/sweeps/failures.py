@@ -1,0 +1,117 @@
+"""Why trials of a sweep failed: those with the same cause together, and what sets their settings apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.diagnosis.failure import Diagnosis
+from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.errors import RunNotFound
+from cloudtrain.runs.state import RunState
+from cloudtrain.spec.search_space import Scalar
+from cloudtrain.sweeps.state import IN_FLIGHT, Trial
+from cloudtrain.sweeps.sweep import Sweep
+
+MIN_TRIALS = 2
+"""Of fewer trials nothing is said about what they have in common."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedTrials:
+    """Trials that failed for the same reason."""
+
+    diagnosis: Diagnosis
+    """Of the first of them."""
+    trials: tuple[int, ...]
+    runs: tuple[str, ...]
+    """The latest run of each."""
+    set_apart_by: tuple[str, ...]
+    """In what every one of them differs from every trial that did not fail: `batch_size: 512 or more (others: up to
+    256)`. Empty where nothing does."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, for `--json`."""
+        return {
+            "trials": list(self.trials),
+            "runs": list(self.runs),
+            "set_apart_by": list(self.set_apart_by),
+            "failure": self.diagnosis.to_json(),
+        }
+
+
+def failed_trials(sweep: Sweep) -> list[FailedTrials]:
+    """The failed trials by cause, the most frequent first. StorageError when a run's events or logs cannot be read."""
+    status = sweep.status()
+    others = [trial.parameters for trial in status.trials if trial.state not in (*IN_FLIGHT, "failed") and trial.runs]
+    groups: dict[str, list[tuple[Trial, Diagnosis]]] = {}
+    for trial in status.trials:
+        if trial.state != "failed":
+            continue
+        try:
+            run = sweep.run_of(trial)
+        except RunNotFound:  # it was never started
+            groups.setdefault(trial.reason, []).append((trial, Diagnosis(cause=trial.reason, confidence="none")))
+            continue
+        state = run.cached_status()
+        found = diagnose_run(run.folder, state)
+        groups.setdefault(_key(found, state), []).append((trial, found))
+    ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0].number))
+    return [_together(group, others) for group in ordered]
+
+
+def _key(found: Diagnosis, state: RunState) -> str:
+    """What is the same for failures of one cause, whatever numbers their messages contain."""
+    if found.rule and not found.rule.is_consequence:
+        return found.rule.name
+    cause = state.error
+    return f"{cause.exception} at {cause.file}:{cause.line}" if cause else found.cause
+
+
+def _together(group: Sequence[tuple[Trial, Diagnosis]], others: Sequence[Mapping[str, Scalar]]) -> FailedTrials:
+    trials = [trial for trial, _ in group]
+    return FailedTrials(
+        diagnosis=group[0][1],
+        trials=tuple(trial.number for trial in trials),
+        runs=tuple(trial.run for trial in trials),
+        set_apart_by=tuple(what_sets_apart([trial.parameters for trial in trials], others)),
+    )
+
+
+def what_sets_apart(failed: Sequence[Mapping[str, Scalar]], others: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    """The settings whose values are all on one side of, or none of, those of other trials; a short text each.
+
+    Empty with fewer than two failed trials, and where there are no others: then every setting would do so by chance.
+    """
+    if len(failed) < MIN_TRIALS or not others:
+        return []
+    found = []
+    for key in failed[0]:
+        values, rest = ([each[key] for each in trials if key in each] for trials in (failed, others))
+        if len(values) == len(failed) and rest and (text := _apart(values, rest)):
+            found.append(f"{key}: {text}")
+    return found
+
+
+def _apart(values: Sequence[Scalar], rest: Sequence[Scalar]) -> str:
+    numbers, other_numbers = _numbers(values), _numbers(rest)
+    if numbers and other_numbers:
+        if min(numbers) > max(other_numbers):
+            return f"{min(numbers):g} or more (others: up to {max(other_numbers):g})"
+        if max(numbers) < min(other_numbers):
+            return f"{max(numbers):g} or less (others: from {min(other_numbers):g})"
+        return ""
+    if set(values) & set(rest):
+        return ""
+    return f"{_listed(values)} (others: {_listed(rest)})"
+
+
+def _numbers(values: Sequence[Scalar]) -> list[float]:
+    """The values as numbers; empty when one of them is none."""
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return [float(number) for number in numbers] if len(numbers) == len(values) else []
+
+
+def _listed(values: Sequence[Scalar]) -> str:
+    return ", ".join(sorted({str(value) for value in values}))
