@@ -49,8 +49,8 @@ quick: lint types imports
 
 check: lint types imports test
 
-THOROUGH := tests/e2e/test_ten_kills.py tests/e2e/test_sweeps.py tests/unit/test_sweep_driver.py tests/docker/test_build.py \
-  tests/e2e/test_ray_sweep.py tests/e2e/test_one_job_everywhere.py tests/e2e/test_first_job.py tests/live
+# The files that have tests which `make test` skips, or shortens.
+THOROUGH = $(shell grep -rlE 'mark\.thorough|thorough: bool' tests --include='test_*.py')
 
 thorough: $(VENV)/.dev
 	$(BIN)/python $(PYTEST_ARGS) --thorough $(THOROUGH)

@@ -40,6 +40,7 @@ def told_of(sweep: dict[str, Any]) -> dict[float, tuple[str, int, float]]:
     }
 
 
+@pytest.mark.thorough
 def test_a_grid_has_the_same_trials_with_the_same_values_wherever_it_runs(tmp_path: Path) -> None:
     with Cloud() as aws, AzureCloud() as azure:
         env = {**aws.environment(), **azure.environment(), **POLL}

@@ -89,9 +89,9 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
     [
         (2, "--strategy ddp"),
         (2, "--strategy fsdp"),
-        (2, "--strategy tp"),
-        (2, "--strategy pipeline --microbatches 4"),
-        (2, "--strategy context --task gpt --epochs 5 --batch-size 16"),
+        pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
+        pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
+        pytest.param(2, "--strategy context --task gpt --epochs 5 --batch-size 16", marks=pytest.mark.thorough),
         (4, "--strategy hybrid --tensor 2"),
         (4, "--strategy hybrid --stages 2 --microbatches 4 --schedule interleaved"),
     ],
