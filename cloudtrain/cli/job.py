@@ -201,7 +201,7 @@ def _as_checked_here(plan: Plan) -> Plan:
     """Without what only the cluster of its sweep has."""
     if plan.spec.sweep is None:
         return plan
-    from cloudtrain.sweeps.ray_rules import as_checked_here
+    from cloudtrain.sweeps.ray.rules import as_checked_here
 
     return as_checked_here(plan)
 

@@ -105,7 +105,7 @@ def start_command(
     from cloudtrain.cli.sweep_view import confirm, overview
     from cloudtrain.submission.preflight import preflight, raise_errors
     from cloudtrain.sweeps.planning import plan_sweep
-    from cloudtrain.sweeps.ray_rules import as_checked_here
+    from cloudtrain.sweeps.ray.rules import as_checked_here
     from cloudtrain.sweeps.rules import sweep_issues
     from cloudtrain.sweeps.start import start_sweep
 

@@ -30,9 +30,9 @@ def main() -> int:
 
 
 def _drive_ray(folder: SweepFolder) -> None:
-    from cloudtrain.sweeps.ray_loop import drive_ray
-    from cloudtrain.sweeps.ray_runs import RayRuns
-    from cloudtrain.sweeps.ray_tune import RayCluster  # which imports Ray: seconds, and most sweeps need none
+    from cloudtrain.sweeps.ray.loop import drive_ray
+    from cloudtrain.sweeps.ray.runs import RayRuns
+    from cloudtrain.sweeps.ray.tune import RayCluster  # which imports Ray: seconds, and most sweeps need none
 
     drive_ray(folder, RayCluster(folder), RayRuns(folder, folder.definition()))
 

@@ -24,7 +24,7 @@ from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import issues_of_values, path_of, samples
 from cloudtrain.submission.trainer_arguments import trainer_issues
-from cloudtrain.sweeps.ray_rules import ray_issues
+from cloudtrain.sweeps.ray.rules import ray_issues
 from cloudtrain.units import format_duration
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")

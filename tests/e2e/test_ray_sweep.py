@@ -21,7 +21,7 @@ import cloudtrain
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.journal import DRIVER_LOCK
 from cloudtrain.sweeps.planning import plan_sweep
-from cloudtrain.sweeps.ray_rules import NEEDS
+from cloudtrain.sweeps.ray.rules import NEEDS
 from cloudtrain.sweeps.start import start_sweep
 from cloudtrain.sweeps.sweep import Sweep, list_sweeps
 from tests.support.waiting import eventually

@@ -15,13 +15,14 @@ import pytest
 
 from cloudtrain.errors import CloudError, SpecError, UsageError
 from cloudtrain.spec.search_space import Uniform
-from cloudtrain.sweeps import ray_driver, ray_loop
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import request_stop
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.ray_driver import RayDriver
-from cloudtrain.sweeps.ray_loop import drive_ray
+from cloudtrain.sweeps.ray import driver as ray_driver
+from cloudtrain.sweeps.ray import loop as ray_loop
+from cloudtrain.sweeps.ray.driver import RayDriver
+from cloudtrain.sweeps.ray.loop import drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from tests.support.function_trials import learning
 

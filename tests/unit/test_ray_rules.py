@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.sweeps import ray_rules
-from cloudtrain.sweeps.ray_rules import as_checked_here
+from cloudtrain.sweeps.ray import rules as ray_rules
+from cloudtrain.sweeps.ray.rules import as_checked_here
 from tests.unit.test_bad_sweeps import mistakes
 from tests.unit.test_sweep_rules import AWS, SPACE, plan, told
 

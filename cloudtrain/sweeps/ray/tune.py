@@ -1,4 +1,4 @@
-"""The one module that imports Ray: a sweep as Ray Tune sees it. What it decides and remembers is ray_driver.py's."""
+"""The one module that imports Ray: a sweep as Ray Tune sees it. What it decides and remembers is driver.py's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cloudtrain.errors import CloudError
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded, parse
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.ray_driver import RayDriver
-from cloudtrain.sweeps.ray_worker import RayWorker
+from cloudtrain.sweeps.ray.driver import RayDriver
+from cloudtrain.sweeps.ray.worker import RayWorker
 
 WORST = 1e300
 """In place of what is not a number, which compares as neither better nor worse."""

@@ -13,7 +13,7 @@ from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
 from cloudtrain.sweeps.events import Reported, SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.ray_driver import Halving, Jobs, RayDriver
+from cloudtrain.sweeps.ray.driver import Halving, Jobs, RayDriver
 from cloudtrain.sweeps.schedule import End
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of
