@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.forecast import seconds_left
 from cloudtrain.runs.metric_lines import position_parts
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
@@ -45,7 +46,7 @@ def _progress(state: RunState, now: float, colour: str) -> Iterator[str]:
             words.append(state.activity.activity)
         elif not words and state.phase:
             words.append(state.phase)
-        eta = state.eta_seconds(now)
+        eta = seconds_left(state, now)
         if eta is not None:
             words.append(f"{format_duration(eta)} left")
     if at.step is not None and at.steps:

@@ -7,14 +7,17 @@ from collections.abc import Iterable
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Provider, get_provider
-from cloudtrain.runs.events import Cursor
+from cloudtrain.runs.events import Cursor, LimitTooLow
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
+from cloudtrain.runs.forecast_words import told_once
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.terms import Terms, terms_of
 
 MAX_BACKOFF = 16
 """A cloud that does not answer is asked ever more rarely: at last after this many of the provider's usual pauses."""
@@ -34,6 +37,7 @@ class RunMonitor:
         self._poll_seconds: float | None = None
         self._backoff = 1
         self._provider: Provider | None = None
+        self._terms: Terms | None = None
 
     @property
     def provider(self) -> Provider:
@@ -76,10 +80,23 @@ class RunMonitor:
                 self._backoff = min(2 * self._backoff, MAX_BACKOFF)
                 self.last_error = error.message
             self.history.read()
+            self._warn_of_limit()
         elif self.state.has_ended and not self._last_poll:
             self._last_poll = time.monotonic()
             self._clean_up()
         return self.state
+
+    def _warn_of_limit(self) -> None:
+        """Write down, once, that a limit is going to end the run before its last step, as soon as that can be told."""
+        state, now = self.state, time.time()
+        if state.limit_too_low or state.stop_requested or state.has_ended:
+            return
+        if not state.laps.first or state.laps.time - state.laps.first < TOLD_FROM_SECONDS:
+            return
+        self._terms = self._terms or terms_of(self.folder)
+        found = forecast(state, self._terms, now=now) if self._terms.seconds else None
+        if found is not None and (message := told_once(found, state.run_id)):
+            self.history.take([Observation(events=[LimitTooLow(time=now, message=message)])])
 
     def sync_logs(self, *, retry: bool) -> CloudError | None:
         """Copy what is new of the log to the run folder; the error where a cloud does not give it."""

@@ -22,10 +22,12 @@ from cloudtrain.runs.events import Event
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState
+from cloudtrain.runs.terms import terms_of
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
@@ -96,6 +98,13 @@ class Run:
     def cached_status(self) -> RunState:
         """The state as last seen: only the run folder is read. StorageError when that fails."""
         return self._monitor.history.read()
+
+    def forecast(self) -> Forecast | None:
+        """How long the run will take and what it will cost, with an interval, by what is known of it here.
+
+        None for one that has ended, that does not say how many steps it has, or that has made too few of them.
+        """
+        return forecast(self.cached_status(), terms_of(self.folder), now=time.time())
 
     def take(self, observations: Iterable[Observation]) -> None:
         """Write observations of the run to its folder, and its end to the index that `list_runs` reads."""

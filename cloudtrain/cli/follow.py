@@ -11,13 +11,17 @@ from collections.abc import Callable
 import click
 
 from cloudtrain.api.run import Run, Update
+from cloudtrain.cli import github
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.progress import activity_text, progress_line
 from cloudtrain.cli.terminal import one_line, redraw, write_log
 from cloudtrain.errors import CloudError
-from cloudtrain.runs.events import Activity, Error, Phase, Restarted, Resumed, StopRequested
+from cloudtrain.runs.events import Activity, Error, LimitTooLow, Phase, Restarted, Resumed, StopRequested
+from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
+from cloudtrain.runs.forecast_words import shown
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
+from cloudtrain.runs.terms import Terms, terms_of
 
 PROGRESS_SECONDS = 30.0
 """Without a terminal, a line of progress is shown this long after the last line with numbers, by the job's clock."""
@@ -102,6 +106,8 @@ class View:
         self._allowance: float = MAX_BURST
         """How many lines with metrics may be shown now."""
         self._activity: Activity | None = None
+        self._forecast_told = False
+        self._terms: Terms | None = None
 
     def show(self, update: Update) -> None:
         """Show an update."""
@@ -109,6 +115,7 @@ class View:
             self.last_error = update.last_error
             if self.last_error:
                 self._line(f"{self.last_error}; the job goes on, asking again")
+        limits = list[str]()
         for event in update.events:
             match event:
                 case Error():
@@ -123,9 +130,15 @@ class View:
                     self._line(event.phase)
                 case StopRequested():
                     self._line(f"stopping: {event.reason}")
+                case LimitTooLow():
+                    limits.append(event.message)
         for line in update.lines:
             self._log(line)
         self._tell_activity(update.state)
+        self._tell_forecast(update.state)
+        for message in limits:
+            self._line(f"warning: {message}")
+        github.annotate("warning", limits)
         self.display.draw(update.state)
 
     def finish(self) -> None:
@@ -185,6 +198,16 @@ class View:
         if self.clock() - doing.time >= ACTIVITY_SECONDS:
             self._activity = doing
             self._line(activity_text(state, self.clock()))
+
+    def _tell_forecast(self, state: RunState) -> None:
+        """Once, after the first minute of training."""
+        begun = state.laps.first
+        if self._forecast_told or not begun or state.laps.time - begun < TOLD_FROM_SECONDS:
+            return
+        self._terms = self._terms or terms_of(self.run.folder)
+        if found := forecast(state, self._terms, now=self.clock()):
+            self._forecast_told = True
+            self._line(f"forecast: {shown(found)}")
 
     def _line(self, text: str) -> None:
         self.clear()

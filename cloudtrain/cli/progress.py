@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.cli.terminal import bar, one_line
+from cloudtrain.runs.forecast import seconds_left
 from cloudtrain.runs.metric_lines import position_parts
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
@@ -65,7 +66,7 @@ def _training_parts(state: RunState, now: float) -> list[_Part]:
         parts.append((3, rate_text(state)))
     if isinstance(at.steps, int) and at.steps:
         parts.append((6, bar(at.step or 0, at.steps)))
-    eta = state.eta_seconds(now)
+    eta = seconds_left(state, now)
     if eta is not None:
         parts.append((1, f"{format_duration(eta)} left"))
     return parts

@@ -36,6 +36,8 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.forecast import seconds_left
+from cloudtrain.runs.forecast_words import limit_warning, shown
 from cloudtrain.runs.state import STATES, RunState
 from cloudtrain.runs.sweep_ids import sweep_ids, sweep_of_run
 from cloudtrain.settings import load_settings
@@ -167,7 +169,9 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     if as_json:
         if failure is not None:
             raise failure
-        print_json({**state.to_json(), "folder": str(found.folder.path), "results": dict(found.artifacts())})
+        forecast = found.forecast()
+        more = {"forecast": forecast.to_json() if forecast else None, "folder": str(found.folder.path)}
+        print_json({**state.to_json(), **more, "results": dict(found.artifacts())})
         return
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
@@ -226,9 +230,13 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if state.activity and not state.has_ended:
         rows.append(("doing", one_line(activity_text(state, now))))
     if at.step is not None and not state.has_ended:
-        eta = state.eta_seconds(now)
+        eta = seconds_left(state, now)
         left = f", {format_duration(eta)} left" if eta is not None else ""
         rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{left}"))
+    if forecast := run.forecast():
+        rows.append(("forecast", shown(forecast)))
+        if forecast.ending and not state.limit_too_low:
+            rows.append(("limit", limit_warning(forecast)))
     if state.metrics:
         latest = "  ".join(f"{name} {format_number(value)}" for name, value in state.metrics.items())
         rows.append(("metrics", one_line(latest)))

@@ -19,8 +19,8 @@ from cloudtrain.cli.output import print_output
 from cloudtrain.cli.report import report_and_exit
 from cloudtrain.cli.terminal import full_screen
 from cloudtrain.cli.top_view import Price, screen
-from cloudtrain.errors import CloudtrainError
 from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.terms import terms_of
 
 DRAW_SECONDS = 0.5
 MAX_LOG_LINES = 200
@@ -89,12 +89,4 @@ def _frame(update: Update, lines: Any, price: Price, height: int) -> list[str]:
 
 def _price(run: Run) -> Price:
     """What its plan says about the price of its machines."""
-    quote: Any = None
-    with suppress(CloudtrainError):
-        target = run.folder.document("plan.json").get("target")
-        quote = target.get("quote") if isinstance(target, dict) else None
-    price = quote.get("price") if isinstance(quote, dict) else None
-    usd, nodes = (part.get(key) if isinstance(part, dict) else None for part, key in ((price, "usd"), (quote, "nodes")))
-    if isinstance(usd, (int, float)) and isinstance(nodes, int):
-        return Price(usd_per_hour=usd * nodes)
-    return Price()
+    return Price(usd_per_hour=terms_of(run.folder).usd_per_hour)

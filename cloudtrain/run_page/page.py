@@ -20,6 +20,7 @@ from cloudtrain.run_page.curves import busy_chart, metric_chart, throughput_char
 from cloudtrain.run_page.phases import phases_chart, phases_legend
 from cloudtrain.run_page.story import Story, story_of
 from cloudtrain.run_page.timeline import legend, timeline
+from cloudtrain.runs import forecast_words
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
@@ -156,6 +157,8 @@ def _facts(shown: _Shown) -> list[list[str]]:
         "restarts": str(state.restarts) if state.restarts else "",
         "resumed from step": _plain(state.resumed.step) if state.resumed else "",
         "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
+        "forecast": forecast_words.shown(forecast) if (forecast := shown.run.forecast()) else "",
+        "limit": forecast_words.limit_warning(forecast) if forecast else "",
         "cost": _cost(state),
         "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
         "git commit": _plain((context or {}).get("git_commit"))[:12],

@@ -51,12 +51,16 @@ def _phase(state: RunState, event: events.Phase) -> None:
     if event.running:
         state.started = state.started or state.phase_since
         _advance(state, "running")
+        _waits_no_more(state, state.phase_since)
+    elif state.started and state.phase_since > state.started:
+        state.waiting_since = state.waiting_since or state.phase_since
 
 
 def _node_started(state: RunState, event: events.NodeStarted) -> None:
     state.started = state.started or event.time
     state.nodes_ended.pop(event.node, None)
     _advance(state, "running")
+    _waits_no_more(state, event.time)
 
 
 def _node_ended(state: RunState, event: events.NodeEnded) -> None:
@@ -81,6 +85,7 @@ def _restarted(state: RunState, event: events.Restarted) -> None:
         state.finished_ranks.clear()
         state.activities.clear()
         state.pace.restart()
+        state.laps.restart()
 
 
 def _error(state: RunState, event: events.Error) -> None:
@@ -89,6 +94,12 @@ def _error(state: RunState, event: events.Error) -> None:
 
 def _warned(state: RunState, event: events.Warned) -> None:
     if event.message not in state.warnings and len(state.warnings) < MAX_WARNINGS:
+        state.warnings.append(event.message)
+
+
+def _limit_too_low(state: RunState, event: events.LimitTooLow) -> None:
+    if not state.limit_too_low:
+        state.limit_too_low = True
         state.warnings.append(event.message)
 
 
@@ -107,10 +118,17 @@ def _progress(state: RunState, event: events.Progress) -> None:
         if value is not None:
             state.progress_curves.setdefault(name, Curve()).add(value)
     state.pace.add(event.time, event.step)
+    state.laps.reported(event.time, event.step)
+
+
+def _schedule(state: RunState, event: events.Schedule) -> None:
+    state.schedule = event
 
 
 def _activity(state: RunState, event: events.Activity) -> None:
     key = (event.node, event.rank)
+    if event.rank == 0:
+        state.laps.pausing(event.time, event.activity)
     if not event.activity:
         state.activities.pop(key, None)
     elif event.rank <= 0:  # of the ranks, the first one speaks for all
@@ -143,6 +161,7 @@ def _resumed(state: RunState, event: events.Resumed) -> None:
     if event.step is not None:
         state.resumed = event
         state.pace.restart()
+        state.laps.restart(event.step)
 
 
 def _result(state: RunState, event: events.Result) -> None:
@@ -181,6 +200,12 @@ def _ended(state: RunState, event: events.Ended) -> None:
         state.error = cause.replace(traceback=next((error.traceback for error in same), ""))
 
 
+def _waits_no_more(state: RunState, time: float) -> None:
+    if state.waiting_since:
+        state.waited += max(0.0, time - state.waiting_since)
+        state.waiting_since = 0.0
+
+
 def _advance(state: RunState, to: str) -> None:
     order = ("submitting", "pending", "running")
     if state.state in order and order.index(to) > order.index(state.state):
@@ -201,6 +226,7 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Warned: _warned,
     events.Metrics: _metrics,
     events.Progress: _progress,
+    events.Schedule: _schedule,
     events.Activity: _activity,
     events.Usage: _usage,
     events.StepTimes: _step_times,
@@ -211,6 +237,7 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Result: _result,
     events.RungReached: _rung_reached,
     events.LogUnread: _log_unread,
+    events.LimitTooLow: _limit_too_low,
     events.Kept: _kept,
     events.StopRequested: _stop_requested,
     events.Ended: _ended,

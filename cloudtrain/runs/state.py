@@ -22,9 +22,11 @@ from cloudtrain.runs.events import (
     Progress,
     Result,
     Resumed,
+    Schedule,
     Usage,
     Windows,
 )
+from cloudtrain.runs.laps import Laps
 from cloudtrain.runs.pace import Pace
 from cloudtrain.runs.step_times import StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
@@ -140,6 +142,14 @@ class RunState:
     reported: Metrics | None = field(default=None, repr=False)
     """The latest metrics that were reported."""
     pace: Pace = field(default_factory=Pace, repr=False)
+    laps: Laps = field(default_factory=Laps, repr=False)
+    """What a forecast is made from."""
+    schedule: Schedule | None = None
+    """How often training evaluates and saves, where the program has said it."""
+    waited: float = 0.0
+    """Seconds in which it waited for machines again after its start: nothing is billed for them."""
+    waiting_since: float = 0.0
+    """Since when it has not been running, though it had started; 0: it runs. Only if it runs again was it a wait."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The latest value of each metric."""
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
@@ -167,6 +177,8 @@ class RunState:
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
     """Warnings to show at the end; each once, though every node reports it."""
+    limit_too_low: bool = False
+    """Whether one of them says that a limit is going to end it early."""
     finished_ranks: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
     """Ranks that have ended with 0 since the last restart: their node, and when."""
     seen: SeenEvents = field(default_factory=SeenEvents, repr=False)

@@ -165,6 +165,21 @@ class Progress(Event, type="progress"):
     """The norm of the latest step's gradients over all ranks, before it was clipped."""
 
 
+class Schedule(Event, type="schedule"):
+    """What training is about to do, told before its first step by the shared trainer."""
+
+    evaluations: Optional[int] = None
+    """Evaluations in all, spread evenly over all steps; training may end before all of them are made."""
+    evaluation_samples: Optional[int] = None
+    """Samples of one evaluation, over all ranks; missing: it is not known."""
+    step_samples: Optional[int] = None
+    """Samples of one training step, over all ranks."""
+    checkpoint_steps: Optional[int] = None
+    """Steps between checkpoints; missing: they are not counted in steps."""
+    checkpoint_seconds: Optional[Seconds] = None
+    """The time between checkpoints."""
+
+
 class Activity(Event, type="activity"):
     """What a node's launcher or a rank is doing, where that is not training."""
 
@@ -296,6 +311,13 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     """The job that uses them, or has used them."""
     billing: Optional[Billing] = None
     """The cost of the run and its machines so far."""
+
+
+class LimitTooLow(Event, type="limit_too_low", writer=CLIENT, requires="time"):
+    """By the forecast, a limit of the job is going to end it before its last step; written once."""
+
+    message: str
+    """Which limit, when, and what the run needs."""
 
 
 class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):

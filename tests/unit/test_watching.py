@@ -14,6 +14,7 @@ from cloudtrain.cli.follow import View
 from cloudtrain.cli.report import report
 from cloudtrain.runs.events import Ended, Profile, Progress
 from cloudtrain.runs.fold import fold
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
 from cloudtrain.runs.pace import Pace
 from cloudtrain.runs.store import RunStore
@@ -44,7 +45,7 @@ def play(
     screen, clock, drawn = Screen(terminal=terminal), Clock(), []
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", str(columns))
-    run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict, folder=None)
+    run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict, folder=RunFolder(Path("nowhere")))
     view = View(run, clock=clock, **how)
     for update in updates(run.id, steps, clock):
         view.show(update)

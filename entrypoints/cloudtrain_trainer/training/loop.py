@@ -22,6 +22,7 @@ from cloudtrain_trainer.ranks import CollectiveFlags, available_cores
 from cloudtrain_trainer.reporting.metrics import Meter, evaluate
 from cloudtrain_trainer.reporting.profiling import StepProfiler
 from cloudtrain_trainer.reporting.progress import ProgressReporter
+from cloudtrain_trainer.reporting.schedule import schedule
 from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
@@ -77,6 +78,8 @@ class Loop:
     def run(self) -> str:
         """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
         self.step.clock.restart()
+        if self.ranks.rank == 0:
+            emit_event(schedule(self))
         outcome = self._train()
         if self.step.clock.steps:  # a stop: what comes after the last step is apart
             self.progress.report_times()

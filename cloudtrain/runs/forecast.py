@@ -1,0 +1,246 @@
+"""How long a run will take, and what it will cost, with an interval: from the laps that it has reported. Pure.
+
+    found = forecast(state, terms_of(folder), now=time.time())
+    found.total.likely, found.total.low, found.total.high      seconds, from its start to its end
+
+What is left is added up of three parts: the steps, at the pace of the laps that were seen; evaluations and checkpoints,
+as often as the program has announced them, or as they were seen to come; and the end. Warm-up is counted once and never
+extrapolated. The interval is made to hold the real time of 19 runs in 20; tests/bench/bench_forecast.py counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from cloudtrain.runs.laps import Lap, Pauses
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.terms import Terms
+
+HOLDS = "19 of 20"
+"""How often the real time is meant to be in the interval."""
+
+BLOCKS = 12
+"""The laps are put together into so many parts of about the same length, whose paces are compared."""
+
+USUAL_SPREAD, USUAL_BLOCKS = 0.08, 3
+"""The relative spread of paces that is assumed before it is seen, and how many blocks that counts for."""
+
+FLOOR = 0.04
+"""What the pace of the rest differs by at least, as a part of it: a machine's speed does not stay as it is."""
+
+WIDTH = 2.5
+"""The half width of the interval in standard errors of the mean pace: above the 2 of independent blocks."""
+
+EVALUATION = 0.1, 0.35, 1.1
+"""What an evaluation of a batch takes at least, likely and at most, as a part of a step with as many samples: a forward
+pass of three passes. Used until one was seen."""
+
+UNSEEN = 0.05
+"""How much longer the rest may take for evaluations or checkpoints of which nothing is known, as a part of it."""
+
+END = 0.0, 1.5, 6.0
+"""Seconds from the last step, evaluation and checkpoint to the end of the run: the model is written, processes end."""
+
+TOLD_FROM_SECONDS = 60.0
+"""Training must have gone on for so long, after its first step, before anybody is told without asking."""
+
+_Part = tuple[float, float, float]
+"""At least, likely, at most; seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A value with its interval."""
+
+    low: float
+    likely: float
+    high: float
+
+    def scaled(self, factor: float, more: float = 0.0) -> Span:
+        """The same in another unit, with something added."""
+        return Span(self.low * factor + more, self.likely * factor + more, self.high * factor + more)
+
+    def to_json(self) -> dict[str, float]:
+        """Plain JSON."""
+        return {"low": round(self.low, 3), "likely": round(self.likely, 3), "high": round(self.high, 3)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """A limit that ends a run before its last step."""
+
+    certainty: Literal["sure", "likely", "possible"]
+    """What is beyond the limit. sure: all of the interval; likely: the likely time; possible: the interval's end."""
+    limit: str
+    """`limits.max_cost` or `limits.max_runtime`; empty: the platform's own."""
+    seconds: float
+    """From the start of the run to that."""
+    step: int
+    """How far it gets, about."""
+    needs: float
+    """What the limit must be for the end of the interval: US dollars of `limits.max_cost`, else seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """What is to be expected of a run that goes on."""
+
+    total: Span
+    """Seconds from its start to its end, without waiting for machines again."""
+    left: Span
+    """Seconds from now on."""
+    usd: Span | None
+    """What it costs in all at list price; None: nothing is billed, or the price is not known."""
+    step: int
+    steps: int
+    """Where it is, and where it ends."""
+    seen_steps: int
+    seen_seconds: float
+    """What the pace was taken from."""
+    unseen: tuple[str, ...] = ()
+    """`evaluating`, `saving`: what is still to come for the first time, so that the interval is wider."""
+    ending: Ending | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "total_seconds": self.total.to_json(),
+            "left_seconds": self.left.to_json(),
+            "usd": self.usd.to_json() if self.usd else None,
+            "interval_holds": HOLDS,
+            "step": self.step,
+            "steps": self.steps,
+            "seen": {"steps": self.seen_steps, "seconds": round(self.seen_seconds, 3)},
+            "unseen": list(self.unseen),
+            "ends_early": asdict(self.ending) if self.ending else None,
+        }
+
+
+def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Forecast | None:
+    """The forecast at `now`, a Unix timestamp; None where the number of steps is not known, or too few were seen."""
+    laps, steps, terms = state.laps, state.progress.steps if state.progress else None, terms or Terms()
+    if state.has_ended or not state.started or steps is None or len(laps.laps) < 2 or not laps.seconds:
+        return None
+    pace, spread = pace_of(laps.laps)
+    rest = max(0.0, steps - laps.step)
+    parts: list[_Part] = [(rest * pace * (1 - spread), rest * pace, rest * pace * (1 + spread)), END]
+    unseen = []
+    for activity, part in (("evaluating", _evaluating(state, steps, pace)), ("saving", _saving(state, steps, pace))):
+        if part is None:
+            unseen.append(activity)
+            part = 0.0, 0.0, UNSEEN * rest * pace
+        parts.append(part)
+    done = max(0.0, laps.time + laps.paused - state.started - state.waited)
+    elapsed = max(done, (state.waiting_since or now) - state.started - state.waited)
+    rest_of_all = _sum(parts)
+    low, likely, high = (max(elapsed, done + each) for each in (rest_of_all.low, rest_of_all.likely, rest_of_all.high))
+    total = Span(low, likely, high)
+    rate = terms.usd_per_hour
+    return Forecast(
+        total=total,
+        left=total.scaled(1.0, -elapsed),
+        usd=None if rate is None else total.scaled(rate / 3600, rate * terms.kept_seconds / 3600),
+        step=int(laps.step),
+        steps=int(steps),
+        seen_steps=int(laps.steps),
+        seen_seconds=laps.seconds,
+        unseen=tuple(unseen),
+        ending=_ending(terms, total, done, int(laps.step), rest),
+    )
+
+
+def seconds_left(state: RunState, now: float) -> float | None:
+    """How long the rest takes, for where there is room for one number; None where the number of steps is not known."""
+    found = forecast(state, now=now)
+    return found.left.likely if found else state.eta_seconds(now)
+
+
+def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
+    """Seconds per step, and how much that of the steps to come may differ, as a part of it."""
+    seconds, steps = sum(lap.seconds for lap in laps), sum(lap.steps for lap in laps)
+    mean = seconds / steps
+    blocks = _blocks(laps, seconds / BLOCKS)
+    squares = sum(block.steps * (block.seconds / block.steps / mean - 1) ** 2 for block in blocks) / steps * len(blocks)
+    variance = (squares + USUAL_BLOCKS * USUAL_SPREAD**2) / (len(blocks) - 1 + USUAL_BLOCKS)
+    return mean, math.hypot(FLOOR, WIDTH * math.sqrt(variance / len(blocks)))
+
+
+def _blocks(laps: Sequence[Lap], seconds: float) -> list[Lap]:
+    """Neighbours put together until they are as long."""
+    found: list[Lap] = []
+    for lap in laps:
+        if found and found[-1].seconds < seconds:
+            last = found.pop()
+            lap = Lap(lap.end, last.steps + lap.steps, last.seconds + lap.seconds)
+        found.append(lap)
+    return found
+
+
+def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
+    """The evaluations that are still to come; None where nothing is known of them."""
+    laps, schedule = state.laps, state.schedule
+    seen = laps.pauses.get("evaluating")
+    if schedule is None or schedule.evaluations is None:
+        return _repeated(seen, _times(state, seen, steps)) if seen else None
+    left = schedule.evaluations - math.floor(schedule.evaluations * laps.step / steps + 1e-9)
+    if not left:
+        return 0.0, 0.0, 0.0
+    if seen:
+        return _repeated(seen, left)
+    if not (schedule.evaluation_samples and schedule.step_samples):
+        return None
+    as_steps = left * pace * schedule.evaluation_samples / schedule.step_samples
+    low, likely, high = (as_steps * each for each in EVALUATION)
+    return low, likely, high
+
+
+def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
+    """The same of checkpoints."""
+    laps, schedule = state.laps, state.schedule
+    seen = laps.pauses.get("saving")
+    if schedule is None:
+        return _repeated(seen, _times(state, seen, steps)) if seen else None
+    left = 1  # the last one
+    if schedule.checkpoint_steps:
+        left += int(steps // schedule.checkpoint_steps - laps.step // schedule.checkpoint_steps)
+    if schedule.checkpoint_seconds:
+        left += int((steps - laps.step) * pace // schedule.checkpoint_seconds)
+    return _repeated(seen, left) if seen else None
+
+
+def _times(state: RunState, seen: Pauses, steps: float) -> int:
+    """How often pauses come again that came at even intervals."""
+    laps = state.laps
+    every = max(1.0, seen.steps / seen.count)
+    return int((steps - laps.step + laps.trained - seen.steps) / every + 0.25)
+
+
+def _repeated(seen: Pauses, times: int) -> _Part:
+    return times * seen.shortest, times * seen.mean, times * seen.longest
+
+
+def _sum(parts: Sequence[_Part]) -> Span:
+    """Parts that differ from what is likely independently of each other."""
+    likely = sum(part[1] for part in parts)
+    below, above = (math.hypot(*(part[1] - part[at] for part in parts)) for at in (0, 2))
+    return Span(likely - below, likely, likely + above)
+
+
+def _ending(terms: Terms, total: Span, done: float, step: int, rest: float) -> Ending | None:
+    """What the limit on time, or on money as a time, means for the run."""
+    if not terms.seconds or terms.seconds >= total.high:
+        return None
+    needs, rate = total.high, terms.usd_per_hour
+    if terms.limit == "limits.max_cost" and rate is not None:
+        needs = rate * (total.high + terms.overhead_seconds) / 3600
+    share = (terms.seconds - done) / max(1e-9, total.likely - done)
+    return Ending(
+        certainty="sure" if terms.seconds < total.low else "likely" if terms.seconds < total.likely else "possible",
+        limit=terms.limit,
+        seconds=float(terms.seconds),
+        step=int(step + rest * min(1.0, max(0.0, share))),
+        needs=needs,
+    )

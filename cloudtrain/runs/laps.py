@@ -1,0 +1,131 @@
+"""What a forecast is made from: the laps of a run, each from one report of progress to the next, and its pauses.
+
+A lap is training alone. What the first rank does in between, such as `evaluating` and `saving`, is a pause of its own;
+what a process does in its first steps (memory is allocated, kernels are chosen, models compiled) is warm-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+WARM_UP_STEPS = 2
+"""A lap that begins before so many steps of a process says nothing about the others."""
+
+KEPT_LAPS = 128
+"""With twice as many, two become one."""
+
+TRAINING_STOPS = "evaluating", "saving"
+"""Activities that come again and again, at intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """Steps that followed each other."""
+
+    end: float
+    """The last of them."""
+    steps: float
+    seconds: float
+    """Without the pauses between them."""
+
+
+@dataclass(slots=True)
+class Pauses:
+    """All pauses of one kind."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """Together."""
+    longest: float = 0.0
+    shortest: float = 0.0
+    steps: float = 0.0
+    """Trained from the first report of the run to the latest of these pauses; steps that were repeated count again."""
+
+    def add(self, seconds: float, steps: float) -> None:
+        """Another one."""
+        self.shortest = min(self.shortest, seconds) if self.count else seconds
+        self.count, self.seconds, self.steps = self.count + 1, self.seconds + seconds, steps
+        self.longest = max(self.longest, seconds)
+
+    @property
+    def mean(self) -> float:
+        """Seconds of one."""
+        return self.seconds / self.count if self.count else 0.0
+
+
+@dataclass(slots=True)
+class Laps:
+    """The laps and pauses of a run, by the reports of its first rank, in bounded memory."""
+
+    laps: list[Lap] = field(default_factory=list)
+    """Oldest first, without warm-up."""
+    pauses: dict[str, Pauses] = field(default_factory=dict)
+    """By activity."""
+    warm_up: float = 0.0
+    """Seconds of the first steps of each process, as far as they were reported one by one."""
+    first: float = 0.0
+    """When the run reported its first step, as a Unix timestamp; 0: not yet."""
+    time: float = 0.0
+    """When the latest step was reported."""
+    step: float = 0.0
+    """That step."""
+    trained: float = 0.0
+    """Steps from report to report, of all processes."""
+    paused: float = 0.0
+    """Seconds of pauses since then that are over."""
+    _reported: bool = False
+    """Whether the present process has reported a step."""
+    _begin: float = 0.0
+    """The step that it began with: of the checkpoint that it said it resumed from, else 0."""
+    _pause: tuple[str, float] | None = None
+    """What goes on, and since when."""
+
+    def reported(self, time: float, step: float | None) -> None:
+        """A step was reported; one before the latest begins anew."""
+        if step is None:
+            return
+        if self._reported and (step < self.step or time < self.time):
+            self.restart()
+        if not self._reported:
+            self._reported, self.first = True, self.first or time
+        elif step == self.step:
+            return  # said twice: the time belongs to the steps that follow
+        else:
+            self._lap(time, step)
+        self.time, self.step, self.paused = time, step, 0.0
+
+    def pausing(self, time: float, activity: str) -> None:
+        """The first rank does something else; empty: it trains again."""
+        if self._pause is not None:
+            name, since = self._pause
+            self._pause = None
+            if self._reported and time >= since:
+                self.paused += time - since
+                self.pauses.setdefault(name, Pauses()).add(time - since, self.trained)
+        if activity:
+            self._pause = activity, time
+
+    def restart(self, step: float = 0.0) -> None:
+        """Another process takes over, from a checkpoint of that step; the laps that were seen stay."""
+        self._reported, self._begin, self._pause, self.paused = False, step, None, 0.0
+
+    @property
+    def steps(self) -> float:
+        """Steps in the laps."""
+        return sum(lap.steps for lap in self.laps)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the laps."""
+        return sum(lap.seconds for lap in self.laps)
+
+    def _lap(self, time: float, step: float) -> None:
+        steps, seconds = step - self.step, max(0.0, time - self.time - self.paused)
+        self.trained += steps
+        if self.step - self._begin < WARM_UP_STEPS:
+            self.warm_up += seconds
+            return
+        self.laps.append(Lap(step, steps, seconds))
+        if len(self.laps) >= 2 * KEPT_LAPS:
+            pairs = zip(self.laps[::2], self.laps[1::2], strict=True)
+            self.laps = [Lap(b.end, a.steps + b.steps, a.seconds + b.seconds) for a, b in pairs]

@@ -1,0 +1,57 @@
+"""What a run may cost and how long it may take, by the plan that it was submitted with."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import StorageError
+from cloudtrain.runs.folder import RunFolder
+
+PLAN, JOB = "plan.json", "job.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """The price of a run's machines, and what ends it."""
+
+    usd_per_hour: float | None = None
+    """Of all its machines at list price; None: nothing is billed, or the price is not known."""
+    kept_seconds: int = 0
+    """How long its machines are kept, and billed, after its end."""
+    seconds: int = 0
+    """It is stopped when it has run for so long; 0: nothing limits it."""
+    overhead_seconds: int = 0
+    """What a limit on cost sets aside besides: the time to stop, machines that are kept."""
+    limit: str = ""
+    """What says so, `limits.max_cost` or `limits.max_runtime`; empty: the platform."""
+
+
+def terms_of(folder: RunFolder) -> Terms:
+    """The terms of a run; of one whose plan cannot be read, or that another machine submitted, none are known."""
+    with suppress(StorageError, TypeError, ValueError):
+        plan = folder.document(PLAN)
+        target, limits = _mapping(plan, "target"), _mapping(plan, "spec", "limits")
+        quote, is_rehearsal = _mapping(target, "quote"), plan.get("host") is not None
+        usd, nodes = _mapping(quote, "price").get("usd"), quote.get("nodes")
+        priced = isinstance(usd, (int, float)) and isinstance(nodes, int) and not is_rehearsal
+        seconds = int(quote.get("max_seconds") or limits.get("max_runtime") or 0)
+        earlier = 0
+        with suppress(StorageError):  # Azure's launcher stops before the platform does, to save a checkpoint
+            earlier = int(folder.document(JOB).get("stop_after_seconds") or 0)
+        return Terms(
+            usd_per_hour=usd * nodes if priced else None,  # type: ignore[operator]
+            kept_seconds=0 if is_rehearsal else int(quote.get("kept_seconds") or 0),
+            seconds=min(filter(None, (seconds, earlier)), default=0),
+            overhead_seconds=max(0, seconds - (earlier or seconds)) + int(quote.get("overhead_seconds") or 0),
+            limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
+        )
+    return Terms()
+
+
+def _mapping(document: Any, *keys: str) -> dict[str, Any]:
+    """What is below these keys; empty where there is nothing."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}

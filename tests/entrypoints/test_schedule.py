@@ -1,0 +1,55 @@
+"""What the trainer announces before its first step: as many evaluations as it then makes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloudtrain_trainer.reporting.schedule import schedule
+
+
+def announced(steps: int, epoch: int, validation: Any = range(50), **options: Any) -> dict[str, Any]:
+    """The fields of the event, for a loop with batches of 4 samples and so many steps in an epoch."""
+    given = {"eval_every": 1, "eval_every_steps": None, "checkpoint_every_steps": None, "checkpoint_every": 600.0}
+    loop: Any = SimpleNamespace(
+        steps=steps,
+        task=SimpleNamespace(validation=validation),
+        batches=SimpleNamespace(samples_per_epoch=4 * epoch, batch_size=4),
+        options=SimpleNamespace(**{**given, **options}),
+    )
+    return schedule(loop).fields()
+
+
+@pytest.mark.parametrize(
+    ("steps", "epoch", "options", "evaluations"),
+    [
+        (30, 10, {}, 3),
+        (35, 10, {}, 4),
+        (5, 10, {}, 1),
+        (60, 10, {"eval_every": 2}, 3),
+        (70, 10, {"eval_every": 2}, 4),
+        (30, 10, {"eval_every_steps": 4}, 9),
+        (30, 10, {"eval_every_steps": 5}, 6),
+    ],
+)
+def test_evaluations_are_those_of_epochs_of_steps_and_of_the_end(
+    steps: int, epoch: int, options: dict[str, Any], evaluations: int
+) -> None:
+    made = {step for step in range(1, steps + 1) if step % (epoch * options.get("eval_every", 1)) == 0 or step == steps}
+    every = options.get("eval_every_steps")
+    made |= {step for step in range(1, steps + 1) if every and step % every == 0}
+    assert announced(steps, epoch, **options)["evaluations"] == evaluations == len(made)
+
+
+def test_without_validation_data_there_are_none() -> None:
+    found = announced(30, 10, validation=None)
+    assert found["evaluations"] == 0
+    assert "evaluation_samples" not in found
+
+
+def test_samples_and_checkpoints_are_announced() -> None:
+    found = announced(30, 10, checkpoint_every_steps=7)
+    expected = {"evaluation_samples": 50, "step_samples": 4, "checkpoint_steps": 7, "checkpoint_seconds": 600.0}
+    assert {name: found[name] for name in expected} == expected

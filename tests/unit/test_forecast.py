@@ -1,0 +1,239 @@
+"""The forecast of a run, from histories of events that are made for it: what it counts, and what it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloudtrain.runs.forecast import Forecast, forecast, seconds_left
+from cloudtrain.runs.forecast_words import in_all, limit_warning, raised_limit, shown, told_once
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.terms import Terms
+from tests.support.events import fold_json
+from tests.support.samples import BORN
+
+STARTED = 110.0
+"""When the node starts; the first step is reported 10 s later."""
+
+
+class History:
+    """The events of a run of 1,000 steps, 0.1 s each, which reports every tenth."""
+
+    def __init__(self, steps: int | None = 1000, per_step: float = 0.1) -> None:
+        self.now, self.step, self.steps, self.per_step = STARTED + 10, 0, steps, per_step
+        self.events: list[dict[str, Any]] = [BORN, {"type": "node_started", "time": STARTED, "node": 0}]
+        self.report(1)
+
+    def report(self, step: int) -> None:
+        self.step = step
+        self.add("progress", step=step, **({} if self.steps is None else {"steps": self.steps}))
+
+    def add(self, kind: str, **fields: Any) -> None:
+        self.events.append({"type": kind, "time": self.now, "rank": 0, **fields})
+
+    def train(self, to: int) -> History:
+        """Steps up to this one."""
+        while self.step < to:
+            done = min(10 - self.step % 10, to - self.step)
+            self.now += done * self.per_step
+            self.report(self.step + done)
+        return self
+
+    def pause(self, activity: str, seconds: float) -> History:
+        self.add("activity", activity=activity)
+        self.now += seconds
+        self.add("activity", activity="")
+        return self
+
+    @property
+    def state(self) -> RunState:
+        return fold_json("digits-1", self.events)
+
+    def forecast(self, **terms: Any) -> Forecast:
+        found = forecast(self.state, Terms(**terms), now=self.now)
+        assert found is not None
+        return found
+
+
+def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen() -> None:
+    found = History().train(200).forecast()
+    assert found.total.likely == pytest.approx(10 + 0.1 * 999 + 1.5, abs=0.2)
+    assert found.left.likely == pytest.approx(found.total.likely - 10 - 19.9)
+    assert found.total.low < found.total.likely < found.total.high
+    assert (found.step, found.steps, found.seen_steps, found.usd, found.ending) == (200, 1000, 190, None, None)
+
+
+def test_the_interval_gets_narrower_as_more_is_seen_and_wider_where_steps_differ() -> None:
+    def width(found: Forecast) -> float:
+        return (found.total.high - found.total.low) / found.total.likely
+
+    early, late, uneven = History().train(100), History().train(700), History()
+    for number in range(1, 11):
+        uneven.per_step = 0.15 if number % 2 else 0.05
+        uneven.train(10 * number)
+    assert width(late.forecast()) < width(early.forecast()) < width(uneven.forecast())
+
+
+def test_the_first_steps_of_a_process_are_counted_once_and_not_repeated() -> None:
+    history = History()
+    history.now += 30.0  # the second step is compiled
+    history.report(2)
+    usual = 30.0 + 10 + 0.1 * 998 + 1.5
+    assert history.train(200).forecast().total.likely == pytest.approx(usual, abs=0.2)
+
+
+def announced(history: History, **fields: Any) -> History:
+    history.add("schedule", **fields)
+    return history
+
+
+def test_evaluations_are_counted_as_often_as_they_are_announced_and_as_long_as_they_were() -> None:
+    history = announced(History(), evaluations=5, evaluation_samples=100, step_samples=10)
+    found = history.train(200).pause("evaluating", 4.0).train(300).forecast()
+    assert found.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.5, abs=0.3)
+
+
+def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() -> None:
+    history = announced(History(), evaluations=5, evaluation_samples=1000, step_samples=10)
+    found, without = history.train(100).forecast(), History().train(100).forecast()
+    more = found.total.likely - without.total.likely
+    assert more == pytest.approx(5 * 100 * 0.1 * 0.35, rel=0.01), "a forward pass is a third of a step"
+    assert found.total.high > without.total.high + more
+    assert found.unseen == ("saving",)
+
+
+def test_of_an_own_script_pauses_come_as_often_as_they_were_seen() -> None:
+    history = History().train(100).pause("evaluating", 2.0).train(200).pause("evaluating", 2.0).train(250)
+    assert history.forecast().total.likely == pytest.approx(10 + 99.9 + 10 * 2.0 + 1.5, abs=0.3)
+
+
+def test_what_was_not_seen_yet_is_said_and_widens_the_interval() -> None:
+    seen = History().train(100).pause("evaluating", 0.01).pause("saving", 0.01).train(200).forecast()
+    unseen = History().train(200).forecast()
+    assert (seen.unseen, unseen.unseen) == ((), ("evaluating", "saving"))
+    assert unseen.total.high - unseen.total.likely > seen.total.high - seen.total.likely
+    assert shown(unseen).endswith("; no evaluation and no checkpoint was seen yet")
+    assert "yet" not in shown(seen)
+
+
+def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated() -> None:
+    history = History().train(200)
+    history.now += 20.0
+    history.add("restarted", node=0, attempt=1, rank=-1)
+    history.add("resumed", step=150)
+    history.report(151)
+    history.now += 25.0  # compiled again
+    history.report(152)
+    found = history.train(300).forecast()
+    assert found.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.5, abs=0.5)
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_are_left() -> None:
+    history = History()
+    history.events.pop()
+    history.add("resumed", step=800)
+    history.report(801)
+    assert history.train(850).forecast().total.likely == pytest.approx(10 + 19.9 + 1.5, abs=0.2)
+
+
+def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:
+    def interrupted(wait: float) -> History:
+        history = History().train(200)
+        history.events.append({"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now})
+        history.now += wait
+        history.events.append({"type": "node_started", "time": history.now, "node": 0})
+        history.add("resumed", step=150)
+        history.report(151)
+        return history.train(300)
+
+    short, long = (interrupted(wait).forecast(usd_per_hour=3600.0) for wait in (5.0, 5000.0))
+    assert short.total.likely == pytest.approx(long.total.likely)
+    assert short.usd is not None
+    assert short.usd.likely == pytest.approx(short.total.likely), "a dollar a second"
+
+
+def test_while_it_waits_the_forecast_stays() -> None:
+    history = History().train(200)
+    before = history.forecast()
+    history.events.append({"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now})
+    history.now += 3000.0
+    assert history.forecast().total == before.total
+
+
+@pytest.mark.parametrize(
+    "history",
+    [History(steps=None).train(200), History(), History().train(10)],
+    ids=["unknown steps", "one report", "two reports"],
+)
+def test_there_is_none_without_the_number_of_steps_or_before_enough_of_them(history: History) -> None:
+    assert forecast(history.state, now=history.now) is None
+
+
+def test_an_ended_run_has_none_any_more() -> None:
+    history = History().train(1000)
+    history.add("ended", state="succeeded")
+    assert forecast(history.state, now=history.now) is None
+
+
+def test_an_overdue_run_is_not_forecast_to_have_ended() -> None:
+    history = History().train(990)
+    found = forecast(history.state, now=history.now + 500)
+    assert found is not None
+    assert found.total.likely >= history.now + 500 - STARTED
+    assert found.left.low == 0
+
+
+def test_where_no_forecast_can_be_made_the_pace_tells_what_is_left() -> None:
+    history = History().train(10)
+    assert seconds_left(history.state, history.now) == pytest.approx(99, abs=1)
+
+
+def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
+    found = History().train(200).forecast(usd_per_hour=36.0, kept_seconds=1800)
+    assert found.usd is not None
+    assert found.usd.likely == pytest.approx(0.01 * found.total.likely + 18.0)
+    assert in_all(found).startswith("1 min 51 s in all (")
+    assert in_all(found).endswith(f", {found.usd.likely:.2f} USD ({found.usd.low:.2f} to {found.usd.high:.2f})")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "certainty", "words"),
+    [(60, "sure", "will stop"), (110, "likely", "will probably stop"), (113, "possible", "may stop"), (900, None, "")],
+)
+def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
+    seconds: int, certainty: str | None, words: str
+) -> None:
+    found = History().train(200).forecast(seconds=seconds, limit="limits.max_runtime")
+    assert (found.ending and found.ending.certainty) == certainty
+    assert words in limit_warning(found)
+    if found.ending and certainty == "sure":
+        assert found.ending.step == pytest.approx(500, abs=15), "of 60 s, 50 train"
+        assert raised_limit(found).startswith("limits.max_runtime=2 min")
+
+
+def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets_aside() -> None:
+    found = History().train(200).forecast(
+        usd_per_hour=3600.0, seconds=60, overhead_seconds=120, limit="limits.max_cost"
+    )  # fmt: skip
+    assert found.ending is not None
+    assert found.ending.needs == pytest.approx(found.total.high + 120)
+    text = told_once(found, "digits-1")
+    assert text.startswith("limits.max_cost will stop this run after 1 min, at about step ")
+    assert "cloudtrain stop digits-1, then cloudtrain rerun digits-1 --set 'limits.max_cost=" in text
+
+
+def test_a_limit_that_may_only_just_be_met_is_shown_where_one_asks_and_told_to_nobody() -> None:
+    found = History().train(200).forecast(seconds=113, limit="limits.max_runtime")
+    assert limit_warning(found)
+    assert told_once(found, "digits-1") == ""
+
+
+def test_a_long_history_is_forecast_from_few_numbers() -> None:
+    history = History(steps=1_000_000)
+    for step in range(10, 20_000, 10):
+        history.now += 1.0
+        history.report(step)
+    state = history.state
+    assert len(state.laps.laps) < 300
+    assert history.forecast().total.likely == pytest.approx(100_000, rel=0.01)
