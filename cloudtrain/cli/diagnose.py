@@ -11,8 +11,9 @@ import click
 
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
-from cloudtrain.cli.options import data_dir, json_option, yes_option
+from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output
+from cloudtrain.cli.sweep_files import FORCE
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.diagnosis.counterfactuals import what_parts_cost
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
@@ -24,6 +25,7 @@ from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
+from cloudtrain.runs.record import PLAN
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
 
@@ -39,23 +41,56 @@ _SHOWN_SHARE = 0.005
 
 
 @click.command(
-    "diagnose", epilog="Example:\n\n  cloudtrain diagnose last\n\n  kubectl logs job | cloudtrain diagnose -"
+    "diagnose",
+    epilog="""\b
+Examples:
+  cloudtrain diagnose last
+  kubectl logs job | cloudtrain diagnose -
+  cloudtrain diagnose last --scaling 1,2,4     whether more ranks are worth it
+  cloudtrain diagnose job.yaml --scaling 1,8 --provider aws -o scaling.html""",
 )
-@click.argument("target", metavar="[RUN|LOGFILE|DUMPS|-]", required=False)
+@click.argument("target", metavar="[RUN|JOB|LOGFILE|DUMPS|-]", required=False)
 @click.option(
     "--measure", is_flag=True, help="Run the trainer's job once more for a minute, to measure what costs time."
 )
+@click.option("--scaling", metavar="N,N,...", help="Run the job with so many ranks each, and draw the scaling curve.")
+@click.option("--weak", is_flag=True, help="With --scaling: the batch grows with the ranks, instead of staying.")
+@provider_option
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="With --scaling: a page of HTML.")
+@FORCE
 @yes_option
 @json_option
 @data_dir
-def diagnose_command(folder: str | None, /, target: str | None, measure: bool, yes: bool, as_json: bool) -> None:
+def diagnose_command(
+    folder: str | None,
+    /,
+    target: str | None,
+    measure: bool,
+    scaling: str | None,
+    weak: bool,
+    provider: str | None,
+    output: Path | None,
+    force: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Say why RUN (default: the last run) failed, or why it is slow: the root cause, its evidence, and what to do.
 
     A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
     dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation. Of a
     sweep, the trials that failed, by cause, and what sets their settings apart; its best trial where none failed.
+    --scaling also takes a job: its file, its folder, or a script.
     """
-    if measure:
+    if scaling is None and (weak or provider or output or force):
+        raise UsageError("--weak, --provider, -o and --force are of --scaling", hint="--scaling 1,2,4")
+    if scaling is not None:
+        if measure:
+            raise UsageError("--scaling measures by itself", hint="leave --measure out")
+        from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
+
+        asked = Asked(target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder)
+        show_scaling(asked, yes=yes, as_json=as_json, output=output, force=force)
+    elif measure:
         _measure(chosen_run(target, folder), yes=yes, as_json=as_json)
     elif target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
@@ -141,7 +176,7 @@ def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
     from cloudtrain.submission.context import archive_of
     from cloudtrain.submission.preflight import preflight, raise_errors
 
-    override = measuring_override(run.folder)
+    override = measuring_override(run.folder.document(PLAN).get("spec") or {})
     if override is None:
         hint = "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its time goes"
         raise UsageError(f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint)

@@ -74,18 +74,22 @@ def start(
 
 
 def _confirm(plan: Plan) -> None:
-    """Ask once before money is spent, where somebody can answer. RefusedError for a no."""
+    """Ask where the job costs money."""
+    estimate = plan.target.cost_estimate
+    if estimate is not None and not plan.is_rehearsal:
+        confirm_cost(Path(plan.context.folder), estimate.worst_usd)
+
+
+def confirm_cost(folder: Path, worst_usd: float | None) -> None:
+    """Ask once before money is spent, where somebody can answer. RefusedError for a no.
+
+    `folder`: of the job, whose settings may want no question. `worst_usd`: None where it is not known.
+    """
     from cloudtrain.settings import load_settings
 
-    estimate = plan.target.cost_estimate
-    if estimate is None or plan.is_rehearsal or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (sys.stdin.isatty() and sys.stderr.isatty()) or not load_settings(folder)["confirm"]:
         return
-    if not load_settings(Path(plan.context.folder))["confirm"]:
-        return
-    worst = estimate.worst_usd
-    question = (
-        "Start it? What it will cost is not known" if worst is None else f"Start it, for at most {worst:.2f} USD?"
-    )
-    if not click.confirm(question, err=True):
+    known = "Start it? What it will cost is not known"
+    if not click.confirm(known if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True):
         hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
         raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)

@@ -6,13 +6,14 @@ import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cloudtrain.cli.output import colour_state, command, count, print_message, table
+from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
-from cloudtrain.errors import Outcome, RefusedError
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
@@ -87,18 +88,8 @@ def _cost(plan: SweepPlan) -> str:
 
 def confirm(plan: SweepPlan, *, yes: bool) -> None:
     """Ask once before money is spent, where somebody can answer. RefusedError for a no."""
-    from pathlib import Path
-
-    from cloudtrain.settings import load_settings
-
-    if yes or not plan.is_billed or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    if not load_settings(Path(plan.job.context.folder))["confirm"]:
-        return
-    worst = "What it will cost is not known" if plan.worst_usd is None else f"for at most {plan.worst_usd:.2f} USD"
-    if not click.confirm(f"Start it? {worst}" if plan.worst_usd is None else f"Start it, {worst}?", err=True):
-        hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
-        raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)
+    if not yes and plan.is_billed:
+        confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
 
 
 def follow(sweep: Sweep) -> SweepState:

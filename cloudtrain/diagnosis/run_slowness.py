@@ -41,25 +41,29 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
     spec: Mapping[str, Any] = {}
     with suppress(StorageError):
         spec = folder.document(PLAN).get("spec") or {}
+    ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
+    return setup_of_job(spec, ranks=ranks, nodes=max(1, state.nodes), has_gpus=bool(state.utilization.gpus))
+
+
+def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: bool) -> Setup:
+    """What of a job the remedies depend on. `spec`: as a plan writes it, defaults left out."""
     argv = (spec.get("args") or {}).get("argv") or []
-    checkpoints, ranks = spec.get("checkpoints") or {}, max(1, len(state.step_times.totals()))
     return Setup(
-        ranks=max(ranks, state.nodes * state.processes),
-        nodes=max(1, state.nodes),
-        has_gpus=bool(state.utilization.gpus),
+        ranks=ranks,
+        nodes=nodes,
+        has_gpus=has_gpus,
         trainer=not spec.get("entrypoint"),
         strategy=_option(argv, "--strategy") or "ddp",
         accumulate=_whole(_option(argv, "--accumulate")),
-        checkpoint_every=checkpoints.get("every"),
+        checkpoint_every=(spec.get("checkpoints") or {}).get("every"),
     )
 
 
-def measuring_override(folder: RunFolder) -> str | None:
-    """The `KEY=VALUE` by which a rerun of the shared trainer measures; None for another program.
+def measuring_override(spec: Mapping[str, Any]) -> str | None:
+    """The `KEY=VALUE` by which a job of the shared trainer measures; None for another program.
 
-    StorageError where the plan cannot be read.
+    `spec`: as a plan writes it, defaults left out.
     """
-    spec = folder.document(PLAN).get("spec") or {}
     if spec.get("entrypoint"):
         return None
     args = spec.get("args") or {}

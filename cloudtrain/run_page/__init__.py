@@ -1,1 +1,1 @@
-"""A run, or two side by side, as one page of HTML: what happened, its curves, how busy its machines were, its cost."""
+"""A run, two side by side, or a scaling curve, as one page of HTML."""

@@ -106,6 +106,13 @@ def check_whole_numbers(value: Any) -> list[int]:
     raise InvalidValue
 
 
+def check_numbers(value: Any) -> list[float]:
+    """A list of finite numbers."""
+    if isinstance(value, list):
+        return [check_number(item) for item in value]
+    raise InvalidValue
+
+
 def check_one_of(*values: str) -> Callable[[Any], str]:
     """A check for one of these strings."""
 
@@ -123,6 +130,7 @@ Measure = Annotated[float, FieldType(check_measure, "number; null where it is no
 Measures = Annotated[Dict[str, float], FieldType(check_measures, "numbers by name; null where one is not finite")]
 Names = Annotated[List[str], FieldType(check_names, "list of texts")]
 WholeNumbers = Annotated[List[int], FieldType(check_whole_numbers, "list of whole numbers")]
+Numbers = Annotated[List[float], FieldType(check_numbers, "list of numbers")]
 Object = Annotated[Dict[str, Any], FieldType(check_mapping, "object")]
 
 BUILTIN_TYPES: Dict[Any, FieldType] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .event_fields import Measures, Seconds, WholeNumbers
+from .event_fields import Measures, Numbers, Seconds, WholeNumbers
 from .event_record import LAUNCHER, Event
 
 
@@ -73,6 +73,8 @@ class Windows(Event, type="windows"):
 
     full: Seconds
     """Nothing was left out."""
+    full_each: Optional[Numbers] = None
+    """The same of each window, in their order."""
     cached_batch: Optional[Seconds] = None
     """Every step trained on the same batch, so that no data was waited for."""
     no_messages: Optional[Seconds] = None
@@ -87,6 +89,8 @@ class Windows(Event, type="windows"):
     """Steps of a window."""
     rounds: Optional[int] = None
     """Windows of each kind."""
+    message_mb: Optional[float] = None
+    """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
 
 
 class Gpu(Event, type="gpu"):

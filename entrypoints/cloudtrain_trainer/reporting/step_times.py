@@ -45,7 +45,7 @@ class StepClock:
 
         `message_bytes`: of the gradients that a step exchanges; 0: none.
         """
-        self.waiting, self._timeline, self._clock, self._message_bytes = waiting, timeline, clock, message_bytes
+        self.waiting, self._timeline, self._clock, self.message_bytes = waiting, timeline, clock, message_bytes
         self._phase, self._since = "other", clock()
         self._began = self._reported = self._since
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -105,7 +105,7 @@ class StepClock:
             step=step,
             samples=steps * batch_size,
             **{phase: round(taken, DIGITS) for phase, taken in seconds.items()},
-            **({"message_mb": round(self._message_bytes / 1e6, 3)} if self._message_bytes else {}),
+            **({"message_mb": round(self.message_bytes / 1e6, 3)} if self.message_bytes else {}),
             **({"warm_up": True} if self._steps_before < WARM_UP_STEPS else {}),
         )
         self.seconds, self.steps = dict.fromkeys(PHASES, 0.0), 0

@@ -77,14 +77,18 @@ def _report(loop: Loop, steps: int, taken: dict[str, list[float]]) -> None:
     by_rank = loop.ranks.all_gather(taken)
     if loop.ranks.rank != 0:
         return
-    slowest = {kind: median(map(max, zip(*(each[kind] for each in by_rank), strict=True))) for kind in taken}
-    alone = {str(rank): round(median(each["neither"]), 6) for rank, each in enumerate(by_rank) if "neither" in each}
+    each = {kind: list(map(max, zip(*(rank[kind] for rank in by_rank), strict=True))) for kind in taken}
+    slowest = {kind: median(seconds) for kind, seconds in each.items()}
+    alone = {str(rank): round(median(own["neither"]), 6) for rank, own in enumerate(by_rank) if "neither" in own}
+    sent = loop.step.clock.message_bytes
     event = Windows(full=round(slowest.pop("full"), 6)).replace(
+        full_each=[round(seconds, 6) for seconds in each["full"]],
         rounds=ROUNDS,
         steps=steps,
         samples=loop.batches.batch_size,
         **{kind: round(seconds, 6) for kind, seconds in slowest.items()},
         **({"alone_by_rank": alone} if len(alone) > 1 else {}),
+        **({"message_mb": round(sent / 1e6, 3)} if sent else {}),
     )
     emit_event(event)
     saved = ", ".join(f"{kind.replace('_', ' ')} {seconds * 1e3:.1f} ms" for kind, seconds in slowest.items())

@@ -1,0 +1,257 @@
+"""`cloudtrain diagnose --scaling`: run a job with different numbers of ranks, in turns, and draw the curve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from cloudtrain.api import jobs as api
+from cloudtrain.api.run import Run
+from cloudtrain.api.scaling import (
+    MakePlan,
+    another,
+    check_reports,
+    cores_shared,
+    joined,
+    measurement_of,
+    scaled_plans,
+    threads_each,
+    turns,
+)
+from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.follow import View
+from cloudtrain.cli.output import command, count, print_json, print_message, print_output
+from cloudtrain.cli.plan_view import headline
+from cloudtrain.cli.scaling_view import drawn
+from cloudtrain.cli.start import confirm_cost
+from cloudtrain.cli.sweep_files import file_to_write
+from cloudtrain.cli.terminal import indented, one_line, progress_bar
+from cloudtrain.diagnosis.run_slowness import setup_of_job
+from cloudtrain.diagnosis.scaling import Measurement, ScalingCurve
+from cloudtrain.diagnosis.scaling_words import verdict, what_to_try
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.planning.plan import Plan, spec_values
+from cloudtrain.runs.files import replace_text, storing
+from cloudtrain.runs.state import RunState
+from cloudtrain.spec.sources import is_program
+from cloudtrain.submission.context import archive_of
+from cloudtrain.submission.preflight import offline_issues, start_notes
+from cloudtrain.submission.submit import submit
+from cloudtrain.units import format_number
+
+BUSY_FROM = 0.5
+"""The load per core of this machine, before anything runs, from which other work counts."""
+
+TURNS, BILLED_TURNS = 2, 1
+"""How often each number of ranks runs: where it is free, and where it costs money."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a scaling curve is to be of."""
+
+    target: str | None
+    """A run, or a job's file, folder or script."""
+    sizes: tuple[int, ...]
+    weak: bool
+    provider: str | None
+    data_dir: str | None
+
+
+def read_sizes(text: str) -> tuple[int, ...]:
+    """Numbers of ranks, `1,2,4`, rising. UsageError says what is wrong with them."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= 10_000 for word in words):
+        raise UsageError(f"--scaling {text}: is not a list of numbers of ranks", hint="--scaling 1,2,4")
+    sizes = tuple(sorted({int(word) for word in words}))
+    if len(sizes) < 2:
+        raise UsageError("--scaling compares two numbers of ranks at least", hint=f"--scaling 1,{max(2, sizes[0])}")
+    return sizes
+
+
+def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None, force: bool) -> None:
+    """Measure the curve, and show it; with Ctrl-C what there is of it. Exit code 1 where nothing could be measured."""
+    if output is not None:
+        file_to_write(output, force)
+    make, base, earlier, archive = _job(asked)
+    check_reports(base, earlier)
+    plans = scaled_plans(make, base, asked.sizes, weak=asked.weak)
+    notes = _announce(base, plans, asked)
+    if not yes:
+        _confirm(plans)
+    measured, is_interrupted = _measure(plans, archive)
+    if not any(each.turns for each in measured.values()):
+        _nothing_measured(measured, is_interrupted)
+    curve = ScalingCurve(list(measured.values()))
+    setup = setup_of_job(
+        spec_values(base.spec), ranks=base.processes, nodes=base.spec.resources.nodes, has_gpus=base.gpus > 0
+    )
+    rows = [("verdict", verdict(curve, setup))]
+    rows += [("confidence", f"{curve.confidence:.0%}")] if len(curve.measured) > 1 else []
+    if change := what_to_try(curve, setup, cores_shared(base)):
+        rows.append(("try", change))
+    rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
+    rows += [("note", note) for note in notes]
+    if as_json:
+        words = {"verdict": rows[0][1], "try": change, "notes": notes, "interrupted": is_interrupted}
+        print_json({"job": base.spec.name, "scaling": _kind(asked, base).strip(), **curve.to_json(), **words})
+    else:
+        print_output(drawn(curve))
+        for name, text in rows:
+            print_output(f"  {name:<11} {one_line(text)}")
+    if output is not None:
+        _write(output, curve, base, asked, rows)
+    if is_interrupted:
+        raise click.exceptions.Exit(130)
+
+
+def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
+    """How plans of the job are made, the job as it is, the run that it is of, if any, and its packed source."""
+    path = Path(asked.target or "")
+    if asked.target and path.exists() and (path.is_dir() or is_program(path) or path.suffix in (".yaml", ".yml")):
+
+        def make(overrides: Sequence[str]) -> Plan:
+            return api.plan(api.load(path, overrides), asked.provider, data_dir=asked.data_dir)
+
+        loaded = api.load(path)
+        if loaded.spec.dependencies.vendor:
+            api.vendor(loaded, asked.provider, data_dir=asked.data_dir, note=print_message)
+        return make, make(()), None, None
+    run = chosen_run(asked.target, asked.data_dir)
+
+    def again(overrides: Sequence[str]) -> Plan:
+        return run.plan_again(tuple(overrides), fresh=True, provider=asked.provider)
+
+    base = again(("checkpoints.uri=null",))
+    return again, base, run, archive_of(base)
+
+
+def _kind(asked: Asked, base: Plan) -> str:
+    """`strong ` or `weak `; empty for a program of one's own, which decides by itself what it trains on."""
+    return "" if base.spec.entrypoint is not None else "weak " if asked.weak else "strong "
+
+
+def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
+    """Say what will run, and return what is to be said of the result."""
+    held = "each rank trains on as many samples" if asked.weak else "a step trains on as many samples, of all ranks"
+    if base.spec.entrypoint is not None:
+        held = (
+            f"strong if a step of {base.spec.entrypoint} trains on as many samples with any number of ranks, else weak"
+        )
+    runs = "one after the other" if _turns(plans) == 1 else f"one after the other, {_turns(plans)} times"
+    print_message(f"measures {base.spec.name} with {', '.join(map(str, plans))} ranks, {runs}")
+    print_message(f"  {_kind(asked, base)}scaling: {held}")
+    if (threads := threads_each(base, max(plans))) is not None:
+        print_message(f"  each rank computes with {count(threads, 'thread')}, however many ranks there are")
+    for ranks, plan in plans.items():
+        estimate = plan.target.cost_estimate
+        per_hour = estimate.usd_per_hour if estimate and not plan.is_rehearsal else None
+        price = f", {per_hour:.2f} USD/h" if per_hour else ""
+        print_message(f"  {count(ranks, 'rank'):<11} {one_line(headline(plan))}{price}")
+    if _is_billed(plans):
+        worst = _worst_usd(plans)
+        most = "unknown: no price is known" if worst is None else f"at most {worst:.2f} USD together, by their limits"
+        print_message(f"  cost        {most}")
+    cores = cores_shared(base)
+    crowded = [str(ranks) for ranks in plans if cores is not None and ranks > cores]
+    notes = [f"{' and '.join(crowded)} ranks share {count(cores or 1, 'core')}: they cannot scale"] if crowded else []
+    if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
+        notes.append(f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which ranks share")
+    largest = plans[max(plans)]
+    for note in (*start_notes(largest, offline_issues(largest)), *notes):
+        print_message(f"  note: {indented(note, 8)}")
+    return notes
+
+
+def _is_billed(plans: dict[int, Plan]) -> bool:
+    return any(plan.target.cost_estimate is not None and not plan.is_rehearsal for plan in plans.values())
+
+
+def _turns(plans: dict[int, Plan]) -> int:
+    return BILLED_TURNS if _is_billed(plans) else TURNS
+
+
+def _worst_usd(plans: dict[int, Plan]) -> float | None:
+    found = [plan.target.cost_estimate.worst_usd if plan.target.cost_estimate else None for plan in plans.values()]
+    known = [usd for usd in found if usd is not None]
+    return sum(known) * _turns(plans) if len(known) == len(found) else None
+
+
+def _confirm(plans: dict[int, Plan]) -> None:
+    if _is_billed(plans):
+        confirm_cost(Path(next(iter(plans.values())).context.folder), _worst_usd(plans))
+
+
+def _measure(plans: dict[int, Plan], archive: Path | None) -> tuple[dict[int, Measurement], bool]:
+    """What each number of ranks has measured so far, and whether Ctrl-C ended it: the run that went on is stopped."""
+    found: dict[int, Measurement] = {}
+    for turn, ranks in turns(tuple(plans), _turns(plans)):
+        if turn and found[ranks].failure:
+            continue  # it would fail again
+        plan = plans[ranks] if turn == 0 else another(plans[ranks])
+        print_message(f"{plan.run_id}  {count(ranks, 'rank')}")
+        try:
+            run, state = _run(plan, archive)
+        except KeyboardInterrupt:
+            print_message(f"\ninterrupted: stops {plan.run_id}")
+            _stop(plan)
+            return found, True
+        except CloudtrainError as error:
+            print_message(f"  {indented(error.render(), 2)}")
+            one = Measurement(ranks=ranks, failure=error.message, runs=(plan.run_id,))
+        else:
+            one = measurement_of(run, state, ranks, _usd_per_hour(plan))
+        print_message(f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}")
+        found[ranks] = joined(found.get(ranks), one)
+    return found, False
+
+
+def _run(plan: Plan, archive: Path | None) -> tuple[Run, RunState]:
+    """Run a plan to its end."""
+    packing, sending = progress_bar("packing source"), progress_bar("sending source", bytes_=True)
+    pushing = progress_bar("pushing image", bytes_=True)
+    run = Run(submit(plan, archive=archive, progress=packing, sending=sending, pushing=pushing))
+    view = View(run, output=False)
+    try:
+        for update in run.watch():
+            view.show(update)
+    finally:
+        view.clear()
+    return run, update.state
+
+
+def _stop(plan: Plan) -> None:
+    """Stop the run that was interrupted, as far as it had come."""
+    from cloudtrain.api.lookup import find_run
+
+    try:
+        find_run(plan.run_id, data_dir=plan.context.data_dir).stop()
+    except (CloudtrainError, KeyboardInterrupt):
+        print_message(f"whether it has ended is not known: {command('status', plan.run_id)}")
+
+
+def _usd_per_hour(plan: Plan) -> float | None:
+    estimate = plan.target.cost_estimate
+    return estimate.usd_per_hour if estimate is not None and not plan.is_rehearsal else None
+
+
+def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) -> NoReturn:
+    if is_interrupted:
+        print_message("nothing was measured before that")
+        raise click.exceptions.Exit(130)
+    last = next(iter(measured.values())).runs[-1]
+    message = "nothing could be measured with any number of ranks"
+    raise CloudtrainError(message, hint=f"{command('diagnose', last)} says why the first one failed")
+
+
+def _write(output: Path, curve: ScalingCurve, base: Plan, asked: Asked, rows: Sequence[tuple[str, Any]]) -> None:
+    from cloudtrain.run_page.scaling import page
+
+    with storing(output, "write it elsewhere with -o"):
+        replace_text(output, page(base.spec.name, _kind(asked, base), curve, rows))
+    print_message(str(output))

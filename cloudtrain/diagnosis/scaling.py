@@ -1,0 +1,162 @@
+"""How the throughput of a job grows with its ranks, what that costs, and how many ranks to take. Values only.
+
+Speed-up is the throughput with n ranks over that with the fewest that ran; parallel efficiency is the speed-up over the
+ideal one. In strong scaling a step trains on as many samples with any number of ranks (Amdahl 1967,
+doi.org/10.1145/1465482.1465560), in weak scaling each rank does (Gustafson 1988, doi.org/10.1145/42411.42415).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from random import Random
+from statistics import median
+from typing import Any
+
+from cloudtrain.diagnosis.counterfactuals import Counterfactuals
+
+WORTH_IT = 0.7
+"""More ranks are worth it if a sample then costs at most 1 / 0.7 of what it costs with the fewest."""
+
+AS_FAST = 0.05
+"""Throughputs that differ by so much count as the same."""
+
+RESAMPLES, SEED = 1000, 0
+"""Of the windows, for intervals and confidence: the bootstrap. The same windows always come to the same verdict."""
+
+Rates = Mapping[int, float]
+"""Samples per second over all ranks, by the number of ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """What was measured with one number of ranks."""
+
+    ranks: int
+    turns: tuple[tuple[float, ...], ...] = ()
+    """Samples per second of each window, over all ranks; in each turn all numbers of ranks were measured."""
+    usd_per_hour: float | None = None
+    """Of all machines; None: not billed, or not known."""
+    communication: float | None = None
+    """The share of a step that goes with the exchange of gradients, 0 to 1; None: not known."""
+    parts: Counterfactuals | None = None
+    """What else of a step costs, for the trainer."""
+    message_mb: float = 0.0
+    """Gradients that a step exchanges, in MB (1e6 bytes)."""
+    failure: str = ""
+    """Why nothing could be measured."""
+    runs: tuple[str, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """The median of all windows."""
+        return median(value for turn in self.turns for value in turn)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One number of ranks on the curve."""
+
+    ranks: int
+    samples_per_s: float
+    speedup: float
+    """Against the fewest ranks that ran."""
+    interval: tuple[float, float]
+    """Of the speed-up: 95 % of the resampled windows."""
+    efficiency: float
+    communication: float | None
+    usd_per_million: float | None
+    """US dollars per million samples; None: not billed, or not known."""
+    runs: tuple[str, ...]
+
+
+class ScalingCurve:
+    """The curve through some measurements, of which one at least has windows."""
+
+    def __init__(self, measurements: Sequence[Measurement]) -> None:
+        ordered = sorted(measurements, key=lambda each: each.ranks)
+        self.measured = {each.ranks: each for each in ordered if each.turns}
+        self.failures = {each.ranks: each.failure for each in ordered if not each.turns}
+        self.base = min(self.measured)
+        """The fewest ranks that ran, against which the others are compared."""
+
+    @cached_property
+    def rates(self) -> dict[int, float]:
+        """The throughput of each number of ranks."""
+        return {ranks: each.rate for ranks, each in self.measured.items()}
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it is known what every number of ranks costs."""
+        return all(each.usd_per_hour for each in self.measured.values())
+
+    def price_ratio(self, ranks: int, against: int) -> float:
+        """What these machines cost against those for fewer ranks; without prices, a rank costs as much as another."""
+        if not self.is_priced:
+            return ranks / against
+        return (self.measured[ranks].usd_per_hour or 1.0) / (self.measured[against].usd_per_hour or 1.0)
+
+    def sample_cost_ratio(self, ranks: int, against: int) -> float:
+        """What a sample costs with so many ranks against what it costs with others."""
+        return self.price_ratio(ranks, against) * self.rates[against] / self.rates[ranks]
+
+    def best(self, rates: Rates | None = None) -> int:
+        """How many ranks to take: the fewest that are as fast as the fastest that are worth it."""
+        rates = rates or self.rates
+        base = rates[self.base]
+        worthy = {n: rate for n, rate in rates.items() if rate / base >= WORTH_IT * self.price_ratio(n, self.base)}
+        fastest = max(rate for n, rate in worthy.items() if n == self.base or rate >= (1 + AS_FAST) * base)
+        return min(n for n, rate in worthy.items() if rate >= (1 - AS_FAST) * fastest)
+
+    @cached_property
+    def resampled(self) -> list[dict[int, float]]:
+        """The throughputs of windows drawn anew, with replacement: turns first, the same for all numbers of ranks,
+        since what else a machine does differs from turn to turn; then the windows of each.
+        """
+        random, found = Random(SEED), []
+        turns = max(len(each.turns) for each in self.measured.values())
+        for _ in range(RESAMPLES):
+            drawn = random.choices(range(turns), k=turns)
+            rates = {}
+            for ranks, each in self.measured.items():
+                chosen = [each.turns[turn % len(each.turns)] for turn in drawn]
+                rates[ranks] = median(value for turn in chosen for value in random.choices(turn, k=len(turn)))
+            found.append(rates)
+        return found
+
+    @cached_property
+    def confidence(self) -> float:
+        """The part of the resampled windows that come to the same number of ranks, 0 to 1."""
+        best = self.best()
+        return sum(self.best(rates) == best for rates in self.resampled) / RESAMPLES
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The curve, from the fewest ranks to the most."""
+        return [self._point(each) for each in self.measured.values()]
+
+    def _point(self, each: Measurement) -> Point:
+        speedup = self.rates[each.ranks] / self.rates[self.base]
+        spread = sorted(rates[each.ranks] / rates[self.base] for rates in self.resampled)
+        cut = RESAMPLES // 40
+        hourly = each.usd_per_hour
+        return Point(
+            ranks=each.ranks,
+            samples_per_s=each.rate,
+            speedup=speedup,
+            interval=(spread[cut], spread[-1 - cut]),
+            efficiency=speedup * self.base / each.ranks,
+            communication=each.communication,
+            usd_per_million=hourly / (each.rate * 3600) * 1e6 if hourly else None,
+            runs=each.runs,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, without words."""
+        return {
+            "points": [asdict(point) for point in self.points],
+            "failures": {str(ranks): why for ranks, why in self.failures.items()},
+            "best": self.best(),
+            "confidence": round(self.confidence, 3),
+        }

@@ -1,0 +1,101 @@
+"""The scaling curve in words: how many ranks to take and why, and what to try where more do not help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cloudtrain.diagnosis.scaling import AS_FAST, Point, ScalingCurve
+from cloudtrain.diagnosis.slowness import NAMED_FROM
+from cloudtrain.diagnosis.slowness_words import Setup, change_for
+from cloudtrain.diagnosis.step_costs import SMALL_MESSAGE_MB, SMALL_STEP_SECONDS
+
+WELL = 0.8
+"""The efficiency from which a job scales well."""
+
+CLEAR = 0.8
+"""The confidence from which the verdict is given as certain."""
+
+
+def verdict(curve: ScalingCurve, setup: Setup) -> str:
+    """How many ranks to take, as a sentence without its full stop."""
+    if len(curve.measured) < 2:
+        return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
+    text = _verdict(curve, setup)
+    return text if curve.confidence >= CLEAR else f"not clear, the windows differ too much; most likely: {text}"
+
+
+def _verdict(curve: ScalingCurve, setup: Setup) -> str:
+    best, most = curve.best(), max(curve.measured)
+    more = {ranks: rate for ranks, rate in curve.rates.items() if ranks > best}
+    point = next(each for each in curve.points if each.ranks == best)
+    if best == curve.base:
+        fastest = max(more, key=lambda ranks: more[ranks])
+        return f"use {_ranks(best, setup)}: {_not_worth_it(curve, fastest, best, setup)}"
+    against = f"{point.speedup:.1f} times as fast as {curve.base}"
+    if best == most:
+        if curve.is_priced:
+            cost = curve.sample_cost_ratio(best, curve.base)
+            return f"{_ranks(best, setup)} are best: {against}, at {cost:.1f} times the cost of a sample"
+        return f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, setup)}: {_efficiency(point)}"
+    fastest = max(more, key=lambda ranks: more[ranks])
+    not_more = _not_worth_it(curve, fastest, best, setup)
+    return f"{_ranks(best, setup)} are best: {against}, {_efficiency(point)}; {not_more}"
+
+
+def _efficiency(point: Point) -> str:
+    return f"efficiency {point.efficiency:.2f}"
+
+
+def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -> str:
+    """Why no more than `against`: what a sample costs with `ranks`, and how much faster they are."""
+    cost, speed = curve.sample_cost_ratio(ranks, against), curve.rates[ranks] / curve.rates[against]
+    if speed < 1 - AS_FAST:
+        return f"{ranks} are slower, {speed:.2f} times as fast"
+    unit = "GPU" if setup.has_gpus else "process"
+    costs = f"cost {cost:.1f} times as much" if curve.is_priced else f"take {cost:.1f} times the {unit} time"
+    fast = "no faster" if speed < 1 + AS_FAST else f"only {speed:.1f} times as fast"
+    return f"{ranks} {costs} per sample and are {fast}"
+
+
+def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> str:
+    """What to change where the most ranks are not worth it; empty where they are, or nothing was compared.
+
+    `cores`: those of this machine, which all ranks share; None: each rank has a device or a core of its own.
+    """
+    most = max(curve.measured)
+    if len(curve.measured) < 2 or curve.best() == most:
+        return change_when_unclear(curve)
+    if cores is not None and all(ranks > cores for ranks in curve.measured if ranks > curve.best()):
+        return f"a machine with a core or a GPU for each rank: this one has {cores} cores"
+    measured = curve.measured[most]
+    cause, share = _cause(curve, most)
+    if not cause:
+        return f"cloudtrain diagnose {measured.runs[-1]} tells where its time goes" if measured.runs else ""
+    rank = measured.parts.straggler if measured.parts else None
+    return change_for(cause, share, replace(setup, ranks=most), rank, "compute")
+
+
+def change_when_unclear(curve: ScalingCurve) -> str:
+    """What makes an unclear verdict clear; empty for a clear one."""
+    return "" if curve.confidence >= CLEAR else "measure again while nothing else runs on the machine"
+
+
+def _cause(curve: ScalingCurve, ranks: int) -> tuple[str, float]:
+    """Why so many ranks are not worth it, by the words of a slow run, and its share of a step; empty if not known."""
+    measured = curve.measured[ranks]
+    parts, messages = measured.parts, measured.communication or 0.0
+    if parts is None:
+        return ("communication", messages) if messages >= NAMED_FROM["communication"] else ("", 0.0)
+    if parts.straggler is not None and parts.late >= max(parts.data or 0.0, NAMED_FROM["straggler"]):
+        return "straggler", parts.late
+    if (parts.data or 0.0) >= max(messages, NAMED_FROM["input"]):
+        return "input", parts.data or 0.0
+    is_small = parts.seconds * (1 - messages) < SMALL_STEP_SECONDS and measured.message_mb < SMALL_MESSAGE_MB
+    if messages >= NAMED_FROM["communication"] and not is_small:
+        return "communication", messages
+    return "too-small", messages
+
+
+def _ranks(count: int, setup: Setup) -> str:
+    word, several = ("GPU", "GPUs") if setup.has_gpus else ("process", "processes")
+    return f"{count} {word if count == 1 else several}"

@@ -1,0 +1,221 @@
+"""The runs of a scaling curve: what is the same in all of them, what is refused before, and what they have measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import cloudtrain
+from cloudtrain.api.run import Run
+from cloudtrain.api.scaling import check_reports, joined, measurement_of, scaled_plans, turns
+from cloudtrain.cli import scaling as command
+from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
+from cloudtrain.diagnosis.scaling import Measurement
+from cloudtrain.errors import RefusedError, UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.runs.store import RunStore
+from tests.support.in_process import call
+from tests.support.samples import BORN, write_events
+from tests.unit.test_before_money import ACCOUNT
+
+JOB = {"name": "digits", "args": {"batch-size": 64}, "resources": {"processes": 2}}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr("cloudtrain.api.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    return tmp_path / "data"
+
+
+def plans(
+    job: dict[str, Any], *sizes: int, provider: str = "local", weak: bool = False
+) -> tuple[dict[int, Plan], Plan]:
+    def make(overrides: Sequence[str]) -> Plan:
+        return cloudtrain.plan(cloudtrain.load(job, overrides), provider)
+
+    base = make(())
+    return scaled_plans(make, base, sizes, weak=weak), base
+
+
+def arguments(plan: Plan) -> Any:
+    return plan.spec.args.values
+
+
+def test_only_the_ranks_differ_between_the_runs(home: Path) -> None:
+    found, _ = plans({**JOB, "limits": {"restarts": 3, "max_runtime": "2 h"}}, 1, 2, 4)
+    assert [plan.spec.resources.processes for plan in found.values()] == [1, 2, 4]
+    assert {plan.spec.resources.nodes for plan in found.values()} == {1}
+    assert all(arguments(plan) == {"batch-size": 64, "measure": True} for plan in found.values())
+    assert {plan.spec.limits.max_runtime for plan in found.values()} == {1800}
+    assert {plan.spec.limits.restarts for plan in found.values()} == {0}
+    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"1"}, "four ranks have two cores"
+    assert len({plan.run_id for plan in found.values()}) == 3
+
+
+def test_threads_that_the_job_sets_stay(home: Path) -> None:
+    found, _ = plans({**JOB, "env": {"OMP_NUM_THREADS": "3"}}, 1, 2)
+    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"3"}
+
+
+def test_weak_scaling_keeps_the_samples_of_each_rank(home: Path) -> None:
+    found, _ = plans(JOB, 1, 4, weak=True)
+    assert [arguments(plan)["batch-size"] for plan in found.values()] == [32, 128]
+    with pytest.raises(UsageError, match=r"--weak needs args.batch-size in the job"):
+        plans({"name": "digits"}, 1, 2, weak=True)
+    with pytest.raises(UsageError, match="65 is no whole number of samples for each of 2 ranks"):
+        plans({**JOB, "args": {"batch-size": 65}}, 1, 2, weak=True)
+
+
+def test_a_job_of_several_nodes_keeps_its_processes_per_node(home: Path) -> None:
+    found, _ = plans({**JOB, "resources": {"nodes": 2, "processes": 2}}, 1, 2, 4)
+    shape = [(plan.spec.resources.nodes, plan.spec.resources.processes) for plan in found.values()]
+    assert shape == [(1, 1), (1, 2), (2, 2)]
+    with pytest.raises(UsageError, match="with 3 ranks: the job has 2 on a node, which is no whole number of nodes"):
+        plans({**JOB, "resources": {"nodes": 2, "processes": 2}}, 2, 3)
+
+
+def test_all_numbers_that_no_machine_has_are_refused_together(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    job = {**JOB, "resources": {"gpu": "A100-80GB", "gpus": 8}}
+    with pytest.raises(UsageError) as refused:
+        plans(job, 8, 16, 32, provider="aws")
+    assert "with 16 ranks: " in refused.value.message
+    assert "with 32 ranks: " in refused.value.message
+    assert "8 ranks" not in refused.value.message
+    found, _ = plans({**JOB, "resources": {"gpu": "T4", "gpus": 4}}, 1, 4, provider="aws")
+    assert [plan.target.instances[0] for plan in found.values()] == ["ml.g4dn.xlarge", "ml.g4dn.12xlarge"]
+
+
+def test_gpus_that_this_machine_has_not_are_refused(home: Path) -> None:
+    with pytest.raises(RefusedError, match=r"this machine shows \d+ GPUs, the spec asks for 64"):
+        plans({**JOB, "resources": {"gpus": 2}}, 32, 64)
+
+
+def test_a_program_that_does_not_report_its_throughput_is_told_the_two_lines(home: Path) -> None:
+    Path("train.py").write_text("print('training')\n")
+    _, base = plans({"entrypoint": "train.py"}, 1, 2)
+    with pytest.raises(UsageError, match=r"train.py does not report samples_per_s") as refused:
+        check_reports(base, None)
+    assert "log_metrics(step=step, samples_per_s=" in (refused.value.hint or "")
+    Path("train.py").write_text("from cloudtrain_job import log_metrics\nlog_metrics(samples_per_s=1)\n")
+    found, base = plans({"entrypoint": "train.py"}, 1, 2)
+    check_reports(base, None)
+    rules = found[1].context.trial
+    assert rules is not None
+    assert (rules.metric, rules.until, rules.rungs, rules.measures) == ("samples_per_s", 10, (), True)
+
+
+def test_turns_go_there_and_back() -> None:
+    assert list(turns((1, 2, 4), 2)) == [(0, 1), (0, 2), (0, 4), (1, 4), (1, 2), (1, 1)]
+
+
+def a_run(data: Path, *events: dict[str, Any], state: str = "succeeded", reason: str = "") -> Run:
+    folder = RunStore(data).create(f"a-{len(list(data.glob('runs/*'))) + 1}", {})
+    write_events(folder, BORN, *({"time": 2.0, "node": 0, "rank": 0, **event} for event in events))
+    write_events(folder, {"type": "ended", "time": 9.0, "state": state, "reason": reason})
+    return Run(folder)
+
+
+def measured(run: Run, ranks: int = 2) -> Measurement:
+    return measurement_of(run, run.cached_status(), ranks, None)
+
+
+def windows(full: float, **fields: Any) -> dict[str, Any]:
+    return {"type": "windows", "full": full, "samples": 64, "seq": 1, **fields}
+
+
+def test_windows_of_the_trainer_are_rates_with_the_share_of_communication(home: Path) -> None:
+    found = measured(a_run(home, windows(0.1, full_each=[0.1, 0.2], no_messages=0.06, message_mb=5.0)))
+    assert found.turns == ((640.0, 320.0),)
+    assert (found.communication, found.message_mb) == (0.4, 5.0)
+
+
+def test_reports_of_a_program_count_without_the_first_two(home: Path) -> None:
+    reports = [
+        {"type": "metrics", "seq": at, "step": at, "values": {"samples_per_s": rate}}
+        for at, rate in enumerate([1.0, 50.0, 100.0, 101.0, 99.0])
+    ]
+    assert measured(a_run(home, *reports)).turns == ((100.0, 101.0, 99.0),)
+    assert measured(a_run(home, *reports[:2])).failure == "it reported no samples_per_s"
+
+
+def test_a_turn_that_failed_takes_nothing_from_the_other(home: Path) -> None:
+    good = measured(a_run(home, windows(0.1, no_messages=0.1)))
+    bad = measured(a_run(home, state="failed", reason="out of memory"))
+    assert (bad.turns, bad.failure) == ((), "out of memory")
+    assert joined(good, bad).turns == joined(bad, good).turns == good.turns
+    assert joined(good, bad).runs == ("a-1", "a-2")
+    assert len(joined(good, good).turns) == 2
+
+
+@pytest.mark.parametrize("text", ["", "1", "2,2", "1,a", "0,2", "-1,2"])
+def test_what_is_no_list_of_ranks_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--scaling"):
+        read_sizes(text)
+
+
+def fake_runs(monkeypatch: pytest.MonkeyPatch, data: Path, *full: float | BaseException | None) -> list[int]:
+    """Runs that take so long per step, fail (None), or are interrupted; returns the numbers of ranks as they start."""
+    started, script = list[int](), iter(full)
+
+    def run(plan: Plan, _: object) -> Any:
+        started.append(plan.processes)
+        seconds = next(script)
+        if isinstance(seconds, BaseException):
+            raise seconds
+        found = a_run(data, windows(seconds)) if seconds else a_run(data, state="failed", reason="out of memory")
+        return found, found.cached_status()
+
+    monkeypatch.setattr(command, "_run", run)
+    return started
+
+
+def test_the_curve_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("job.yaml").write_text("name: digits\n")
+    started = fake_runs(monkeypatch, home, 0.1, 0.05, 0.04, 0.04, 0.05, 0.1)
+    shown = call("diagnose", "job.yaml", "--scaling", "1,2,4", "-o", "curve.html")
+    assert started == [1, 2, 4, 4, 2, 1]
+    assert "strong scaling: a step trains on as many samples, of all ranks" in shown.err
+    assert "each rank computes with 1 thread, however many ranks there are" in shown.err
+    lines = shown.out.splitlines()
+    assert lines[0].split() == ["ranks", "samples/s", "speed-up", "(95", "%)", "efficiency", "communication"]
+    assert lines[3].split() == ["4", "1600", "2.50", "2.50-2.50", "0.62", "━" * 20 + "─" * 12]
+    assert lines[4].startswith(
+        "  verdict     2 processes are best: 2.0 times as fast as 1, efficiency 1.00; 4 take 1.6"
+    )
+    assert "4 ranks share 2 cores: they cannot scale" in shown.out
+    text = Path("curve.html").read_text()
+    assert "2 processes are best" in text
+    assert text.count("<svg") == 2
+    assert "is there already" in call("diagnose", "job.yaml", "--scaling", "1,2", "-o", "curve.html").err
+
+
+def test_a_size_that_fails_is_not_tried_again_and_the_curve_goes_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("job.yaml").write_text("name: digits\n")
+    started = fake_runs(monkeypatch, home, None, 0.05, 0.05)
+    shown = call("diagnose", "job.yaml", "--scaling", "1,2")
+    assert started == [1, 2, 2]
+    assert "failed 1    out of memory" in shown.out
+    assert "only 2 processes could be measured" in shown.out
+
+
+def test_an_interrupt_stops_the_run_and_shows_what_was_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("job.yaml").write_text("name: digits\n")
+    fake_runs(monkeypatch, home, 0.1, 0.05, KeyboardInterrupt())
+    stopped = list[int]()
+    monkeypatch.setattr(command, "_stop", lambda plan: stopped.append(plan.processes))
+    asked = Asked(target="job.yaml", sizes=(1, 2, 4), weak=False, provider=None, data_dir=str(home))
+    with pytest.raises(click.exceptions.Exit) as ended:
+        show_scaling(asked, yes=False, as_json=False, output=None, force=False)
+    assert ended.value.exit_code == 130
+    assert stopped == [4]
