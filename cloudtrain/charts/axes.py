@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.charts.svg import line, shortened, text
+from cloudtrain.charts.svg import Point, line, shortened, text
 from cloudtrain.units import format_number
 
 WIDTH, HEIGHT = 440.0, 284.0
 LEFT, RIGHT, TOP, BOTTOM = 66.0, 428.0, 40.0, 240.0
+MAX_POINTS = 300
+"""So many points of one curve are drawn: a screen shows no more."""
 MAX_NAME = 48
 """So many characters of an axis's name have room above it."""
 
@@ -72,6 +74,18 @@ def usual_range(values: Iterable[float]) -> tuple[float, float]:
     quarter, three = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
     reach = 5 * (three - quarter) or math.inf
     return max(ordered[0], quarter - reach), min(ordered[-1], three + reach)
+
+
+def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
+    """A curve in pieces where something between them is not a finite number, thinned to what a screen shows."""
+    every = max(1, math.ceil(len(points) / MAX_POINTS))
+    found: list[list[Point]] = [[]]
+    for number, (at, value) in enumerate(points):
+        if not math.isfinite(value):
+            found.append([])
+        elif number % every == 0 or number == len(points) - 1:
+            found[-1].append((at, value))
+    return [piece for piece in found if piece]
 
 
 def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None) -> str:

@@ -40,3 +40,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def folded(summary: str, *content: str) -> str:
     """Markup that a click unfolds."""
     return element("details", element("summary", words(summary)), *content)
+
+
+def legend(samples: Iterable[tuple[str, str]]) -> str:
+    """What marks and colours mean: for each a drawing in a square of 16 pixels, and the words beside it."""
+    square: dict[str, object] = {"viewBox": "0 0 16 16", "width": 16, "height": 16, "aria_hidden": "true"}
+    items = [element("li", element("svg", drawing, **square), words(f" {what}")) for drawing, what in samples]
+    return element("ul", "", *items, class_="legend")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.paths import file_name
 from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.fields import Input
+from cloudtrain.submission.comparable import without_varying
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.units import format_duration, format_size
@@ -275,7 +275,4 @@ def _id_of(document: Any) -> str:
 
 
 def _lines(document: Any, run_id: str) -> list[str]:
-    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
-    text = re.sub(r'("Key": "cloudtrain-planned",\s+"Value": |"cloudtrain-planned": )"[^"]*"', r'\1"…"', text)
-    text = re.sub(r"/job/[0-9a-f]{16}/", "/job/…/", text)
-    return (text.replace(run_id, "{run}") if run_id else text).splitlines()
+    return json.dumps(without_varying(document, run_id), indent=2, ensure_ascii=False, sort_keys=True).splitlines()

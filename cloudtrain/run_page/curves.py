@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cloudtrain.charts.axes import HEIGHT, WIDTH, frame, x_scale, y_scale
+from cloudtrain.charts.axes import HEIGHT, WIDTH, frame, pieces, x_scale, y_scale
 from cloudtrain.charts.svg import Point, line, picture
 from cloudtrain.run_page.story import Story
 from cloudtrain.run_page.timeline import time_unit
 
-MAX_POINTS = 300
-"""So many points of one curve are drawn: a screen shows no more."""
 Curves = Sequence[tuple[str, Sequence[Point]]]
 """Each with its name, which is shown where the mouse rests."""
 CLASSES = ("curve best", "curve second")
@@ -53,18 +51,6 @@ def _chart(name: str, curves: Curves, x_name: str, classes: Sequence[str], label
     for (title, points), class_ in zip(curves, classes, strict=False):
         parts += [
             line([(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])], class_, title)  # one alone is a dot
-            for piece in _pieces(points)
+            for piece in pieces(points)
         ]
     return picture(WIDTH, HEIGHT, f"{name or label} over the {x_name}", *parts)
-
-
-def _pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
-    """A curve in pieces where something between them is not a finite number, thinned to what a screen shows."""
-    every = max(1, math.ceil(len(points) / MAX_POINTS))
-    pieces: list[list[Point]] = [[]]
-    for number, (at, value) in enumerate(points):
-        if not math.isfinite(value):
-            pieces.append([])
-        elif number % every == 0 or number == len(points) - 1:
-            pieces[-1].append((at, value))
-    return [piece for piece in pieces if piece]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain.charts.axes import WIDTH
-from cloudtrain.charts.svg import element, line, picture, text, words
+from cloudtrain.charts.page import legend
+from cloudtrain.charts.svg import line, picture, text
 from cloudtrain.runs.step_times import PHASES, PhaseSums
 
 LEFT, RIGHT, ROW = 64.0, 428.0, 24.0
@@ -30,13 +31,6 @@ def phases_chart(totals: Mapping[int, PhaseSums]) -> str:
 
 def phases_legend(totals: Mapping[int, PhaseSums]) -> str:
     """What the colours mean, with the share of each phase on average over the ranks, as HTML."""
-    sample = {"viewBox": "0 0 16 16", "width": 16, "height": 16, "aria_hidden": "true"}
     shares = {phase: sum(sums.share(phase) for sums in totals.values()) / max(len(totals), 1) for phase in PHASES}
-    items = [
-        element(
-            "li", element("svg", line([(1, 8), (15, 8)], f"span {phase}"), **sample), words(f" {phase} {share:.0%}")
-        )
-        for phase, share in shares.items()
-        if share >= 0.005
-    ]
-    return element("ul", "", *items, class_="legend")
+    shown = [(phase, share) for phase, share in shares.items() if share >= 0.005]
+    return legend((line([(1, 8), (15, 8)], f"span {phase}"), f"{phase} {share:.0%}") for phase, share in shown)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cloudtrain.charts import page
 from cloudtrain.charts.axes import WIDTH, Scale, labels_of
-from cloudtrain.charts.svg import element, line, picture, plain, text, tooltip, words
+from cloudtrain.charts.svg import element, line, picture, plain, text, tooltip
 from cloudtrain.run_page.story import Moment, Span, Story
 from cloudtrain.units import format_duration
 
@@ -47,13 +48,8 @@ def timeline(story: Story) -> str:
 def legend(story: Story) -> str:
     """What the colours of the spans mean, as HTML."""
     found = {span.kind for span in story.spans}
-    sample = {"viewBox": "0 0 16 16", "width": 16, "height": 16, "aria_hidden": "true"}
-    items = [
-        element("li", element("svg", line([(1, 8), (15, 8)], f"span {kind}"), **sample), words(f" {what}"))
-        for kind, what in KINDS.items()
-        if kind in found
-    ]
-    return element("ul", "", *items, class_="legend")
+    kinds = [(kind, what) for kind, what in KINDS.items() if kind in found]
+    return page.legend((line([(1, 8), (15, 8)], f"span {kind}"), what) for kind, what in kinds)
 
 
 def time_unit(seconds: float) -> tuple[str, float]:

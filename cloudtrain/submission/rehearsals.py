@@ -7,7 +7,6 @@ run ids, times, and the tags by which jobs are found again.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from cloudtrain.runs.events import Ended
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import REQUEST
+from cloudtrain.submission.comparable import without_tags, without_varying
 
 FILE = "rehearsals.jsonl"
 """In the data folder: a line for each rehearsal, written at its start."""
@@ -112,22 +112,9 @@ def _documents(request: Request) -> dict[str, Any]:
 
 
 def _comparable(documents: Mapping[str, Any], run_id: str, source: str) -> Any:
-    """Plain JSON without what always differs: names after the run, times, our own tags."""
-    text = json.dumps(documents).replace(run_id, "{run}").replace(source, "{source}")
-    return _without_own_tags(json.loads(re.sub(r"/job/[0-9a-f]{16}/", "/job/…/", text)))
-
-
-def _without_own_tags(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_own_tags(item) for key, item in value.items() if not key.startswith(TAG_PREFIX)}
-    if isinstance(value, list):
-        return [_without_own_tags(item) for item in value if not _is_own_tag(item)]
-    return value
-
-
-def _is_own_tag(item: Any) -> bool:
-    """Whether it is a tag of ours as AWS writes it: a key and a value."""
-    return isinstance(item, dict) and str(item.get("Key", "")).startswith(TAG_PREFIX)
+    """Plain JSON without what always differs, and without our own tags and the source, which is compared by itself."""
+    named = json.loads(json.dumps(documents).replace(source, "{source}"))
+    return without_tags(without_varying(named, run_id), lambda name: name.startswith(TAG_PREFIX))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

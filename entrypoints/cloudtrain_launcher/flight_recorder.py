@@ -1,8 +1,7 @@
 """NCCL's flight recorder: the last collectives of each rank, which torch writes down when one of them times out.
 
 The files are written into the job's output, so that `fetch` brings them, and a warning at the end of the run names
-them. They compare by `python -m torch.distributed.flight_recorder.fr_trace FOLDER`; they are pickles, so only those of
-one's own jobs should be read. Standard library only.
+them. `cloudtrain diagnose FOLDER` compares them. Standard library only.
 
 Names and defaults: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13, which records 2,000 collectives and
 writes them after a timeout unless it is told not to; an older torch must be asked for both, by other names. Tests show
@@ -65,7 +64,7 @@ def finish(output_dir: str, since: float) -> str:
     )
     return (
         f"a collective of NCCL has timed out: the last ones of {who} {shown} are in {FOLDER}/ of the output; "
-        f"`python -m torch.distributed.flight_recorder.fr_trace {FOLDER}` shows which rank differs"
+        f"`cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that did not come"
     )
 
 

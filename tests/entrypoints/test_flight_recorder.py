@@ -70,7 +70,7 @@ def test_ranks_that_were_recorded_in_this_attempt_are_named(tmp_path: Path) -> N
     (folder / "rank_4").touch()
     told = flight_recorder.finish(str(tmp_path), since=2)
     assert "ranks 3, 10 are in flight-recorder/ of the output" in told
-    assert "fr_trace flight-recorder" in told
+    assert "`cloudtrain diagnose flight-recorder`" in told
     assert folder.is_dir()
 
 

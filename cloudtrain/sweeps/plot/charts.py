@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cloudtrain.charts.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, x_scale, y_scale
+from cloudtrain.charts.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, pieces, x_scale, y_scale
 from cloudtrain.charts.svg import Point, line, picture, steps, text, text_width
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.plot.marks import mark
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
-
-MAX_POINTS = 300
-"""So many points of one curve are drawn: a screen shows no more."""
 
 
 def told(state: SweepState, trial: Trial) -> str:
@@ -92,7 +89,7 @@ def curves(state: SweepState) -> str:
         kind = "curve best" if trial is best else "curve"
         parts += [
             line([(x.at(report), y.at(value)) for report, value in piece], kind, told(state, trial))
-            for piece in _pieces(trial.curve)
+            for piece in pieces(list(enumerate(trial.curve, 1)))
         ]
         if (value := value_of(trial)) is not None:
             place = x.at(trial.reports), y.at(value)
@@ -110,15 +107,3 @@ def _rungs(at: Sequence[float]) -> Sequence[str]:
             free = min(x, RIGHT - text_width(name))
             parts.append(text(name, free, TOP - 7, class_="rung-name"))
     return parts
-
-
-def _pieces(curve: Sequence[float]) -> Sequence[Sequence[Point]]:
-    """A curve as points (report, value), in pieces where something between them is not a finite number."""
-    every = max(1, math.ceil(len(curve) / MAX_POINTS))
-    pieces: list[list[Point]] = [[]]
-    for at, value in enumerate(curve):
-        if not math.isfinite(value):
-            pieces.append([])
-        elif at % every == 0 or at == len(curve) - 1:
-            pieces[-1].append((at + 1, value))
-    return pieces

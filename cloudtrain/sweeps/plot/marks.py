@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cloudtrain.charts.svg import element, plain, tooltip, words
+from cloudtrain.charts import page
+from cloudtrain.charts.svg import element, plain, tooltip
 
 MARKS = {
     "completed": ("circle", "trained to its end"),
@@ -40,12 +41,4 @@ def legend(states: Iterable[str]) -> str:
     """What the marks of these states mean, as HTML."""
     found = {MARKS[state]: "running" if state == "waiting" else state for state in states}
     ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in found]
-    items = (
-        element(
-            "li",
-            element("svg", mark(found[shape], 8, 8), viewBox="0 0 16 16", width=16, height=16, aria_hidden="true"),
-            words(f" {found[shape]}: {shape[1]}"),
-        )
-        for shape in ordered
-    )
-    return element("ul", "", *items, class_="legend")
+    return page.legend((mark(found[shape], 8, 8), f"{found[shape]}: {shape[1]}") for shape in ordered)
