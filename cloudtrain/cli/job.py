@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
+from cloudtrain.cli.forecast_view import DEFAULT_SECONDS, Seconds, first_steps_of, forecast_lines
 from cloudtrain.cli.job_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import (
     data_dir,
@@ -33,13 +34,23 @@ if TYPE_CHECKING:
 Examples:
   cloudtrain check --set resources.nodes=2
   cloudtrain check --provider aws --online   ask the account, too
-  cloudtrain check --provider aws --memory   whether it fits into the GPU's memory""",
+  cloudtrain check --provider aws --memory   whether it fits into the GPU's memory
+  cloudtrain check --forecast                how long it takes, by its first steps here""",
 )
 @job_options
 @set_option
 @click.option("--online", is_flag=True, help="Ask the account, or the engine, for what this job needs; only reads.")
 @click.option("--memory", is_flag=True, help="Estimate what a GPU must hold, with torch: your model is built here.")
 @click.option("--measure", is_flag=True, help="The same for your own script: its first steps run here, on the CPU.")
+@click.option(
+    "--forecast",
+    "seconds",
+    is_flag=False,
+    flag_value=str(DEFAULT_SECONDS),
+    type=Seconds(),
+    metavar="[SECONDS]",
+    help=f"Run its first steps here, for {DEFAULT_SECONDS} s of training, and forecast how long all of it takes.",
+)
 @json_option
 @data_dir
 def check_command(
@@ -51,6 +62,7 @@ def check_command(
     online: bool,
     memory: bool,
     measure: bool,
+    seconds: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -65,7 +77,8 @@ def check_command(
     from cloudtrain.errors import CloudtrainError
     from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
-    plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder)
+    loaded = load_job(job, options)
+    plan = api.plan(loaded, provider, as_=as_, data_dir=folder)
     issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
     issues += [] if plan.context.strict else security_issues(plan)  # else they are among the errors already
     checks: Sequence[Check] = ()
@@ -83,8 +96,10 @@ def check_command(
             error.add_note(note)
         raise
     report = _memory_report(plan, measure=measure) if memory or measure else None
+    first_steps = first_steps_of(loaded, plan, seconds) if seconds else None
     if as_json:
-        print_json({"ok": True, **_found(plan, notes, checks if online else None, report)})
+        found = _found(plan, notes, checks if online else None, report)
+        print_json({"ok": True, **found, **({"forecast": first_steps.to_json()} if first_steps else {})})
         return
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
@@ -93,6 +108,8 @@ def check_command(
     print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
     if report is not None:
         print_output("\n".join(memory_lines(report)))
+    if first_steps is not None:
+        print_output("\n".join(forecast_lines(first_steps)))
 
 
 def _found(plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None) -> dict[str, Any]:

@@ -36,12 +36,12 @@ WIDTH = 2.5
 
 EVALUATION = 0.1, 0.35, 1.1
 """What an evaluation of a batch takes at least, likely and at most, as a part of a step with as many samples: a forward
-pass of three passes. Used until one was seen."""
+pass of three passes; waiting for data takes as long as in a step. Used until one was seen."""
 
 UNSEEN = 0.05
 """How much longer the rest may take for evaluations or checkpoints of which nothing is known, as a part of it."""
 
-END = 0.0, 1.5, 6.0
+END = 0.0, 1.0, 6.0
 """Seconds from the last step, evaluation and checkpoint to the end of the run: the model is written, processes end."""
 
 TOLD_FROM_SECONDS = 60.0
@@ -193,8 +193,9 @@ def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
     if not (schedule.evaluation_samples and schedule.step_samples):
         return None
     as_steps = left * pace * schedule.evaluation_samples / schedule.step_samples
-    low, likely, high = (as_steps * each for each in EVALUATION)
-    return low, likely, high
+    waiting = max((sums.share("data") for sums in state.step_times.totals().values()), default=0.0)
+    low, likely, high = EVALUATION
+    return as_steps * low, as_steps * (waiting + (1 - waiting) * likely), as_steps * high
 
 
 def _saving(state: RunState, steps: float, pace: float) -> _Part | None:

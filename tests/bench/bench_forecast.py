@@ -4,9 +4,9 @@
     .venv/bin/python tests/bench/bench_forecast.py --replay FOLDER
 
 Runs of the shared trainer and of a program of its own (forecast_programs.py), all with something else that changes the
-time of their steps. Most wait where a GPU would compute, so that they do not slow each other; they are begun in groups
-of as many as run at once, of about the same length. The forecast is made as `cloudtrain status` makes it, from the
-events that the run had sent by then. `--keep` copies the events there; `--replay` forecasts from such copies again.
+time of their steps. Most wait where a GPU would compute, so that they slow each other little. The forecast is made as
+`cloudtrain status` makes it, from the events that the run had sent by then. `--keep` copies the events of the runs, and
+`--replay` forecasts from such copies again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -89,16 +89,20 @@ def main() -> int:
 
 
 def run_all(options: argparse.Namespace) -> list[Outcome]:
-    """All runs, in groups of as many as run at once."""
+    """All runs, so many at a time; they end with this program."""
+    from cloudtrain.providers.local.lifeline import runs_end_with_this_process
+
     wanted = [each for each in RUNS if options.only in "-".join(each)]
     jobs = [(wanted[number % len(wanted)], options.seed + number) for number in range(options.runs)]
     found: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="cloudtrain-bench-") as folder, ThreadPoolExecutor(options.at_once) as pool:
-        for first in range(0, len(jobs), options.at_once):
-            group = jobs[first : first + options.at_once]
-            for outcome in pool.map(lambda job: run(Path(folder), job, options), group):
-                found.append(outcome)
-                print(row(outcome), file=sys.stderr, flush=True)
+    with (
+        runs_end_with_this_process(),
+        tempfile.TemporaryDirectory(prefix="cloudtrain-bench-forecast-", ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(options.at_once) as pool,
+    ):
+        for task in as_completed([pool.submit(run, Path(folder), job, options) for job in jobs]):
+            found.append(task.result())
+            print(row(found[-1]), file=sys.stderr, flush=True)
     return found
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 KIND = os.environ.get("FORECAST_KIND", "constant")
 SECONDS = float(os.environ.get("FORECAST_SECONDS", "60"))
 RANDOM = random.Random(int(os.environ.get("FORECAST_SEED", "0")))
-STEP = 0.02 * 10 ** RANDOM.random()
-"""Seconds of a usual step, 20 to 200 ms: it waits for them as for a GPU, so that runs beside it do not slow it."""
+STEP = 0.04 * 5 ** RANDOM.random()
+"""Seconds of a usual step, 40 to 200 ms: it waits for them as for a GPU, so that runs beside it do not slow it."""
 
 
 def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
@@ -27,7 +27,7 @@ def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
 
     from cloudtrain_trainer.tasks import Task
 
-    width = 1024 if KIND == "checkpoints" else 64
+    width = 512 if KIND == "checkpoints" else 64
     epochs, batch = RANDOM.randint(4, 9), 16
     step = STEP / 4 if KIND == "busy" else STEP
     steps = max(8, int(SECONDS / step / epochs * (1 - _evaluation_share() / (1 + _evaluation_share()))))

@@ -53,7 +53,7 @@ def test_a_card_shows_state_progress_and_curves() -> None:
     tags = Tags(html)
     assert (tags.open, tags.seen) == ([], {"div", "b", "span", "svg", "polyline"})
     text = " ".join(re.sub("<[^>]+>", " ", html).split())
-    assert text.startswith("a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 12 s left")
+    assert text.startswith("a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 11 s left")
     assert [f"{name} " in text for name in ("running loss", "acc")] == [True, True]
     assert "http" not in html, "nothing comes from outside"
 

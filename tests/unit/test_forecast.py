@@ -58,7 +58,7 @@ class History:
 
 def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen() -> None:
     found = History().train(200).forecast()
-    assert found.total.likely == pytest.approx(10 + 0.1 * 999 + 1.5, abs=0.2)
+    assert found.total.likely == pytest.approx(10 + 0.1 * 999 + 1.0, abs=0.2)
     assert found.left.likely == pytest.approx(found.total.likely - 10 - 19.9)
     assert found.total.low < found.total.likely < found.total.high
     assert (found.step, found.steps, found.seen_steps, found.usd, found.ending) == (200, 1000, 190, None, None)
@@ -79,7 +79,7 @@ def test_the_first_steps_of_a_process_are_counted_once_and_not_repeated() -> Non
     history = History()
     history.now += 30.0  # the second step is compiled
     history.report(2)
-    usual = 30.0 + 10 + 0.1 * 998 + 1.5
+    usual = 30.0 + 10 + 0.1 * 998 + 1.0
     assert history.train(200).forecast().total.likely == pytest.approx(usual, abs=0.2)
 
 
@@ -91,7 +91,7 @@ def announced(history: History, **fields: Any) -> History:
 def test_evaluations_are_counted_as_often_as_they_are_announced_and_as_long_as_they_were() -> None:
     history = announced(History(), evaluations=5, evaluation_samples=100, step_samples=10)
     found = history.train(200).pause("evaluating", 4.0).train(300).forecast()
-    assert found.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.5, abs=0.3)
+    assert found.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.0, abs=0.3)
 
 
 def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() -> None:
@@ -105,7 +105,7 @@ def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() 
 
 def test_of_an_own_script_pauses_come_as_often_as_they_were_seen() -> None:
     history = History().train(100).pause("evaluating", 2.0).train(200).pause("evaluating", 2.0).train(250)
-    assert history.forecast().total.likely == pytest.approx(10 + 99.9 + 10 * 2.0 + 1.5, abs=0.3)
+    assert history.forecast().total.likely == pytest.approx(10 + 99.9 + 10 * 2.0 + 1.0, abs=0.3)
 
 
 def test_what_was_not_seen_yet_is_said_and_widens_the_interval() -> None:
@@ -126,7 +126,7 @@ def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated()
     history.now += 25.0  # compiled again
     history.report(152)
     found = history.train(300).forecast()
-    assert found.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.5, abs=0.5)
+    assert found.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_are_left() -> None:
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_ar
     history.events.pop()
     history.add("resumed", step=800)
     history.report(801)
-    assert history.train(850).forecast().total.likely == pytest.approx(10 + 19.9 + 1.5, abs=0.2)
+    assert history.train(850).forecast().total.likely == pytest.approx(10 + 19.9 + 1.0, abs=0.2)
 
 
 def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:

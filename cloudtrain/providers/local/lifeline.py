@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cloudtrain.runs.identity import ProcessIdentity
 
@@ -18,6 +20,17 @@ _tied: list[int] = []
 def end_runs_with_this_process() -> None:
     """From now on, each run that this process starts is stopped within seconds after this process has ended."""
     _tied[:] = [os.getpid()]
+
+
+@contextmanager
+def runs_end_with_this_process() -> Iterator[None]:
+    """A context in which the runs that this process starts do so."""
+    before = list(_tied)
+    end_runs_with_this_process()
+    try:
+        yield
+    finally:
+        _tied[:] = before
 
 
 def lifeline() -> list[str]:

@@ -1,0 +1,84 @@
+"""What `cloudtrain check --forecast` says, in a few lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from cloudtrain.api.first_steps import FirstSteps, There
+    from cloudtrain.api.jobs import Job
+    from cloudtrain.planning.plan import Plan
+
+DEFAULT_SECONDS, MAX_SECONDS = 30, 3600
+
+
+class Seconds(click.ParamType[int]):
+    """The value of `--forecast`, which may be left out: what follows it may then be taken for the value."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Whole seconds."""
+        try:
+            seconds = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number of seconds; JOB stands before --forecast", param, ctx)
+        if not 1 <= seconds <= MAX_SECONDS:
+            self.fail(f"{seconds} is not between 1 and {MAX_SECONDS} seconds", param, ctx)
+        return seconds
+
+
+def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
+    """Run the first steps here, with a line of progress on a terminal. Ctrl-C ends them, and exits with 130."""
+    from cloudtrain.api.first_steps import try_first_steps
+    from cloudtrain.cli.follow import ProgressDisplay
+    from cloudtrain.cli.output import print_message
+    from cloudtrain.units import format_duration
+
+    print_message(f"the job runs here until it has trained for {format_duration(seconds)}; nothing of it is kept")
+    display = ProgressDisplay()
+    try:
+        return try_first_steps(job, plan, seconds, display.draw)
+    except KeyboardInterrupt:
+        display.clear()
+        print_message("interrupted; the job was ended, and nothing of it is kept")
+        raise click.exceptions.Exit(130) from None
+    finally:
+        display.clear()
+
+
+def forecast_lines(found: FirstSteps) -> list[str]:
+    """The time of the whole job here, and what its limits mean elsewhere."""
+    from cloudtrain.runs.forecast_words import limit_warning, shown
+    from cloudtrain.units import format_duration
+
+    if found.measured is not None:
+        lines = [f"forecast: none is needed: the whole job took {format_duration(found.measured)} here"]
+    elif found.forecast is None:
+        lines = [f"forecast: none: {found.reason}"]
+    else:
+        seen = f"by {found.forecast.seen_steps} of {found.forecast.steps} steps"
+        where = "this machine's CPU" if found.on_cpu else "this machine"
+        lines = [f"forecast: on {where} {shown(found.forecast)}; {seen}"]
+        if warning := limit_warning(found.forecast):
+            lines.append(f"  {warning}")
+    return lines + (_there(found.there) if found.there else [])
+
+
+def _there(there: There) -> list[str]:
+    from cloudtrain.units import format_duration
+
+    price = "its price is not known" if there.usd_per_hour is None else f"{there.usd_per_hour:.2f} USD an hour"
+    lines = [f"  {there.machines}: another machine, and how fast it is cannot be told here; {price}"]
+    allowed = f"{there.limit or 'the platform'} allows {format_duration(there.max_seconds)} there"
+    fast = there.times_as_fast
+    if fast is None:
+        lines.append(f"  {allowed}")
+    elif fast.high <= 1:
+        lines.append(f"  {allowed}: enough if it is as fast as this machine")
+    else:
+        times = f"{fast.likely:.2g} times as fast as here ({fast.low:.2g} to {fast.high:.2g})"
+        lines.append(f"  {allowed}: enough if the job is {times}")
+    return lines
