@@ -20,6 +20,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("init", "Write a job.yaml: a commented starter, or that of a script."),
         "check": ("job", "Report every mistake in a spec, each at its line."),
         "plan": ("job", "Show the request and what it would do; nothing is started."),
+        "drill": ("drill", "Rehearse failures: a rank killed, a node lost, a disk full, ..."),
         "submit": ("job", "Start a job, or a script without one, and follow it."),
         "sweep": ("sweep", "Search over settings: trials of a job, and the best of them."),
         "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),

@@ -19,6 +19,15 @@ _LOGGED_FRAMES = 12
 """Of each rank's stack."""
 _DISTRIBUTED = "/torch/distributed/"
 _BACKWARD = ("_engine_run_backward", "backward")
+_DATA_PARALLEL = "/torch/nn/parallel/distributed.py"
+_FROZEN = {
+    "T": "is stopped (SIGSTOP)",
+    "t": "is stopped by a debugger",
+    "D": "waits in the kernel, as for a disk that does not answer",
+}
+"""States of a process that does not run, nor answer a signal."""
+_ORDER = ("frozen", "blocked", "ended", "busy")
+"""Who is to blame first."""
 _CHILDREN = ("/multiprocessing/popen_", "/torch/multiprocessing/spawn.py", "/multiprocessing/connection.py")
 
 
@@ -31,6 +40,8 @@ class Sample(NamedTuple):
     """Used so far by the rank and by the processes that it started."""
     stack: str
     """As faulthandler writes it; empty if the rank did not answer."""
+    state: str = ""
+    """Its process's, a letter of proc(5); empty if unknown."""
 
 
 class RankActivity(NamedTuple):
@@ -38,13 +49,17 @@ class RankActivity(NamedTuple):
 
     rank: int
     kind: str
-    """`collective`: it waits for its peers; `blocked`: for something else; `busy`: it computes; `ended`: it is gone."""
+    """`collective`: it waits for its peers; `blocked`: for something else; `frozen`: its process does not run at all;
+    `busy`: it computes; `ended`: it is gone.
+    """
     call: str = ""
     """The collective, such as `all_reduce`."""
     file: str = ""
     """Of the innermost line of the program, below the working folder where it is; empty if unknown."""
     line: int = 0
     stack: str = ""
+    state: str = ""
+    """Its process's, a letter of proc(5); empty if unknown."""
     has_children: bool = False
     """Whether it waits for processes of its own."""
 
@@ -67,8 +82,12 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
     call = _collective(inner)
     if not call and is_idle and any(frame.function in _BACKWARD for frame in inner):
         call = "backward"  # of DistributedDataParallel, whose all_reduce is in C++
+    elif not call and is_idle and inner and inner[0].file.endswith(_DATA_PARALLEL):
+        call = "forward"  # which broadcasts buffers, in C++ too
     kind = "busy"
-    if is_still and (is_idle or call):
+    if all(sample.state and sample.state in _FROZEN for sample in samples):
+        kind = "frozen"
+    elif is_still and (is_idle or call):
         kind = "collective" if call else "blocked"
     return RankActivity(
         rank,
@@ -77,6 +96,7 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
         file=display_path(at.file, folder) if at else "",
         line=at.line if at else 0,
         stack=samples[-1].stack.strip(),
+        state=samples[-1].state,
         has_children=any(part in frame.file for frame in inner for part in _CHILDREN),
     )
 
@@ -91,17 +111,23 @@ def verdict(ranks: Sequence[RankActivity], nodes: int) -> Optional[Tuple[RankAct
     others = [rank for rank in ranks if rank.kind != "collective"]
     if not waiting:
         left = [rank for rank in ranks if rank.kind != "ended"]
-        is_stuck = bool(left) and all(rank.kind == "blocked" for rank in left)
-        return (left[0], left[1:]) if is_stuck else None
+        if not left or any(rank.kind == "busy" for rank in left):
+            return None
+        found = min(left, key=_blame)
+        return found, [rank for rank in left if rank is not found]
     if others:
-        order = ("blocked", "ended", "busy")
-        return min(others, key=lambda rank: (order.index(rank.kind), rank.rank)), waiting
+        return min(others, key=_blame), waiting
     places = Counter((rank.call, rank.file, rank.line) for rank in waiting)
     if len(places) == 1:
         return (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
     # The fewest have gone another way; of equally many, those who are further on have left a collective out.
     odd = min(waiting, key=lambda rank: (places[rank.call, rank.file, rank.line], -rank.line))
     return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
+
+
+def _blame(rank: RankActivity) -> Tuple[int, int]:
+    """What sorts the rank first that the others wait for."""
+    return _ORDER.index(rank.kind), rank.rank
 
 
 def describe(found: RankActivity, waiting: Sequence[RankActivity], silent_seconds: float, processes: int) -> str:
@@ -146,6 +172,8 @@ def duration(seconds: float) -> str:
 
 
 def _does(rank: RankActivity) -> str:
+    if rank.kind == "frozen":
+        return _FROZEN.get(rank.state, "does not run")
     return {"blocked": "is blocked", "collective": f"waits in {rank.call}", "ended": "has ended"}.get(
         rank.kind, "is busy"
     )

@@ -36,12 +36,19 @@ def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process exists and has not ended; False where there is no /proc."""
+    return process_state(pid) not in ("", "Z", "X")
+
+
+def process_state(pid: int) -> str:
+    """What the kernel says that a process does, a letter of proc(5): `T` stopped, `D` in a call that cannot be
+    interrupted; empty where it is gone, or there is no /proc.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
-        return False
-    return text[text.rindex(b")") + 2 :][:1] not in (b"Z", b"X")
+        return ""
+    return text[text.rindex(b")") + 2 :][:1].decode("ascii")
 
 
 def _sum(root: int, found: dict[int, tuple[int, ProcessUse]], children: dict[int, list[int]]) -> ProcessUse:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping
 
 from cloudtrain_launcher.hang_verdict import Sample
-from cloudtrain_launcher.processes import use_by_root
+from cloudtrain_launcher.processes import process_state, use_by_root
 from cloudtrain_launcher.stacks import next_stack
 
 
@@ -34,7 +34,8 @@ class RankSamples:
             stack = next_stack(self._scratch, local_rank, pid)
             if is_first:
                 stack = "(asked)"  # what an earlier silence has left; the answer comes with the next sample
-            samples.append(Sample(now, uses[pid].cpu_seconds if pid in uses else 0.0, stack))
+            cpu_seconds = uses[pid].cpu_seconds if pid in uses else 0.0
+            samples.append(Sample(now, cpu_seconds, stack, process_state(pid)))
 
     def known(self) -> Dict[int, List[Sample]]:
         """The samples of each local rank since it was asked for its stack."""

@@ -30,6 +30,7 @@ from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_launcher.exit_timer import ExitTimer
+from cloudtrain_launcher.full_disk import full_disk_hint
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.numa import bind_rank
 from cloudtrain_launcher.stacks import write_on_signal
@@ -210,7 +211,9 @@ def _report_error(error: BaseException, attempt: int) -> None:
     while frames is not None and _is_launcher_frame(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error = error.with_traceback(frames)
-    emit(describe(error, frames, WORKING_DIR, PAYLOAD_DIR).replace(attempt=attempt))
+    described = describe(error, frames, WORKING_DIR, PAYLOAD_DIR).replace(attempt=attempt)
+    hint = full_disk_hint(error, os.environ)
+    emit(described.replace(hint=hint) if hint else described)
     try:
         sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters do
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)

@@ -188,6 +188,7 @@ ALL_REDUCE = [
         (ALL_REDUCE, 5.0, False, "busy", "all_reduce"),
         ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 0.0, True, "collective", "backward"),
         ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 5.0, True, "busy", ""),
+        ([(f"{TORCH}/nn/parallel/distributed.py", 1, "_sync_buffers")], 0.0, True, "collective", "forward"),
         ([], 0.0, True, "blocked", ""),
         ([], 5.0, True, "busy", ""),
         ([], 0.0, False, "busy", ""),
@@ -198,6 +199,7 @@ ALL_REDUCE = [
         "goes from one collective to the next",
         "waits in backward",
         "computes backward",
+        "waits in forward for the peers' buffers",
         "waits",
         "computes in one call",
         "moves on, with little CPU",
@@ -224,6 +226,8 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Ran
     [
         ([rank(0, "collective"), rank(1, "blocked"), rank(2, "collective")], 1),
         ([rank(0, "collective"), rank(1, "busy"), rank(2, "blocked")], 2),
+        ([rank(0, "blocked"), rank(1, "frozen")], 1),
+        ([rank(0, "collective"), rank(1, "blocked"), rank(2, "frozen")], 2),
         ([rank(0, "ended"), rank(1, "collective")], 0),
         ([rank(0, "collective"), rank(1, "collective"), rank(2, "collective", 5)], 2),
         ([rank(0, "collective", 9), rank(1, "collective", 7)], 0),
@@ -239,6 +243,8 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Ran
     ids=[
         "the only one outside of the collective",
         "the one that waits rather than the one that computes",
+        "the one that is stopped when all wait for something",
+        "the one that is stopped rather than the one that waits",
         "the one that has left",
         "the only one at another line",
         "of two at different lines the one further on",
@@ -255,6 +261,17 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Ran
 def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> None:
     found = verdict(ranks, nodes=1)
     assert (found and found[0].rank) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("T", "it is stopped (SIGSTOP)"), ("D", "it waits in the kernel, as for a disk")]
+)
+def test_a_rank_whose_process_does_not_run_is_told_from_one_that_waits(state: str, words: str, tmp_path: Path) -> None:
+    found = activity(1, [Sample(float(n), 0.0, "", state) for n in range(4)], tmp_path)
+    assert found.kind == "frozen"
+    assert words in describe(found, [rank(0, "collective")], 60, processes=2)
+    for_a_moment = [Sample(float(n), 0.0, "", state if n == 2 else "S") for n in range(4)]
+    assert activity(1, for_a_moment, tmp_path).kind == "blocked"
 
 
 def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another() -> None:

@@ -6,6 +6,7 @@ Nothing in it needs cloudtrain: `torchrun --nproc-per-node 2 train.py` runs it a
 import argparse
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 import torch.distributed as dist
@@ -28,17 +29,17 @@ def train(args: argparse.Namespace) -> None:
     model = DistributedDataParallel(nn.Linear(1, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), args.lr)
     # Kept by the platform, and back after a restart; without cloudtrain, a folder beside the script.
-    checkpoint = Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR", "checkpoints")) / "latest.pt"
+    checkpoints = Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR", "checkpoints"))
     first = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint, map_location=device, weights_only=True)
+    if state := load(checkpoints, device):
         model.module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
         print(f"rank {rank} goes on after epoch {first}", flush=True)
 
-    generator = torch.Generator().manual_seed(1000 * first + rank)
+    generator = torch.Generator()
     for epoch in range(first, args.epochs):
+        generator.manual_seed(1000 * epoch + rank)  # after a restart the same batches come as would have come
         for _ in range(50):
             x = torch.rand(32, 1, generator=generator).to(device)
             loss = nn.functional.mse_loss(model(x), 3 * x + 1)
@@ -47,18 +48,33 @@ def train(args: argparse.Namespace) -> None:
             optimizer.step()
         log_metrics(step=50 * (epoch + 1), epoch=epoch + 1, loss=loss.item())
         if rank == 0:
-            checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            temporary = checkpoint.with_suffix(".tmp")
-            torch.save(
-                {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch},
-                temporary,
-            )
-            temporary.replace(checkpoint)  # whole or not at all
+            state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            save(state, checkpoints)
 
     if rank == 0:
         folder = Path(os.environ.get("CLOUDTRAIN_MODEL_DIR", "."))
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(model.module.state_dict(), folder / "model.pt")
+
+
+def save(state: dict, folder: Path) -> None:
+    """Save a checkpoint, whole or not at all; the one before stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(state, folder / "latest.tmp")
+    if (folder / "latest.pt").exists():
+        (folder / "latest.pt").replace(folder / "previous.pt")
+    (folder / "latest.tmp").replace(folder / "latest.pt")
+
+
+def load(folder: Path, device: torch.device) -> dict:
+    """The newest checkpoint that can be read: a machine that fails may leave half of one. Empty if there is none."""
+    for path in (folder / "latest.pt", folder / "previous.pt"):
+        if path.exists():
+            try:
+                return torch.load(path, map_location=device, weights_only=True)
+            except (RuntimeError, EOFError, UnpicklingError) as error:
+                print(f"{path.name} is damaged, the one before is tried: {error}", flush=True)
+    return {}
 
 
 def main() -> None:

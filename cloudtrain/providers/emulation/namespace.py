@@ -47,18 +47,18 @@ def main(argv: list[str]) -> int:
 def enter(root: str, host: str, hosts_file: str) -> None:
     """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name. OSError if it cannot be."""
     here, root, hosts_file = os.getcwd(), os.path.abspath(root), os.path.abspath(hosts_file)
-    _unshare()
-    _mount("none", "/", MS_PRIVATE | MS_REC)  # from here on nothing reaches the machine's own mounts
+    unshare()
+    mount("none", "/", MS_PRIVATE | MS_REC)  # from here on nothing reaches the machine's own mounts
     if not os.path.isdir(TREE):
         _add_mount_point()
-    _mount(hosts_file, HOSTS, MS_BIND)
-    _mount(root, TREE, MS_BIND | MS_REC)
+    mount(hosts_file, HOSTS, MS_BIND)
+    mount(root, TREE, MS_BIND | MS_REC)
     socket.sethostname(host)
     os.chdir(here)  # by its path: the folder may lie behind another mount now
 
 
-def _unshare() -> None:
-    """Create namespaces for this process; without privileges, inside a user namespace."""
+def unshare() -> None:
+    """Create namespaces for mounts and the host name for this process; without privileges, inside a user namespace."""
     uid, gid = os.geteuid(), os.getegid()
     try:
         _call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
@@ -74,7 +74,7 @@ def _add_mount_point() -> None:
     parent, tree = os.path.split(TREE)
     os.chdir(parent)  # relative paths reach the old one also when the new one lies over it
     names = [name for name in os.listdir(".") if name != tree]
-    _mount("tmpfs", parent, kind="tmpfs", options="mode=0755")
+    mount("tmpfs", parent, kind="tmpfs", options="mode=0755")
     for name in names:
         copy = os.path.join(parent, name)
         if os.path.islink(name):
@@ -84,7 +84,7 @@ def _add_mount_point() -> None:
             os.mkdir(copy)
         else:
             os.close(os.open(copy, os.O_CREAT | os.O_EXCL))
-        _mount(name, copy, MS_BIND | MS_REC)
+        mount(name, copy, MS_BIND | MS_REC)
     os.mkdir(TREE)
 
 
@@ -119,7 +119,8 @@ def _probe() -> int:
     return 0
 
 
-def _mount(source: str, target: str, flags: int = 0, kind: str = "none", options: str = "") -> None:
+def mount(source: str, target: str, flags: int = 0, kind: str = "none", options: str = "") -> None:
+    """mount(2). OSError if the kernel refuses."""
     words = [os.fsencode(word) for word in (source, target, kind)]
     _call("mount", *words, ctypes.c_ulong(flags), os.fsencode(options), about=(source, target))
 

@@ -15,7 +15,7 @@ from cloudtrain.bundle import launcher_module
 _RUN = """
 import sys
 sys.path[0] = sys.argv.pop(1)
-from cloudtrain.providers.{module} import main
+from {module} import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -26,12 +26,12 @@ STOPPED = 5
 """Exit code of a launcher after a stop, and of a process that stands for one."""
 
 
-def run_module(module: str) -> tuple[str, ...]:
-    """The command that runs `main` of a module below `cloudtrain.providers`, from wherever this package is.
+def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str, ...]:
+    """The command that runs `main` of a module below `package`, from wherever this package is.
 
     No environment variable names the package, so the job's environment stays untouched.
     """
-    return (sys.executable, "-c", _RUN.format(module=module), str(Path(__file__).parents[3]))
+    return (sys.executable, "-c", _RUN.format(module=f"{package}.{module}"), str(Path(__file__).parents[3]))
 
 
 def set_parent_death_signal(parent: int) -> None:

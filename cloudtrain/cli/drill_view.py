@@ -1,0 +1,105 @@
+"""Shows drills: what will be done to a job, and the scorecard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cloudtrain.cli.output import command, count, table
+from cloudtrain.cli.plan_view import headline
+from cloudtrain.cli.terminal import one_line
+from cloudtrain.drills.drill import DRILLED_HANG_SECONDS, grace_of
+from cloudtrain.drills.scenario import Fault, Scenario
+from cloudtrain.drills.scorecard import DrillResult, Scorecard
+from cloudtrain.drills.verdict import Verdict
+from cloudtrain.planning.plan import Plan
+from cloudtrain.units import format_duration
+
+_HEADER = ("drill", "verdict", "steps lost", "took")
+_INDENT = 11
+
+
+def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
+    """What will be done, and how long it takes."""
+    most = 1 + 2 * len(scenarios)
+    yield f"drill of {plan.spec.name}: {headline(plan)}; nothing is sent anywhere, nothing is paid"
+    drills = count(len(scenarios), "drill")
+    yield f"  1 undisturbed run, then {drills}: at most {most} times as long as the job, and 1 min"
+    for scenario in scenarios:
+        yield f"  {scenario.name:<16} {scenario.done}"
+    if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
+        yield f"  grace period     {grace_of(plan)}"
+    if any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios):
+        hang = plan.spec.limits.hang
+        shown = "0: never" if hang == 0 else f"{min(hang, DRILLED_HANG_SECONDS)} s for the drill"
+        yield f"  limits.hang      {shown}"
+    if plan.spec.sweep is not None:
+        yield "  note: its section sweep plays no part: the job is drilled with its own values"
+
+
+def scorecard_lines(card: Scorecard) -> Iterator[str]:
+    """The scorecard as a table, and below it what each drill has shown, and what to change."""
+    history, compared = card.reference.history, card.reference.trained.by
+    steps = "" if history.last_step is None else f", {history.last_step:g} steps"
+    yield f"{card.job}: undisturbed in {format_duration(card.reference_seconds)}{steps}; " + (
+        f"runs are compared by {compared}" if compared else "it leaves nothing by which runs could be compared"
+    )
+    yield ""
+    yield table(map(_row, card.results), _HEADER)
+    for result in card.results:
+        yield ""
+        yield from _details(card, result)
+    if card.remarks:
+        yield ""
+    for text in card.remarks:
+        yield f"note: {text}"
+    if card.interrupted:
+        yield "note: interrupted: the other drills were not done"
+
+
+def look_at(folder: str, *words: str) -> str:
+    """The command that looks at a run of a drill."""
+    return command("--data-dir", folder, *words)
+
+
+def _row(result: DrillResult) -> tuple[str, ...]:
+    found = result.finding
+    lost = "-" if found.steps_lost is None else f"{found.steps_lost:g}"
+    return result.scenario.name, found.verdict.value, lost, format_duration(result.seconds) if result.runs else "-"
+
+
+def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
+    found, rows = result.finding, []
+    rows.append(("why" if found.verdict is Verdict.SKIPPED else "done", result.struck))
+    if found.seen:
+        after = "" if result.noticed_seconds is None else f" (after {result.noticed_seconds:.1f} s)"
+        rows.append(("told", found.seen + after))
+    if found.seen and result.remedy:
+        rows.append(("remedy", result.remedy))
+    if result.runs and found.verdict is not Verdict.NOT_STRUCK:
+        rows.append(("then", _then(result)))
+    rows += [("change", text) for text in result.advice]
+    if result.runs and found.verdict is not Verdict.SAME:
+        last = result.runs[-1]
+        rows.append(("look", look_at(card.folder, "diagnose" if last.state.state == "failed" else "logs", last.run)))
+    yield result.scenario.name
+    for name, text in rows:
+        yield f"  {name:<{_INDENT - 2}}{one_line(text)}"
+
+
+def _then(result: DrillResult) -> str:
+    """What became of the runs: restarts, and the rerun."""
+    first, last = result.runs[0], result.runs[-1]
+    if first.overdue:
+        return "nothing, until the drill ended it by its own limit"
+    parts = []
+    if first.state.restarts:
+        parts.append(f"{count(first.state.restarts, 'restart')} in place")
+    if first.state.state != "succeeded":
+        seconds = first.history.stopping_seconds
+        within = f" within {seconds:.1f} s" if seconds is not None and first.state.state == "stopped" else ""
+        parts.append(f"the run {first.state.state}{within}")
+    if result.finding.rerun:
+        parts.append(f"its rerun {last.state.state}")
+    elif first.state.state == "succeeded":
+        parts.append("the run succeeded")
+    return ", ".join(parts)

@@ -1,0 +1,95 @@
+"""What to change in a job, by what its drills have shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cloudtrain.drills.scenario import Fault
+from cloudtrain.drills.verdict import DrillRun, Finding, Verdict, was_killed
+from cloudtrain.units import format_duration
+
+SAVES_NOTHING = (
+    "the program saves no checkpoint, so that each time it began anew: torch.save(state, …) into "
+    "$CLOUDTRAIN_CHECKPOINT_DIR now and then, and load what is there at the start (docs/guides/spot.md)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFacts:
+    """What the advice depends on, as job.yaml has it."""
+
+    restarts: int
+    retries: int
+    hang_seconds: int
+    drilled_hang_seconds: int
+    """What limits.hang was in the drill."""
+    is_trainer: bool
+    """Whether it is the shared trainer that runs."""
+    saves: bool
+    """Whether the undisturbed run has saved a checkpoint."""
+    grace: str
+    """How long a stop may take, and whose rule that is."""
+    is_reproducible: bool | None = None
+    """Whether two undisturbed runs have ended with the same parameters; None: not tried."""
+
+
+def advice(fault: Fault, finding: Finding, struck: DrillRun | None, job: JobFacts) -> list[str]:
+    """What to change, the most useful first; nothing for a job that is ready. `struck`: the run that was struck."""
+    if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_STRUCK):
+        return []
+    return [*_of_parameters(finding, job), *_of_fault(fault, finding, struck, job)]
+
+
+def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
+    if finding.verdict is not Verdict.OTHER:
+        return
+    what = ", ".join(finding.differing[:3]) + (", …" if len(finding.differing) > 3 else "")
+    if job.is_reproducible is False:
+        yield f"two undisturbed runs differ, too ({what}): seed the program, so that a difference means something"
+    elif job.is_reproducible:
+        yield (
+            f"two undisturbed runs are equal, this one differs ({what}): it does not restore all that the next step "
+            "depends on. Besides model and optimizer that is the scheduler, the random generators, and the place in "
+            "the data (a seed for each epoch, sampler.set_epoch)"
+        )
+
+
+def _of_fault(fault: Fault, finding: Finding, struck: DrillRun | None, job: JobFacts) -> Iterator[str]:
+    if fault is Fault.RANK_KILLED and job.restarts == 0:
+        yield "limits.restarts is 0: with 1 the ranks start again within seconds, on the machines that are there"
+    if fault is Fault.NODE_LOST and job.retries == 0 and finding.verdict is not Verdict.NAMED:
+        yield "limits.retries is 0: with 1 SageMaker starts the job again by itself; elsewhere `cloudtrain rerun` does"
+    if fault is Fault.SIGTERM and struck is not None:
+        yield from _of_stop(finding, struck, job)
+    if fault is Fault.CHECKPOINT_TORN and finding.verdict in (Verdict.NAMED, Verdict.UNNAMED) and not job.is_trainer:
+        yield "keep the checkpoint before the newest, and go on from it where the newest cannot be loaded"
+    if fault is Fault.LOADER_STALLED and finding.verdict is Verdict.UNNOTICED:
+        yield (
+            "limits.hang is 0: nothing ends a job that waits; limits: {hang: 10 min} does"
+            if job.hang_seconds == 0
+            else f"it has waited without a word for longer than limits.hang ({job.drilled_hang_seconds} s in the drill)"
+        )
+
+
+def _of_stop(finding: Finding, struck: DrillRun, job: JobFacts) -> Iterator[str]:
+    if was_killed(struck.state):
+        yield f"it did not end within the grace period ({job.grace}): end on SIGTERM, or save more often"
+    elif finding.steps_lost and not job.is_trainer and job.saves:
+        lost = f"{finding.steps_lost:g} steps"
+        yield f"{lost} were lost since it does not save when it is told to stop: save on SIGTERM (docs/guides/spot.md)"
+
+
+def remarks(job: JobFacts, every_seconds: int, shortened: bool) -> list[str]:
+    """What is true of all drills: that nothing is saved, and what was different from the job as it will run."""
+    found = [] if job.saves else [SAVES_NOTHING]
+    if job.drilled_hang_seconds != job.hang_seconds:
+        found.append(
+            f"limits.hang was {job.drilled_hang_seconds} s in the drill of a stalled loader; the job has "
+            f"{format_duration(job.hang_seconds)}, and waits so long"
+        )
+    if shortened:
+        found.append(
+            f"checkpoints were saved more often than in the job, where {format_duration(every_seconds)} may be lost"
+        )
+    return found

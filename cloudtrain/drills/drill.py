@@ -1,0 +1,274 @@
+"""The driver: runs the undisturbed job once, then each drill as real runs on this machine, and judges them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from cloudtrain.api.run import Run
+from cloudtrain.diagnosis.hints import hint_for
+from cloudtrain.drills.advice import JobFacts, advice, remarks
+from cloudtrain.drills.faults import NotPossible, Struck, TooLate, strike, tear_newest
+from cloudtrain.drills.scenario import Fault, Scenario, grace_rule
+from cloudtrain.drills.scorecard import DrillResult, Scorecard
+from cloudtrain.drills.small_disk import SmallDiskRun
+from cloudtrain.drills.verdict import DrillRun, Finding, Verdict, judge
+from cloudtrain.drills.watching import Draw, Watched
+from cloudtrain.errors import JobFailed, UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.runs.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
+from cloudtrain.runs.failure import explain
+from cloudtrain.submission.submit import submit
+
+DRILLED_HANG_SECONDS = 10
+"""limits.hang in the drill of a stalled loader: nobody waits half an hour for a drill."""
+
+MIN_SAVES = 3
+"""With fewer checkpoints before its end, a job is made to save more often in its drills."""
+DRILLED_SAVES = 8
+"""About so many it saves then."""
+
+STRIKE_AT = 0.6
+"""A job that saves no checkpoint is struck when so much of it is done."""
+
+EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
+"""A run is given up when it takes longer than the undisturbed one so many times, and this many seconds."""
+
+SMALL_DISK_BYTES, MAX_SMALL_DISK_BYTES = 16 << 20, 1 << 30
+"""What a small disk has besides room for some checkpoints, and the most that is taken of this machine's memory."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrillOptions:
+    """What is to be drilled, and who is told."""
+
+    scenarios: Sequence[Scenario]
+    timeout_seconds: float
+    """The most that the undisturbed run may take."""
+    tell: Tell
+    draw: Draw
+
+
+class Drill:
+    """All drills of one job. `plan`: the job, on this machine, in the data folder of the drills."""
+
+    def __init__(self, plan: Plan, options: DrillOptions) -> None:
+        self.plan, self.options = plan, options
+        self.reference: Watched | None = None
+        self.reference_seconds = self.training_seconds = 0.0
+        self.finished: DrillRun | None = None
+        """The undisturbed run."""
+        self.results: list[DrillResult] = []
+        self.overrides: tuple[str, ...] = ()
+        """By which the job saves more often in its drills."""
+        self.is_reproducible: bool | None = None
+
+    def run(self) -> Scorecard:
+        """Run everything; what is running is ended when this is interrupted, and `scorecard` has what is known then.
+
+        JobFailed when the undisturbed job does not succeed, UsageError when it takes too long.
+        """
+        self._run_reference()
+        for scenario in self.options.scenarios:
+            started = time.monotonic()
+            result = replace(self._drill(scenario), seconds=time.monotonic() - started)
+            self.results.append(result)
+            self.options.tell(f"{scenario.name}: {result.finding.verdict.value}")
+        if any(result.finding.verdict is Verdict.OTHER for result in self.results):
+            self._run_control()
+        return self.scorecard()
+
+    def scorecard(self, *, interrupted: bool = False) -> Scorecard:
+        """What is known so far. RuntimeError before the undisturbed run has succeeded."""
+        if self.finished is None:
+            raise RuntimeError("there is no reference yet")
+        facts = self._facts()
+        advised = [
+            replace(each, advice=advice(each.scenario.fault, each.finding, next(iter(each.runs), None), facts))
+            for each in self.results
+        ]
+        shortened = bool(self.overrides) and any(result.runs for result in self.results)
+        stalled = any(result.scenario.fault is Fault.LOADER_STALLED and result.runs for result in self.results)
+        told = facts if stalled else replace(facts, drilled_hang_seconds=facts.hang_seconds)
+        return Scorecard(
+            job=self.plan.spec.name,
+            folder=self.plan.context.data_dir,
+            reference=self.finished,
+            reference_seconds=self.reference_seconds,
+            results=advised,
+            remarks=remarks(told, self.plan.spec.checkpoints.every, shortened),
+            interrupted=interrupted,
+        )
+
+    def _run_reference(self) -> None:
+        started = time.monotonic()
+        watched = self.reference = Watched(Run(submit(self.plan)))
+        with self._ended_at_last(watched):
+            watched.until(None, self.options.timeout_seconds, self.options.draw)
+        if watched.overdue:
+            hint = "make it short for a drill, such as --set args.epochs=1 or --set args.max_steps=50; or --timeout 1h"
+            took = f"{self.options.timeout_seconds:g} s"
+            raise UsageError(f"the undisturbed job has not ended within {took}, and was stopped", hint=hint)
+        self.reference_seconds, self.training_seconds = time.monotonic() - started, _training_seconds(watched)
+        if watched.state.state != "succeeded":
+            why = explain(watched.state)
+            raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
+        self.finished = watched.finished()
+        if watched.saved_before_last_report < MIN_SAVES:
+            self.overrides = self._save_more_often(watched)
+
+    def _save_more_often(self, watched: Watched) -> tuple[str, ...]:
+        steps = watched.state.position.steps or watched.step
+        if self.plan.spec.entrypoint is None and steps:
+            return (f"args.checkpoint-every-steps={max(1, math.ceil(steps / DRILLED_SAVES))}",)
+        if self.plan.spec.entrypoint is None or watched.saves:
+            return (f"checkpoints.every={max(1, int(self.training_seconds / DRILLED_SAVES))} s",)
+        return ()
+
+    def _drill(self, scenario: Scenario) -> DrillResult:
+        if scenario.needs_checkpoint and self.reference is not None and not self.reference.saves:
+            return _skipped(scenario, "the job saves no checkpoint")
+        try:
+            return self._strike(scenario)
+        except NotPossible as reason:
+            return _skipped(scenario, str(reason))
+        except TooLate:
+            text = "nothing: the job was at its end; a longer one can be struck, such as --set args.epochs=20"
+            return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.NOT_STRUCK), struck=text)
+
+    def _strike(self, scenario: Scenario) -> DrillResult:
+        watched, disk = self._start(scenario)
+        with self._ended_at_last(watched, disk):
+            if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
+                raise TooLate
+            struck_time = time.time()
+            struck = strike(scenario.fault, watched, disk)
+            text = struck.text + (f" at step {watched.step:g}" if watched.step else "")
+            watched.until(None, self._limit(), self.options.draw)
+            if watched.overdue:
+                watched.abort()
+            if disk is not None:
+                disk.keep()
+        if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
+            text += f", then {tear_newest(watched.run, watched)}"
+        return replace(self._judge(scenario, watched, struck, text), noticed_seconds=_noticed(watched, struck_time))
+
+    def _judge(self, scenario: Scenario, watched: Watched, struck: Struck, text: str) -> DrillResult:
+        """The result, after another run where the struck one has not come to its end."""
+        runs = [watched.finished()]
+        if runs[0].state.state == "succeeded" and struck.ends_run:
+            finding = Finding(verdict=Verdict.NOT_STRUCK)
+            return DrillResult(scenario=scenario, finding=finding, struck=f"{text}, too late", runs=runs)
+        if runs[0].state.state != "succeeded" and not runs[0].overdue:
+            again = Watched(watched.run.rerun())
+            with self._ended_at_last(again):
+                again.until(None, self._limit(), self.options.draw)
+            runs.append(again.finished())
+        assert self.finished is not None  # noqa: S101  (see run)
+        finding = judge(self.finished, runs)
+        failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
+        remedy = hint_for(failed) or "" if failed is not None else ""
+        return DrillResult(scenario=scenario, finding=finding, struck=text, remedy=remedy, runs=runs)
+
+    def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
+        """A fresh run of the job for a drill, on a small disk if it needs one and there can be one."""
+        assert self.reference is not None  # noqa: S101  (see run)
+        reference, overrides = self.reference.run, list(self.overrides)
+        if scenario.fault is Fault.LOADER_STALLED:
+            overrides.append(f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}")
+        if scenario.fault is Fault.DISK_FULL and not self.plan.is_rehearsal:
+            saved = sum(path.stat().st_size for path in RunPaths(reference.folder.path).checkpoints.rglob("*"))
+            if (size := SMALL_DISK_BYTES + 4 * saved) <= MAX_SMALL_DISK_BYTES:
+                with suppress(OSError):  # no namespaces here: the size of files is limited instead
+                    disk = SmallDiskRun(reference.folder, overrides, size)
+                    return Watched(disk.run, disk.checkpoints), disk
+        return Watched(reference.rerun(overrides, fresh=True)), None
+
+    def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
+        """Whether a run is to be struck now: after its checkpoints or, where it saves none, when most is done."""
+        last_step = self.finished.history.last_step if self.finished else None
+        ranks = self.plan.spec.resources.nodes * self.plan.processes
+
+        def is_time(watched: Watched) -> bool:
+            if len(watched.ranks()) < ranks:
+                return False
+            if watched.saves >= scenario.checkpoints:
+                return True
+            if last_step is not None:
+                return watched.step >= STRIKE_AT * last_step
+            return watched.training_seconds >= STRIKE_AT * self.training_seconds
+
+        return is_time
+
+    def _run_control(self) -> None:
+        """Run the undisturbed job once more: does it end with the same parameters at all?"""
+        assert self.reference is not None  # noqa: S101  (see run)
+        assert self.finished is not None  # noqa: S101
+        self.options.tell("the undisturbed job once more, since parameters differ")
+        watched = Watched(self.reference.run.rerun(self.overrides, fresh=True))
+        with self._ended_at_last(watched):
+            watched.until(None, self._limit(), self.options.draw)
+        control = watched.finished()
+        if control.state.state == "succeeded":
+            self.is_reproducible = not control.trained.differences(self.finished.trained)
+
+    @contextmanager
+    def _ended_at_last(self, watched: Watched, disk: SmallDiskRun | None = None) -> Iterator[None]:
+        """Whatever happens, the run has ended afterwards."""
+        try:
+            yield
+        finally:
+            if not watched.state.has_ended:
+                watched.abort()
+            if disk is not None:
+                disk.close()
+
+    def _drilled_hang(self) -> int:
+        """limits.hang, as the drill of a stalled loader has it."""
+        return min(self.plan.spec.limits.hang, DRILLED_HANG_SECONDS)
+
+    def _limit(self) -> float:
+        """Seconds that any run of a drill may take."""
+        waits = 2 * DRILLED_HANG_SECONDS + self.plan.target.grace_seconds
+        return TIMES_REFERENCE * self.reference_seconds + EXTRA_SECONDS + waits
+
+    def _facts(self) -> JobFacts:
+        limits = self.plan.spec.limits
+        return JobFacts(
+            restarts=limits.restarts,
+            retries=limits.retries,
+            hang_seconds=limits.hang,
+            drilled_hang_seconds=self._drilled_hang(),
+            is_trainer=self.plan.spec.entrypoint is None,
+            saves=self.reference is not None and self.reference.saves > 0,
+            grace=grace_of(self.plan),
+            is_reproducible=self.is_reproducible,
+        )
+
+
+def grace_of(plan: Plan) -> str:
+    """How long the job has to stop, and whose rule that is."""
+    return grace_rule(plan.target.grace_seconds, plan.target.declaration.label if plan.is_rehearsal else "")
+
+
+def _training_seconds(watched: Watched) -> float:
+    """How long the program ran: until the first rank was at its end."""
+    begun = min((event.time for event in watched.events if isinstance(event, RankStarted)), default=0.0)
+    ended = min((event.time for event in watched.events if isinstance(event, RankEnded)), default=begun)
+    return max(0.0, ended - begun)
+
+
+def _noticed(watched: Watched, struck_time: float) -> float | None:
+    """How long after the strike an event told of trouble; None if none did."""
+    times = [event.time for event in watched.events if isinstance(event, (Error, RankFailed, Restarted, Ended))]
+    return min((round(when - struck_time, 1) for when in times if when > struck_time), default=None)
+
+
+def _skipped(scenario: Scenario, why: str) -> DrillResult:
+    return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.SKIPPED), struck=why)

@@ -1,0 +1,119 @@
+"""Does to a running job what a drill is about, by real signals and real files; each says what it has struck."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloudtrain.api.run import Run
+from cloudtrain.drills import processes
+from cloudtrain.drills.saved_files import newest_file
+from cloudtrain.drills.scenario import Fault
+from cloudtrain.drills.small_disk import SmallDiskRun
+from cloudtrain.drills.watching import Watched
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.runs.events import Checkpoint
+
+FILE_LIMIT_BYTES = 4096
+"""Of any file, where there can be no small disk (RLIMIT_FSIZE, setrlimit(2))."""
+
+
+@dataclass(kw_only=True)
+class Struck:
+    """What was done to a run."""
+
+    text: str
+    ends_run: bool = False
+    """Whether the run is expected to end by it, as after a stop."""
+    stalled: list[int] = field(default_factory=list)
+    """Processes that were stopped, and stay so."""
+
+
+class NotPossible(Exception):
+    """This cannot be done to the job here; the text says why."""
+
+
+class TooLate(Exception):
+    """The job is at its end already."""
+
+
+def strike(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Struck:
+    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to strike; OSError."""
+    stalled: list[int] = []
+    ranks = watched.ranks()
+    watched.freeze()
+    try:
+        if not ranks or watched.ranks() != ranks:
+            raise TooLate
+        struck = _STRIKES[fault](watched, disk)
+        stalled = struck.stalled
+    finally:
+        watched.thaw(but=stalled)
+    return struck
+
+
+def _kill_rank(watched: Watched, _: SmallDiskRun | None) -> Struck:
+    rank, process = max(watched.ranks().items())
+    os.kill(process, signal.SIGKILL)
+    return Struck(text=f"SIGKILL of rank {rank}")
+
+
+def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Struck:
+    node, launcher = max(processes.launchers(watched.events).items())
+    found = processes.with_descendants(launcher)
+    processes.kill_at_once(found)
+    return Struck(text=f"SIGKILL of all {len(found)} processes of node {node}", ends_run=True)
+
+
+def _stop(watched: Watched, _: SmallDiskRun | None) -> Struck:
+    watched.run.request_stop(watched.state)
+    processes.await_pending(signal.SIGTERM, watched.ranks().values())
+    return Struck(text="SIGTERM to all ranks", ends_run=True)
+
+
+def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Struck:
+    if disk is not None:
+        disk.fill()
+        return Struck(text="a small disk (tmpfs) of its own for the checkpoints was filled")
+    if not hasattr(resource, "prlimit"):
+        raise NotPossible("the size of files cannot be limited on this system")
+    for launcher in processes.launchers(watched.events).values():
+        for process in processes.with_descendants(launcher):
+            _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, hard))
+    return Struck(text=f"no file of the job may grow beyond {FILE_LIMIT_BYTES} bytes (RLIMIT_FSIZE: EFBIG, not ENOSPC)")
+
+
+def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Struck:
+    rank, process = max(watched.ranks().items())
+    workers = processes.loader_workers(process)
+    processes.send(signal.SIGSTOP, workers)
+    if workers:
+        return Struck(text=f"SIGSTOP of {len(workers)} workers of the loader of rank {rank}", stalled=workers)
+    return Struck(text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process])
+
+
+_STRIKES: dict[Fault, Callable[[Watched, SmallDiskRun | None], Struck]] = {
+    Fault.RANK_KILLED: _kill_rank,
+    Fault.NODE_LOST: _lose_node,
+    Fault.SIGTERM: _stop,
+    Fault.DISK_FULL: _fill_disk,
+    Fault.CHECKPOINT_TORN: _stop,
+    Fault.LOADER_STALLED: _stall_loader,
+}
+
+
+def tear_newest(run: Run, watched: Watched) -> str:
+    """Cut the largest file of the newest checkpoint in half; says which. NotPossible if there is none."""
+    names = tuple(Path(event.path).name for event in watched.events if isinstance(event, Checkpoint) and event.path)
+    folder = RunPaths(run.folder.path).checkpoints
+    file = newest_file(folder, names)
+    if file is None:
+        raise NotPossible("it has saved no file that could be torn")
+    size = file.stat().st_size
+    os.truncate(file, size // 2)
+    return f"{file.relative_to(folder)} cut from {size} to {size // 2} bytes"

@@ -1,0 +1,94 @@
+"""What the events of a drilled job tell: how far each start of its ranks had got, and from where the next went on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from cloudtrain.runs.events import Checkpoint, Ended, Event, Metrics, Progress, Restarted, Resumed, StopRequested
+
+
+@dataclass(kw_only=True, slots=True)
+class Attempt:
+    """One start of the ranks: the first of a run, or a restart in place."""
+
+    steps: list[float] = field(default_factory=list)
+    """The steps that were reported, in order."""
+    resumed_at: float | None = None
+    """The step of the checkpoint that it went on from, if the program has said so."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunHistory:
+    """One run of a drilled job."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    """Those that have reported something; at least one."""
+    saved: list[float] = field(default_factory=list)
+    """The steps of the checkpoints that were reported, in order."""
+    restart_reasons: list[str] = field(default_factory=list)
+    """Why the ranks were restarted in place, each reason once."""
+    stopping_seconds: float | None = None
+    """From the stop to the end of the run; None if it was not stopped."""
+    ended: float = 0.0
+    """Unix timestamp; 0: it goes on."""
+
+    @property
+    def last_step(self) -> float | None:
+        """The last step that was reported; None for a program that reports none."""
+        return max((step for attempt in self.attempts for step in attempt.steps), default=None)
+
+
+def history_of(events: Iterable[Event]) -> RunHistory:
+    """The history of one run by its events, in the order in which they were written."""
+    history, attempt, stopped = RunHistory(), Attempt(), 0.0
+    for event in events:
+        match event:
+            case Restarted():
+                if event.why and event.why not in history.restart_reasons:
+                    history.restart_reasons.append(event.why)
+                if attempt.steps or attempt.resumed_at is not None:  # each node reports the restart
+                    history.attempts.append(attempt)
+                    attempt = Attempt()
+            case Resumed() if event.step is not None:
+                attempt.resumed_at = event.step
+            case Metrics() | Progress() if event.step is not None:
+                attempt.steps.append(event.step)
+            case Checkpoint() if event.step is not None:
+                history.saved.append(event.step)
+            case StopRequested():
+                stopped = event.time
+            case Ended():
+                history.ended = event.time
+    history.attempts.append(attempt)
+    if stopped and history.ended:
+        history.stopping_seconds = max(0.0, history.ended - stopped)
+    return history
+
+
+def stride(steps: Sequence[float]) -> float:
+    """The usual distance between two reports: the smallest one; 1 where that cannot be told."""
+    known = sorted(set(steps))
+    return min((after - before for before, after in pairwise(known)), default=1.0)
+
+
+def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float | None:
+    """How many steps were lost: done by one start of the ranks, and again by the next. None if no steps are reported.
+
+    A program that does not say where it has resumed has done so one report before the first that it makes.
+    """
+    between = stride([step for attempt in reference.attempts for step in attempt.steps])
+    attempts = [attempt for run in runs for attempt in run.attempts]
+    if reference.last_step is None:
+        return None
+    lost, reached = 0.0, 0.0
+    for number, attempt in enumerate(attempts):
+        if number and (attempt.steps or attempt.resumed_at is not None):
+            begun = attempt.resumed_at
+            if begun is None:
+                begun = max(0.0, attempt.steps[0] - between)
+            lost += max(0.0, reached - begun)
+            reached = begun
+        reached = max([reached, *attempt.steps])
+    return lost

@@ -1,0 +1,134 @@
+"""Watches a drilled run closely: its events, its checkpoints, and the moment at which it is to be struck."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from cloudtrain.api.run import Run
+from cloudtrain.drills import processes
+from cloudtrain.drills.compared import Trained, trained
+from cloudtrain.drills.history import history_of
+from cloudtrain.drills.saved_files import SavedFiles
+from cloudtrain.drills.verdict import DrillRun
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.runs.events import Checkpoint, Event, Metrics, Progress, RankStarted
+from cloudtrain.runs.state import RunState
+
+POLL_SECONDS = 0.01
+"""Between two looks at a run: a job for trying things out may train for less than a second."""
+OBSERVE_SECONDS = 1.0
+"""Between two questions to its provider, which notices that its supervisor has died."""
+EVENT_SECONDS = 0.2
+"""How long an event takes from a rank to the run's folder, at most."""
+END_SECONDS = 60.0
+"""How long a run may take to end after all of its processes were killed."""
+
+Draw = Callable[[RunState], None]
+
+
+class Watched:
+    """A run and what is known of it so far. `checkpoints`: where they are seen, if not in the run's own folder."""
+
+    def __init__(self, run: Run, checkpoints: Path | None = None) -> None:
+        self.run = run
+        self.events: list[Event] = []
+        self.state = run.cached_status()
+        self.overdue = False
+        self.training_since = 0.0
+        """Monotonic time at which its ranks were first seen; 0: not yet."""
+        self.saved_before_last_report = 0
+        """How many checkpoints there were when it last reported a step: those at its end do not count."""
+        self._files = SavedFiles(checkpoints or RunPaths(run.folder.path).checkpoints)
+        self._frozen: set[int] = set()
+        self._reported_saves = self._offset = 0
+        self._observed = time.monotonic()
+
+    @property
+    def saves(self) -> int:
+        """How many checkpoints it has saved: as it says, or else by their files."""
+        return self._reported_saves or self._files.count
+
+    @property
+    def step(self) -> float:
+        """The last step that it has reported; 0: none."""
+        return float(self.state.position.step or 0)
+
+    @property
+    def training_seconds(self) -> float:
+        """For how long its ranks have been there."""
+        return time.monotonic() - self.training_since if self.training_since else 0.0
+
+    def look(self) -> None:
+        """Bring everything up to date."""
+        if time.monotonic() > self._observed + OBSERVE_SECONDS:
+            self._observed = time.monotonic()
+            with suppress(CloudtrainError):  # asked again soon
+                self.run.status()
+        new, self._offset = self.run.folder.events_since(self._offset)
+        self.events += new
+        self.state = self.run.cached_status()
+        self._files.look()
+        for event in new:
+            if isinstance(event, Checkpoint):
+                self._reported_saves += 1
+            elif isinstance(event, RankStarted):
+                self.training_since = self.training_since or time.monotonic()
+            elif isinstance(event, (Metrics, Progress)) and event.step is not None:
+                self.saved_before_last_report = self.saves
+
+    def until(self, ready: Callable[[Watched], bool] | None, seconds: float, draw: Draw) -> bool:
+        """Watch until `ready` is true, and return that; False when the run has ended, or after so many seconds.
+
+        `overdue` tells whether the time was over.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self.look()
+            if self.state.has_ended:
+                return False
+            if ready is not None and ready(self):
+                return True
+            if time.monotonic() > deadline:
+                self.overdue = True
+                return False
+            draw(self.state)
+            time.sleep(POLL_SECONDS)
+
+    def abort(self) -> None:
+        """End the run by force: what it started is killed, and its supervisor writes down that it has ended."""
+        with suppress(CloudtrainError):
+            self.run.request_stop(self.run.last_known())
+        deadline = time.monotonic() + END_SECONDS
+        while not self.state.has_ended and time.monotonic() < deadline:
+            self.look()
+            for launcher in processes.launchers(self.events).values():
+                processes.kill_at_once(processes.with_descendants(launcher))
+            time.sleep(POLL_SECONDS)
+
+    def ranks(self) -> dict[int, int]:
+        """The process of each rank, as it was last started."""
+        return processes.rank_processes(self.events)
+
+    def freeze(self) -> None:
+        """Stop all ranks, so that they are struck at the step at which they are; then read what they told before."""
+        self._frozen = set(self.ranks().values())
+        processes.send(signal.SIGSTOP, self._frozen)
+        deadline = time.monotonic() + EVENT_SECONDS
+        while time.monotonic() < deadline:
+            self.look()
+            time.sleep(POLL_SECONDS)
+
+    def thaw(self, but: Collection[int] = ()) -> None:
+        """Have them go on. `but`: processes that stay stopped."""
+        processes.send(signal.SIGCONT, self._frozen - set(but))
+
+    def finished(self) -> DrillRun:
+        """The run as a value, for the verdict."""
+        history = history_of(self.events)
+        left = trained(self.run.folder.path, self.state) if self.state.state == "succeeded" else Trained()
+        return DrillRun(run=self.run.id, state=self.state, history=history, trained=left, overdue=self.overdue)

@@ -1,0 +1,145 @@
+"""Drills of real jobs: what is struck, what the scorecard says of it, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.torchrun, pytest.mark.linux("processes are found in /proc")]
+
+COUNTER = """
+import json, os, sys, time
+from pathlib import Path
+from cloudtrain_job import log_metrics
+
+folder = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"])
+saved = folder / "state.json"
+state = json.loads(saved.read_text()) if saved.exists() else {"step": 0, "value": 1}
+while state["step"] < STEPS:
+    state = {"step": state["step"] + 1, "value": state["value"] * 31 % 1009}
+    time.sleep(0.01)
+    if state["step"] % 5 == 0:
+        log_metrics(step=state["step"], value=state["value"])
+        (folder / "state.tmp").write_text(json.dumps(state))
+        (folder / "state.tmp").replace(saved)
+Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "model.json").write_text(json.dumps(state["value"]))
+"""
+"""Learns nothing, one process, and goes on from what it saved: what a drill needs, without torch."""
+
+JOB = "name: count\nentrypoint: train.py\nlimits: {restarts: 1}\n"
+
+
+def drills(cli: CommandLine) -> Path:
+    return cli.data / "drills" / "count"
+
+
+def by_name(card: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {drill["drill"]: drill for drill in card["drills"]}
+
+
+def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails_by_name(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "100"))
+    told = cli.run("drill", "--only", "checkpoint-torn,rank-killed", "--json")
+    card = json.loads(told.out)
+    assert (told.code, card["ok"]) == (0, True), told.err
+    killed, torn = by_name(card)["rank-killed"], by_name(card)["checkpoint-torn"]
+    assert killed["verdict"] == "recovered to the same parameters"
+    assert killed["compared_by"] == "the files of the model"
+    assert killed["struck"].startswith("SIGKILL of rank 0 at step ")
+    assert "rank 0 (node 0) was killed by SIGKILL" in killed["seen"]
+    assert (killed["rerun"], killed["steps_lost"]) == (False, 0)
+    assert torn["verdict"] == "failed by name"
+    assert "state.json cut from" in torn["struck"]
+    assert "rank 0 (node 0) raised JSONDecodeError" in torn["seen"]
+    assert any("the checkpoint before the newest" in text for text in torn["change"])
+    assert card["reference"]["steps"] == 100
+    assert cli.processes() == []
+    assert cli.json("list") == [], "runs of drills are not among the others"
+    kept = {path.name for path in (drills(cli) / "runs").iterdir()}
+    assert kept == {card["reference"]["run"], *torn["runs"]}, "what failed can be looked at"
+    looked = cli.run("--data-dir", str(drills(cli)), "diagnose", torn["runs"][-1])
+    assert "JSONDecodeError" in looked.out
+
+
+def test_a_job_that_fails_undisturbed_is_diagnosed_and_not_drilled(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py='raise ValueError("the dog ate shard 3")\n')
+    told = cli.run("drill")
+    assert told.code == 1
+    assert "the job fails without any drill: rank 0 (node 0) raised ValueError: the dog ate shard 3" in told.err
+    assert len(list((drills(cli) / "runs").iterdir())) == 1
+
+
+@pytest.mark.thorough
+def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine) -> None:
+    cli.write(job_yaml="name: count\nargs: {epochs: 4}\nresources: {processes: 2}\nlimits: {restarts: 1}\n")
+    told = cli.run("drill", "--json")
+    found = {name: drill["verdict"] for name, drill in by_name(json.loads(told.out)).items()}
+    assert set(found.values()) == {"recovered to the same parameters"}, told.out
+    assert len(found) == 6
+    stalled = by_name(json.loads(told.out))["loader-stalled"]
+    assert "rank 1 (node 0) has given no sign of life" in stalled["seen"]
+    assert cli.processes() == []
+
+
+@pytest.mark.thorough
+def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_torn_checkpoint(cli: CommandLine) -> None:
+    (cli.folder / "job").mkdir()
+    assert cli.run("init", ".").code == 0
+    told = cli.run("drill", "--only", "rank-killed,checkpoint-torn", "--json")
+    found = {name: drill["verdict"] for name, drill in by_name(json.loads(told.out)).items()}
+    assert set(found.values()) == {"recovered to the same parameters"}, told.out
+
+
+@pytest.mark.thorough
+def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "300"))
+    drill = cli.start("drill", "--only", "rank-killed")
+    eventually(lambda: len(list((drills(cli) / "runs").glob("*"))) == 2)
+    os.kill(drill.pid, signal.SIGINT)
+    out, err = drill.communicate(timeout=60)
+    assert drill.wait() == 130
+    assert "what was running has been ended" in err
+    assert "undisturbed in" in out
+    assert cli.processes() == []
+
+
+@pytest.mark.thorough
+def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "100000"))
+    drill = cli.start("drill", "--only", "rank-killed")
+    eventually(lambda: any(cli.processes()) and list((drills(cli) / "runs").glob("*/checkpoints/state.json")))
+    refused = cli.run("drill", "--only", "rank-killed")
+    assert refused.code == 3
+    assert "a drill of this job goes on already" in refused.err
+    os.kill(drill.pid, signal.SIGKILL)
+    eventually(lambda: cli.processes() == [])
+    told = cli.run("drill", "--only", "rank-killed", "--timeout", "5 s")
+    assert told.code == 2
+    assert "has not ended within 5 s" in told.err
+    assert "--set args.epochs=1" in told.err
+    assert cli.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--only", "rank-kiled"), "there is no drill 'rank-kiled' (did you mean 'rank-killed'?)"),
+        (("--only", ","), "--only names no drill"),
+        (("--timeout", "soon"), "--timeout: cannot read 'soon' as a duration"),
+        (("--as", "gcp"), "there is no provider 'gcp' here"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(cli: CommandLine, words: tuple[str, str], message: str) -> None:
+    cli.write(job_yaml=JOB, train_py="print('never')\n")
+    refused = cli.run("drill", *words)
+    assert refused.code == 2
+    assert message in refused.err
+    assert not (drills(cli) / "runs").exists()

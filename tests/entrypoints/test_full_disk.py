@@ -1,0 +1,50 @@
+"""A program that could not write is told which disk is full, also where its own error does not say so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cloudtrain_launcher.full_disk import FULL_BYTES, full_disk_hint
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that are free, by folder."""
+    free: dict[str, int] = {}
+
+    def statvfs(folder: str) -> SimpleNamespace:
+        if folder not in free:
+            raise FileNotFoundError(folder)
+        return SimpleNamespace(f_blocks=1 << 20, f_bavail=free[folder], f_frsize=1)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    return free
+
+
+ENVIRON = {"CLOUDTRAIN_CHECKPOINT_DIR": "/saved", "CLOUDTRAIN_MODEL_DIR": "/model"}
+TORCH = RuntimeError("basic_ios::clear: iostream error")
+
+
+def test_the_full_disk_is_named_with_what_to_do(disks: dict[str, int]) -> None:
+    disks |= {"/saved": 0, "/model": 10 * FULL_BYTES}
+    hint = full_disk_hint(TORCH, ENVIRON)
+    assert hint.startswith("the disk of /saved is full")
+    assert "checkpoints.keep" in hint
+    disks |= {"/saved": 10 * FULL_BYTES, "/model": FULL_BYTES - 1}
+    assert full_disk_hint(OSError("write failed"), ENVIRON).startswith("the disk of /model is full")
+
+
+def test_nothing_is_said_of_a_disk_with_space_or_of_an_error_that_cannot_come_from_it(disks: dict[str, int]) -> None:
+    disks["/saved"] = FULL_BYTES
+    assert full_disk_hint(TORCH, ENVIRON) == ""
+    disks["/saved"] = 0
+    assert full_disk_hint(ValueError("the dog ate shard 3"), ENVIRON) == ""
+    assert full_disk_hint(TORCH, {}) == ""
+
+
+def test_this_machine_s_own_disk_can_be_asked(tmp_path: Path) -> None:
+    assert full_disk_hint(ValueError(), {"CLOUDTRAIN_OUTPUT_DIR": str(tmp_path)}) == ""

@@ -1,0 +1,170 @@
+"""What a drill has shown, by made histories: each verdict, the steps that were lost, and what is advised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.drills.advice import SAVES_NOTHING, JobFacts, advice, remarks
+from cloudtrain.drills.compared import Trained, trained
+from cloudtrain.drills.history import history_of, steps_done_again
+from cloudtrain.drills.scenario import NAMES, SCENARIOS, Fault, grace_rule
+from cloudtrain.drills.verdict import DrillRun, Finding, Verdict, judge
+from cloudtrain.runs.events import Event
+from cloudtrain.runs.fold import fold
+from tests.support.events import event
+
+CAUSE = {"rank": 1, "node": 0, "time": 20.0, "exception": "OSError", "message": "[Errno 28] No space left on device"}
+JOB = JobFacts(
+    restarts=1,
+    retries=1,
+    hang_seconds=1800,
+    drilled_hang_seconds=10,
+    is_trainer=False,
+    saves=True,
+    grace="120 s, as SageMaker gives it",
+)
+
+
+def reports(*steps: int) -> list[Event]:
+    return [event("metrics", time=10.0 + step / 100, node=0, rank=0, step=step, values={"loss": 1}) for step in steps]
+
+
+def ended(state: str, **fields: object) -> Event:
+    return event("ended", time=30.0, state=state, **fields)
+
+
+def restarted(why: str = "rank 1 (node 0) was killed by SIGKILL") -> Event:
+    return event("restarted", time=20.0, node=0, attempt=1, why=why)
+
+
+def drill_run(found: Sequence[Event], digest: str = "", *, overdue: bool = False) -> DrillRun:
+    left = Trained(by="parameters_sha256", values={"parameters_sha256": digest}) if digest else Trained()
+    state = fold("digits-1", iter(found))
+    return DrillRun(run="digits-1", state=state, history=history_of(found), trained=left, overdue=overdue)
+
+
+REFERENCE = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
+
+
+def test_a_job_that_restarts_in_place_and_ends_with_the_same_parameters_has_recovered() -> None:
+    found = judge(
+        REFERENCE, [drill_run([*reports(10, 20), restarted(), *reports(20, 30, 40), ended("succeeded")], "aa")]
+    )
+    assert (found.verdict, found.compared, found.rerun) == (Verdict.SAME, "parameters_sha256", False)
+    assert found.seen == "rank 1 (node 0) was killed by SIGKILL"
+    assert found.steps_lost == 10
+
+
+def test_other_parameters_after_a_rerun_are_told_apart() -> None:
+    first = drill_run([*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")])
+    found = judge(REFERENCE, [first, drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "bb")])
+    assert (found.verdict, found.rerun, found.differing) == (Verdict.OTHER, True, ("parameters_sha256",))
+    assert found.seen == "the launcher of node 0 was killed by SIGKILL"
+
+
+def test_a_job_that_leaves_nothing_to_compare_has_recovered_without_a_proof() -> None:
+    nothing = drill_run([ended("succeeded")])
+    assert judge(nothing, [nothing]).verdict is Verdict.NOT_COMPARED
+
+
+def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
+    failed = drill_run([*reports(10), ended("failed", reason="rank 1 failed", error=CAUSE)])
+    found = judge(REFERENCE, [failed])
+    assert (found.verdict, found.steps_lost) == (Verdict.NAMED, None)
+    assert "No space left" in found.seen
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"error": CAUSE | {"consequence": True}},
+        {"error": CAUSE | {"rank": -1, "exception": "exit", "message": "torchrun exited with code 1"}},
+        {"reason": ""},
+    ],
+    ids=["a victim is named", "only an exit code", "no word"],
+)
+def test_a_failure_that_only_says_that_there_was_one_is_without_a_name(fields: dict[str, object]) -> None:
+    assert judge(REFERENCE, [drill_run([ended("failed", **fields)])]).verdict is Verdict.UNNAMED
+
+
+def test_a_job_that_only_the_drill_has_ended_did_not_notice() -> None:
+    hung = drill_run([*reports(10), ended("failed", error=CAUSE)], overdue=True)
+    assert judge(REFERENCE, [hung]).verdict is Verdict.UNNOTICED
+
+
+def test_only_what_recovers_or_fails_by_name_is_fine() -> None:
+    assert [verdict.name for verdict in Verdict if not verdict.is_fine] == ["UNNAMED", "UNNOTICED", "NOT_STRUCK"]
+
+
+def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> None:
+    first = history_of([*reports(10, 20, 30), restarted(), event("resumed", step=20), *reports(30), ended("failed")])
+    second = history_of([event("resumed", step=20), *reports(30, 40), ended("succeeded")])
+    assert steps_done_again([first, second], REFERENCE.history) == 10 + 10
+
+
+def test_a_program_that_begins_anew_has_lost_all_steps_and_one_without_reports_an_unknown_number() -> None:
+    first, second = history_of(reports(10, 20, 30)), history_of(reports(10, 20, 30, 40))
+    assert steps_done_again([first, second], REFERENCE.history) == 30
+    assert steps_done_again([history_of([]), history_of([])], history_of([])) is None
+
+
+def test_both_nodes_of_a_job_tell_of_one_restart() -> None:
+    found = history_of([*reports(10), restarted(), restarted(), *reports(10, 20)])
+    assert [attempt.steps for attempt in found.attempts] == [[10], [10, 20]]
+    assert found.restart_reasons == ["rank 1 (node 0) was killed by SIGKILL"]
+
+
+def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: Path) -> None:
+    state = fold("digits-1", iter([*reports(10), ended("succeeded")]))
+    assert trained(tmp_path, state).by == "the last metrics"
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "notes.txt").write_text("of this run")
+    assert trained(tmp_path, state).by == "the last metrics"
+    (tmp_path / "output" / "model.safetensors").write_text("weights")
+    assert trained(tmp_path, state).by == "the files of weights in the output"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.txt").write_text("weights")
+    first = trained(tmp_path, state)
+    assert first.by == "the files of the model"
+    (tmp_path / "model" / "model.txt").write_text("other weights")
+    assert trained(tmp_path, state).differences(first) == ["model.txt"]
+    result = event("result", node=0, rank=0, parameters_sha256="aa")
+    assert trained(tmp_path, fold("digits-1", iter([result]))).by == "parameters_sha256"
+
+
+def changes(fault: Fault, finding: Finding, facts: JobFacts = JOB, struck: DrillRun | None = REFERENCE) -> str:
+    return " | ".join(advice(fault, finding, struck, facts))
+
+
+def test_each_shortcoming_has_its_advice() -> None:
+    same = Finding(verdict=Verdict.SAME, steps_lost=0)
+    other = Finding(verdict=Verdict.OTHER, steps_lost=0, differing=("model.pt",))
+    assert changes(Fault.RANK_KILLED, same) == ""
+    assert "limits.restarts is 0" in changes(Fault.RANK_KILLED, same, replace(JOB, restarts=0))
+    assert "limits.retries is 0" in changes(Fault.NODE_LOST, same, replace(JOB, retries=0))
+    assert "seed the program" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=False))
+    assert "does not restore all" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=True))
+    assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same, steps_lost=30))
+    killed = drill_run([ended("stopped", reason="stop was asked (by force, after the grace period)")])
+    assert "within the grace period (120 s" in changes(Fault.SIGTERM, same, struck=killed)
+    named, unnoticed = Finding(verdict=Verdict.NAMED), Finding(verdict=Verdict.UNNOTICED)
+    assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, named)
+    assert "limits.hang is 0" in changes(Fault.LOADER_STALLED, unnoticed, replace(JOB, hang_seconds=0))
+    assert changes(Fault.RANK_KILLED, Finding(verdict=Verdict.SKIPPED), replace(JOB, restarts=0)) == ""
+
+
+def test_what_was_different_in_the_drills_is_said_once() -> None:
+    assert remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False) == []
+    assert remarks(replace(JOB, saves=False), 600, shortened=False)[0] == SAVES_NOTHING
+    assert [text.partition(" ")[0] for text in remarks(JOB, 600, shortened=True)] == ["limits.hang", "checkpoints"]
+
+
+def test_there_is_a_drill_for_each_fault_and_the_grace_periods_are_those_of_the_contracts() -> None:
+    assert {scenario.fault for scenario in SCENARIOS} == set(Fault)
+    assert len(set(NAMES)) == len(SCENARIOS)
+    assert grace_rule(120, "SageMaker") == "120 s, as in a job on SageMaker"
+    assert "SageMaker gives 120 s, Azure ML 60 s" in grace_rule(30)
