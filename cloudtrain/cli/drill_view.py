@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from cloudtrain.cli.output import command, count, table
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.terminal import one_line
-from cloudtrain.drills.drill import DRILLED_HANG_SECONDS, grace_of
-from cloudtrain.drills.scenario import Fault, Scenario
+from cloudtrain.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.drills.scorecard import DrillResult, Scorecard
 from cloudtrain.drills.verdict import Verdict
 from cloudtrain.planning.plan import Plan

@@ -12,7 +12,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.drills.advice import JobFacts, advice, remarks
 from cloudtrain.drills.faults import NotPossible, Struck, TooLate, strike, tear_newest
-from cloudtrain.drills.scenario import Fault, Scenario, grace_rule
+from cloudtrain.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.drills.scorecard import DrillResult, Scorecard
 from cloudtrain.drills.small_disk import SmallDiskRun
 from cloudtrain.drills.verdict import DrillRun, Finding, Verdict, judge
@@ -23,9 +23,6 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain.runs.failure import explain
 from cloudtrain.submission.submit import submit
-
-DRILLED_HANG_SECONDS = 10
-"""limits.hang in the drill of a stalled loader: nobody waits half an hour for a drill."""
 
 MIN_SAVES = 3
 """With fewer checkpoints before its end, a job is made to save more often in its drills."""
@@ -250,11 +247,6 @@ class Drill:
             grace=grace_of(self.plan),
             is_reproducible=self.is_reproducible,
         )
-
-
-def grace_of(plan: Plan) -> str:
-    """How long the job has to stop, and whose rule that is."""
-    return grace_rule(plan.target.grace_seconds, plan.target.declaration.label if plan.is_rehearsal else "")
 
 
 def _training_seconds(watched: Watched) -> float:

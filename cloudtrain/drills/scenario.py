@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from cloudtrain.contracts.azureml import GRACE_SECONDS as AZURE_GRACE_SECONDS
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS as SAGEMAKER_GRACE_SECONDS
+
+if TYPE_CHECKING:
+    from cloudtrain.planning.plan import Plan
 
 
 class Fault(Enum):
@@ -84,7 +88,15 @@ SCENARIOS = (
     ),
 )
 
+DRILLED_HANG_SECONDS = 10
+"""limits.hang in the drill of a stalled loader: nobody waits half an hour for a drill."""
+
 NAMES = tuple(scenario.name for scenario in SCENARIOS)
+
+
+def grace_of(plan: Plan) -> str:
+    """How long a job has to stop, and whose rule that is."""
+    return grace_rule(plan.target.grace_seconds, plan.target.declaration.label if plan.is_rehearsal else "")
 
 
 def grace_rule(seconds: float, cloud: str = "") -> str:
