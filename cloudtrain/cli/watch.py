@@ -89,4 +89,5 @@ def _frame(update: Update, lines: Any, price: Price, height: int) -> list[str]:
 
 def _price(run: Run) -> Price:
     """What its plan says about the price of its machines."""
-    return Price(usd_per_hour=terms_of(run.folder).usd_per_hour)
+    terms = terms_of(run.folder)
+    return Price(usd_per_hour=terms.usd_per_hour if terms.is_billed else None)

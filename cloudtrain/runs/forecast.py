@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import dropwhile
+from statistics import median
 from typing import Any, Literal
 
 from cloudtrain.runs.laps import Lap, Pauses
@@ -22,17 +24,21 @@ from cloudtrain.runs.terms import Terms
 HOLDS = "19 of 20"
 """How often the real time is meant to be in the interval."""
 
-BLOCKS = 12
-"""The laps are put together into so many parts of about the same length, whose paces are compared."""
+SCALES = 12, 6, 3
+"""The laps are put together into so many parts of about the same length, whose paces are compared. A machine that is
+slower for minutes shows in few long parts, steps that differ from one to the next in many short ones."""
 
-USUAL_SPREAD, USUAL_BLOCKS = 0.08, 3
-"""The relative spread of paces that is assumed before it is seen, and how many blocks that counts for."""
+USUAL_SPREAD, USUAL_PARTS = 0.08, 3
+"""The relative spread of paces that is assumed before it is seen, and how many parts that counts for."""
 
-FLOOR = 0.04
+FLOOR = 0.08
 """What the pace of the rest differs by at least, as a part of it: a machine's speed does not stay as it is."""
 
-WIDTH = 2.5
-"""The half width of the interval in standard errors of the mean pace: above the 2 of independent blocks."""
+WIDTH = 3.0
+"""The half width of the interval in standard errors of the mean pace: the rest has an error of its own, too."""
+
+STILL_WARM_UP = 2.0
+"""The first laps count as warm-up, too, while they are so many times as slow as the median lap."""
 
 EVALUATION = 0.1, 0.35, 1.1
 """What an evaluation of a batch takes at least, likely and at most, as a part of a step with as many samples: a forward
@@ -43,6 +49,9 @@ UNSEEN = 0.05
 
 END = 0.0, 1.0, 6.0
 """Seconds from the last step, evaluation and checkpoint to the end of the run: the model is written, processes end."""
+
+LONGEST_SECONDS = 1e10
+"""Of three hundred years nothing is said."""
 
 TOLD_FROM_SECONDS = 60.0
 """Training must have gone on for so long, after its first step, before anybody is told without asking."""
@@ -121,6 +130,14 @@ class Forecast:
 
 def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Forecast | None:
     """The forecast at `now`, a Unix timestamp; None where the number of steps is not known, or too few were seen."""
+    try:
+        found = _forecast(state, terms, now)
+    except (OverflowError, ValueError):  # a program may report numbers that no run has
+        return None
+    return found if found is not None and found.total.high < LONGEST_SECONDS else None
+
+
+def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | None:
     laps, steps, terms = state.laps, state.progress.steps if state.progress else None, terms or Terms()
     if state.has_ended or not state.started or steps is None or len(laps.laps) < 2 or not laps.seconds:
         return None
@@ -138,7 +155,7 @@ def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Fore
     rest_of_all = _sum(parts)
     low, likely, high = (max(elapsed, done + each) for each in (rest_of_all.low, rest_of_all.likely, rest_of_all.high))
     total = Span(low, likely, high)
-    rate = terms.usd_per_hour
+    rate = terms.usd_per_hour if terms.is_billed else None
     return Forecast(
         total=total,
         left=total.scaled(1.0, -elapsed),
@@ -160,15 +177,23 @@ def seconds_left(state: RunState, now: float) -> float | None:
 
 def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
     """Seconds per step, and how much that of the steps to come may differ, as a part of it."""
-    seconds, steps = sum(lap.seconds for lap in laps), sum(lap.steps for lap in laps)
+    usual = median(lap.seconds / lap.steps for lap in laps)
+    steady = list(dropwhile(lambda lap: lap.seconds / lap.steps > STILL_WARM_UP * usual, laps))
+    seconds, steps = sum(lap.seconds for lap in steady), sum(lap.steps for lap in steady)
     mean = seconds / steps
-    blocks = _blocks(laps, seconds / BLOCKS)
-    squares = sum(block.steps * (block.seconds / block.steps / mean - 1) ** 2 for block in blocks) / steps * len(blocks)
-    variance = (squares + USUAL_BLOCKS * USUAL_SPREAD**2) / (len(blocks) - 1 + USUAL_BLOCKS)
-    return mean, math.hypot(FLOOR, WIDTH * math.sqrt(variance / len(blocks)))
+    return mean, math.hypot(FLOOR, WIDTH * max(_standard_error(steady, seconds / parts, mean) for parts in SCALES))
 
 
-def _blocks(laps: Sequence[Lap], seconds: float) -> list[Lap]:
+def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
+    """Of the mean pace, as a part of it, by parts that are at least so long."""
+    parts = _put_together(laps, seconds)
+    steps = sum(part.steps for part in parts)
+    squares = sum(part.steps * (part.seconds / part.steps / mean - 1) ** 2 for part in parts) / steps * len(parts)
+    variance = (squares + USUAL_PARTS * USUAL_SPREAD**2) / (len(parts) - 1 + USUAL_PARTS)
+    return math.sqrt(variance / len(parts))
+
+
+def _put_together(laps: Sequence[Lap], seconds: float) -> list[Lap]:
     """Neighbours put together until they are as long."""
     found: list[Lap] = []
     for lap in laps:
@@ -186,7 +211,7 @@ def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
     if schedule is None or schedule.evaluations is None:
         return _repeated(seen, _times(state, seen, steps)) if seen else None
     left = schedule.evaluations - math.floor(schedule.evaluations * laps.step / steps + 1e-9)
-    if not left:
+    if left <= 0:
         return 0.0, 0.0, 0.0
     if seen:
         return _repeated(seen, left)
@@ -209,7 +234,7 @@ def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
         left += int(steps // schedule.checkpoint_steps - laps.step // schedule.checkpoint_steps)
     if schedule.checkpoint_seconds:
         left += int((steps - laps.step) * pace // schedule.checkpoint_seconds)
-    return _repeated(seen, left) if seen else None
+    return _repeated(seen, max(1, left)) if seen else None
 
 
 def _times(state: RunState, seen: Pauses, steps: float) -> int:

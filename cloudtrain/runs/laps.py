@@ -6,6 +6,7 @@ what a process does in its first steps (memory is allocated, kernels are chosen,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 WARM_UP_STEPS = 2
@@ -82,7 +83,7 @@ class Laps:
 
     def reported(self, time: float, step: float | None) -> None:
         """A step was reported; one before the latest begins anew."""
-        if step is None:
+        if step is None or not math.isfinite(step):
             return
         if self._reported and (step < self.step or time < self.time):
             self.restart()

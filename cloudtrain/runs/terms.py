@@ -17,7 +17,9 @@ class Terms:
     """The price of a run's machines, and what ends it."""
 
     usd_per_hour: float | None = None
-    """Of all its machines at list price; None: nothing is billed, or the price is not known."""
+    """Of all its machines at list price; None: the price is not known, or they have none."""
+    is_billed: bool = True
+    """Whether that is paid: not for a rehearsal, which keeps the limits of the cloud without its price."""
     kept_seconds: int = 0
     """How long its machines are kept, and billed, after its end."""
     seconds: int = 0
@@ -35,13 +37,14 @@ def terms_of(folder: RunFolder) -> Terms:
         target, limits = _mapping(plan, "target"), _mapping(plan, "spec", "limits")
         quote, is_rehearsal = _mapping(target, "quote"), plan.get("host") is not None
         usd, nodes = _mapping(quote, "price").get("usd"), quote.get("nodes")
-        priced = isinstance(usd, (int, float)) and isinstance(nodes, int) and not is_rehearsal
+        priced = isinstance(usd, (int, float)) and isinstance(nodes, int)
         seconds = int(quote.get("max_seconds") or limits.get("max_runtime") or 0)
         earlier = 0
         with suppress(StorageError):  # Azure's launcher stops before the platform does, to save a checkpoint
             earlier = int(folder.document(JOB).get("stop_after_seconds") or 0)
         return Terms(
             usd_per_hour=usd * nodes if priced else None,  # type: ignore[operator]
+            is_billed=not is_rehearsal,
             kept_seconds=0 if is_rehearsal else int(quote.get("kept_seconds") or 0),
             seconds=min(filter(None, (seconds, earlier)), default=0),
             overhead_seconds=max(0, seconds - (earlier or seconds)) + int(quote.get("overhead_seconds") or 0),

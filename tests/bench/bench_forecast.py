@@ -75,10 +75,13 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only runs with this in their name")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy the events of the runs there")
     parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run nothing: forecast from events kept there")
+    parser.add_argument(
+        "--of-training", action="store_true", help="count those 30 s from the first step, not the start"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
     if options.replay:
-        found = [replayed(path) for path in sorted(options.replay.glob("*.jsonl"))]
+        found = [replayed(path, options.of_training) for path in sorted(options.replay.glob("*.jsonl"))]
     else:
         found = run_all(options)
     print(table(found))
@@ -137,28 +140,28 @@ def run(folder: Path, job: tuple[tuple[str, str], int], options: argparse.Namesp
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
         shutil.copy(events, options.keep / f"{name}-{int(time.time())}.jsonl")
-    return outcome_of(program, kind, events, AT * options.scale)
+    return outcome_of(program, kind, events, AT * options.scale, options.of_training)
 
 
-def replayed(path: Path) -> Outcome:
+def replayed(path: Path, of_training: bool) -> Outcome:
     """The forecast from events that were kept; after a tenth of the run."""
     from cloudtrain.runs.events import parse
 
     program, kind, *_ = path.stem.partition("-")[0], path.stem.split("-", 1)[1].rsplit("-", 2)[0]
     planned = [event.time for event in map(parse, path.read_bytes().splitlines()) if event and event.time]
-    return outcome_of(program, kind, path, (planned[-1] - planned[0]) * AT / LENGTH)
+    return outcome_of(program, kind, path, (planned[-1] - planned[0]) * AT / LENGTH, of_training)
 
 
-def outcome_of(program: str, kind: str, path: Path, at: float) -> Outcome:
-    """What was forecast after `at` seconds of a run, and what it took."""
+def outcome_of(program: str, kind: str, path: Path, at: float, of_training: bool) -> Outcome:
+    """What was forecast after `at` seconds of a run, or of its training, and what it took."""
     from cloudtrain.runs.events import parse
     from cloudtrain.runs.fold import fold
     from cloudtrain.runs.forecast import forecast
 
     events = [event for event in map(parse, path.read_bytes().splitlines()) if event is not None]
     whole = fold("run", events)
-    seen = fold("run", (event for event in events if event.time <= whole.started + at))
-    made = forecast(seen, now=whole.started + at)
+    now = at + (whole.laps.first if of_training else whole.started)
+    made = forecast(fold("run", (event for event in events if event.time <= now)), now=now)
     seconds = whole.ended - whole.started
     if made is None:
         return Outcome(program, kind, seconds)

@@ -83,6 +83,23 @@ def test_the_first_steps_of_a_process_are_counted_once_and_not_repeated() -> Non
     assert history.train(200).forecast().total.likely == pytest.approx(usual, abs=0.2)
 
 
+def test_first_steps_that_are_slow_for_longer_are_warm_up_too() -> None:
+    history = History(per_step=0.5).train(50)
+    history.per_step = 0.1
+    assert history.train(300).forecast().total.likely == pytest.approx(10 + 24.5 + 0.1 * 950 + 1.0, abs=0.5)
+
+
+def test_a_machine_that_is_slower_for_a_while_widens_the_interval_more_than_steps_that_differ_as_much() -> None:
+    drifting, mixed = History(), History()
+    for part in range(1, 13):
+        drifting.per_step = 0.12 if part <= 6 else 0.08
+        mixed.per_step = 0.12 if part % 2 else 0.08
+        drifting.train(50 * part)
+        mixed.train(50 * part)
+    width = [found.total.high - found.total.likely for found in (drifting.forecast(), mixed.forecast())]
+    assert width[0] > 1.2 * width[1]
+
+
 def announced(history: History, **fields: Any) -> History:
     history.add("schedule", **fields)
     return history
@@ -209,7 +226,7 @@ def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
     assert words in limit_warning(found)
     if found.ending and certainty == "sure":
         assert found.ending.step == pytest.approx(500, abs=15), "of 60 s, 50 train"
-        assert raised_limit(found).startswith("limits.max_runtime=2 min")
+        assert raised_limit(found) == "limits.max_runtime=3 min", "what the end of the interval needs, in whole minutes"
 
 
 def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets_aside() -> None:
@@ -227,6 +244,33 @@ def test_a_limit_that_may_only_just_be_met_is_shown_where_one_asks_and_told_to_n
     found = History().train(200).forecast(seconds=113, limit="limits.max_runtime")
     assert limit_warning(found)
     assert told_once(found, "digits-1") == ""
+
+
+def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
+    terms = {"usd_per_hour": 3600.0, "seconds": 60, "limit": "limits.max_cost"}
+    found = History().train(200).forecast(**terms, is_billed=False)
+    assert found.usd is None
+    assert raised_limit(found) == raised_limit(History().train(200).forecast(**terms))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "progress", "step": 300, "steps": 1e308},
+        {"type": "progress", "step": 300, "steps": 10**400},
+        {"type": "progress", "step": 10**400, "steps": 1000},
+        {"type": "schedule", "evaluations": 10**400, "evaluation_samples": 10**400, "step_samples": 1},
+        {"type": "schedule", "checkpoint_seconds": 1e-300, "checkpoint_steps": 1},
+        {"type": "schedule", "evaluations": -5, "step_samples": -1, "checkpoint_steps": -1},
+    ],
+    ids=lambda event: str(event)[:60],
+)
+def test_numbers_that_no_run_has_break_nothing(event: dict[str, Any]) -> None:
+    history = History().train(200).pause("saving", 1.0)
+    history.events.append({"time": history.now, "rank": 0, **event})
+    found = forecast(history.state, now=history.now)
+    assert found is None or in_all(found)
+    assert seconds_left(history.state, history.now) != -1
 
 
 def test_a_long_history_is_forecast_from_few_numbers() -> None:

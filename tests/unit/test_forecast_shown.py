@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,9 @@ PLAN: dict[str, Any] = {
     },
     "host": None,
 }
+
+PRICED = Terms(usd_per_hour=36.0, seconds=300, overhead_seconds=120, limit="limits.max_cost")
+REHEARSED = replace(PRICED, is_billed=False)
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +141,8 @@ def test_the_page_of_a_run_that_goes_on_has_its_forecast(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("plan", "terms"),
     [
-        (PLAN, Terms(usd_per_hour=36.0, seconds=300, overhead_seconds=120, limit="limits.max_cost")),
-        ({**PLAN, "host": {"provider": "local"}}, Terms(seconds=300, overhead_seconds=120, limit="limits.max_cost")),
+        (PLAN, PRICED),
+        ({**PLAN, "host": {"provider": "local"}}, REHEARSED),
         ({"spec": {"limits": {"max_runtime": 60}}, "target": {}}, Terms(seconds=60, limit="limits.max_runtime")),
         ({"target": {"quote": {"price": None, "nodes": 2, "max_seconds": 60, "cap": ""}}}, Terms(seconds=60)),
         ({"target": 3, "spec": []}, Terms(limit="limits.max_runtime")),
