@@ -39,7 +39,7 @@ from cloudtrain.planning.plan import Plan, spec_values
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
-from cloudtrain.submission.context import archive_of
+from cloudtrain.submission.context import archive_of, pack_source
 from cloudtrain.submission.preflight import offline_issues, start_notes
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_number
@@ -84,6 +84,7 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
     notes = _announce(base, plans, asked)
     if not yes:
         _confirm(plans)
+    archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
     measured, is_interrupted = _measure(plans, archive)
     if not any(each.turns for each in measured.values()):
         _nothing_measured(measured, is_interrupted)
@@ -160,6 +161,8 @@ def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
     cores = cores_shared(base)
     crowded = [str(ranks) for ranks in plans if cores is not None and ranks > cores]
     notes = [f"{' and '.join(crowded)} ranks share {count(cores or 1, 'core')}: they cannot scale"] if crowded else []
+    if _turns(plans) == 1:
+        notes.append("each number of ranks runs once: the intervals know how windows differ, and not how runs do")
     if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
         notes.append(f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which ranks share")
     largest = plans[max(plans)]
@@ -187,7 +190,7 @@ def _confirm(plans: dict[int, Plan]) -> None:
         confirm_cost(Path(next(iter(plans.values())).context.folder), _worst_usd(plans))
 
 
-def _measure(plans: dict[int, Plan], archive: Path | None) -> tuple[dict[int, Measurement], bool]:
+def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measurement], bool]:
     """What each number of ranks has measured so far, and whether Ctrl-C ended it: the run that went on is stopped."""
     found: dict[int, Measurement] = {}
     for turn, ranks in turns(tuple(plans), _turns(plans)):
@@ -211,11 +214,10 @@ def _measure(plans: dict[int, Plan], archive: Path | None) -> tuple[dict[int, Me
     return found, False
 
 
-def _run(plan: Plan, archive: Path | None) -> tuple[Run, RunState]:
+def _run(plan: Plan, archive: Path) -> tuple[Run, RunState]:
     """Run a plan to its end."""
-    packing, sending = progress_bar("packing source"), progress_bar("sending source", bytes_=True)
-    pushing = progress_bar("pushing image", bytes_=True)
-    run = Run(submit(plan, archive=archive, progress=packing, sending=sending, pushing=pushing))
+    sending, pushing = progress_bar("sending source", bytes_=True), progress_bar("pushing image", bytes_=True)
+    run = Run(submit(plan, archive=archive, sending=sending, pushing=pushing))
     view = View(run, output=False)
     try:
         for update in run.watch():

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import exp, log, sqrt
 from random import Random
-from statistics import median
+from statistics import fmean, median, variance
 from typing import Any
 
 from cloudtrain.diagnosis.counterfactuals import Counterfactuals
@@ -23,7 +24,10 @@ AS_FAST = 0.05
 """Throughputs that differ by so much count as the same."""
 
 RESAMPLES, SEED = 1000, 0
-"""Of the windows, for intervals and confidence: the bootstrap. The same windows always come to the same verdict."""
+"""Draws for intervals and confidence. The same windows always come to the same verdict."""
+
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median against that of a mean, for normal errors: the root of half of pi."""
 
 Rates = Mapping[int, float]
 """Samples per second over all ranks, by the number of ranks."""
@@ -49,9 +53,14 @@ class Measurement:
     runs: tuple[str, ...] = ()
 
     @property
+    def logarithms(self) -> list[float]:
+        """Of the median window of each turn."""
+        return [log(median(turn)) for turn in self.turns]
+
+    @property
     def rate(self) -> float:
-        """The median of all windows."""
-        return median(value for turn in self.turns for value in turn)
+        """The median window, on geometric average over the turns."""
+        return exp(fmean(self.logarithms))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +72,7 @@ class Point:
     speedup: float
     """Against the fewest ranks that ran."""
     interval: tuple[float, float]
-    """Of the speed-up: 95 % of the resampled windows."""
+    """Of the speed-up: 95 % of the draws."""
     efficiency: float
     communication: float | None
     usd_per_million: float | None
@@ -111,23 +120,43 @@ class ScalingCurve:
 
     @cached_property
     def resampled(self) -> list[dict[int, float]]:
-        """The throughputs of windows drawn anew, with replacement: turns first, the same for all numbers of ranks,
-        since what else a machine does differs from turn to turn; then the windows of each.
+        """Throughputs as other measurements of the same job might have had them.
+
+        Runs of one job differ by more than the windows within one: where there were several turns, by the pooled
+        standard deviation of their logarithms, drawn from Student's t distribution; else windows are drawn anew, with
+        replacement, which knows nothing of other runs.
         """
-        random, found = Random(SEED), []
-        turns = max(len(each.turns) for each in self.measured.values())
+        random, freedom = Random(SEED), sum(len(each.turns) - 1 for each in self.measured.values())
+        if not freedom:
+            return [
+                {ranks: median(random.choices(each.turns[0], k=len(each.turns[0]))) for ranks, each in self._items}
+                for _ in range(RESAMPLES)
+            ]
+        deviation, found = self._deviation(freedom), []
         for _ in range(RESAMPLES):
-            drawn = random.choices(range(turns), k=turns)
-            rates = {}
-            for ranks, each in self.measured.items():
-                chosen = [each.turns[turn % len(each.turns)] for turn in drawn]
-                rates[ranks] = median(value for turn in chosen for value in random.choices(turn, k=len(turn)))
-            found.append(rates)
+            scale = deviation / sqrt(random.gammavariate(freedom / 2, 2) / freedom)
+            draws = {ranks: random.gauss(0, scale / sqrt(len(each.turns))) for ranks, each in self._items}
+            found.append({ranks: self.rates[ranks] * exp(draw) for ranks, draw in draws.items()})
         return found
+
+    @property
+    def _items(self) -> list[tuple[int, Measurement]]:
+        return list(self.measured.items())
+
+    def _deviation(self, freedom: int) -> float:
+        """By how much two runs of the same job differ, as a standard deviation of the logarithm: not less than the
+        windows within them tell. `freedom`: turns besides the first, of all numbers of ranks.
+        """
+        turns = [turn for each in self.measured.values() for turn in each.turns if len(turn) > 1]
+        within = [MEDIAN_ERROR**2 * variance(map(log, turn)) / len(turn) for turn in turns]
+        between = sum(
+            (value - fmean(each.logarithms)) ** 2 for each in self.measured.values() for value in each.logarithms
+        )
+        return sqrt(max(between / freedom, fmean(within) if within else 0.0))
 
     @cached_property
     def confidence(self) -> float:
-        """The part of the resampled windows that come to the same number of ranks, 0 to 1."""
+        """The part of the draws that come to the same number of ranks, 0 to 1."""
         best = self.best()
         return sum(self.best(rates) == best for rates in self.resampled) / RESAMPLES
 

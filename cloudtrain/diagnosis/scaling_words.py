@@ -21,7 +21,7 @@ def verdict(curve: ScalingCurve, setup: Setup) -> str:
     if len(curve.measured) < 2:
         return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
     text = _verdict(curve, setup)
-    return text if curve.confidence >= CLEAR else f"not clear, the windows differ too much; most likely: {text}"
+    return text if curve.confidence >= CLEAR else f"not clear, the measurements differ too much; most likely: {text}"
 
 
 def _verdict(curve: ScalingCurve, setup: Setup) -> str:
@@ -63,8 +63,12 @@ def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> 
     `cores`: those of this machine, which all ranks share; None: each rank has a device or a core of its own.
     """
     most = max(curve.measured)
-    if len(curve.measured) < 2 or curve.best() == most:
-        return change_when_unclear(curve)
+    if len(curve.measured) < 2:
+        return ""
+    if curve.confidence < CLEAR:
+        return "measure again, while nothing else runs on the machine"
+    if curve.best() == most:
+        return ""
     if cores is not None and all(ranks > cores for ranks in curve.measured if ranks > curve.best()):
         return f"a machine with a core or a GPU for each rank: this one has {cores} cores"
     measured = curve.measured[most]
@@ -73,11 +77,6 @@ def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> 
         return f"cloudtrain diagnose {measured.runs[-1]} tells where its time goes" if measured.runs else ""
     rank = measured.parts.straggler if measured.parts else None
     return change_for(cause, share, replace(setup, ranks=most), rank, "compute")
-
-
-def change_when_unclear(curve: ScalingCurve) -> str:
-    """What makes an unclear verdict clear; empty for a clear one."""
-    return "" if curve.confidence >= CLEAR else "measure again while nothing else runs on the machine"
 
 
 def _cause(curve: ScalingCurve, ranks: int) -> tuple[str, float]:

@@ -198,6 +198,35 @@ def test_the_curve_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPa
     assert "is there already" in call("diagnose", "job.yaml", "--scaling", "1,2", "-o", "curve.html").err
 
 
+def test_what_costs_money_is_priced_asked_for_and_runs_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    Path("job.yaml").write_text("name: digits\nresources: {gpu: T4, gpus: 1}\n")
+    asked = list[float | None]()
+    monkeypatch.setattr(command, "confirm_cost", lambda _, usd: asked.append(usd))
+    started = fake_runs(monkeypatch, home, 0.1, 0.09)
+    shown = call("diagnose", "job.yaml", "--scaling", "1,4", "--provider", "aws")
+    assert started == [1, 4]
+    (usd,) = asked
+    assert usd is not None
+    assert f"cost        at most {usd:.2f} USD together, by their limits" in shown.err
+    assert "1 x ml.g4dn.12xlarge (4 x T4-16GB, EFA), us-east-1, 4.89 USD/h" in shown.err
+    assert "USD per million" in shown.out
+    assert "use 1 GPU: 4 cost 6.0 times as much per sample and are only 1.1 times as fast" in shown.out
+    assert "each number of ranks runs once" in shown.out
+
+
+def test_where_every_number_fails_the_first_failure_is_the_next_step(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("job.yaml").write_text("name: digits\n")
+    fake_runs(monkeypatch, home, None, None)
+    shown = call("diagnose", "job.yaml", "--scaling", "1,2")
+    assert shown.code == 1
+    assert "nothing could be measured with any number of ranks" in shown.err
+    assert "cloudtrain diagnose a-1 says why the first one failed" in shown.err
+
+
 def test_a_size_that_fails_is_not_tried_again_and_the_curve_goes_on(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
