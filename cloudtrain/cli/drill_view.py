@@ -47,8 +47,10 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     for result in card.results:
         yield ""
         yield from _details(card, result)
-    if card.remarks:
+    if card.advice or card.remarks:
         yield ""
+    for text in card.advice:
+        yield f"hint: {text}"
     for text in card.remarks:
         yield f"note: {text}"
     if card.interrupted:

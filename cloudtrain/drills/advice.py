@@ -81,8 +81,8 @@ def _of_stop(finding: Finding, struck: DrillRun, job: JobFacts) -> Iterator[str]
 
 
 def remarks(job: JobFacts, every_seconds: int, shortened: bool) -> list[str]:
-    """What is true of all drills: that nothing is saved, and what was different from the job as it will run."""
-    found = [] if job.saves else [SAVES_NOTHING]
+    """What was different in the drills from the job as it will run."""
+    found = []
     if job.drilled_hang_seconds != job.hang_seconds:
         found.append(
             f"limits.hang was {job.drilled_hang_seconds} s in the drill of a stalled loader; the job has "
@@ -90,6 +90,7 @@ def remarks(job: JobFacts, every_seconds: int, shortened: bool) -> list[str]:
         )
     if shortened:
         found.append(
-            f"checkpoints were saved more often than in the job, where {format_duration(every_seconds)} may be lost"
+            "the job was made to save more often than checkpoints.every says: there as much as "
+            f"{format_duration(every_seconds)} of training may be lost"
         )
     return found

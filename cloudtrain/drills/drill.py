@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.hints import hint_for
-from cloudtrain.drills.advice import JobFacts, advice, remarks
+from cloudtrain.drills.advice import SAVES_NOTHING, JobFacts, advice, remarks
 from cloudtrain.drills.faults import NotPossible, Struck, TooLate, strike, tear_newest
 from cloudtrain.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.drills.scorecard import DrillResult, Scorecard
@@ -23,6 +23,7 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain.runs.failure import explain
 from cloudtrain.submission.submit import submit
+from cloudtrain.units import format_duration
 
 MIN_SAVES = 3
 """With fewer checkpoints before its end, a job is made to save more often in its drills."""
@@ -99,6 +100,7 @@ class Drill:
             reference=self.finished,
             reference_seconds=self.reference_seconds,
             results=advised,
+            advice=() if facts.saves else (SAVES_NOTHING,),
             remarks=remarks(told, self.plan.spec.checkpoints.every, shortened),
             interrupted=interrupted,
         )
@@ -109,7 +111,7 @@ class Drill:
         with self._ended_at_last(watched):
             watched.until(None, self.options.timeout_seconds, self.options.draw)
         if watched.overdue:
-            hint = "make it short for a drill, such as --set args.epochs=1 or --set args.max_steps=50; or --timeout 1h"
+            hint = "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or --timeout 1h"
             took = f"{self.options.timeout_seconds:g} s"
             raise UsageError(f"the undisturbed job has not ended within {took}, and was stopped", hint=hint)
         self.reference_seconds, self.training_seconds = time.monotonic() - started, _training_seconds(watched)
@@ -117,6 +119,7 @@ class Drill:
             why = explain(watched.state)
             raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
         self.finished = watched.finished()
+        self.options.tell(f"undisturbed: succeeded in {format_duration(self.reference_seconds)}")
         if watched.saved_before_last_report < MIN_SAVES:
             self.overrides = self._save_more_often(watched)
 
@@ -147,7 +150,7 @@ class Drill:
             struck_time = time.time()
             struck = strike(scenario.fault, watched, disk)
             text = struck.text + (f" at step {watched.step:g}" if watched.step else "")
-            watched.until(None, self._limit(), self.options.draw)
+            watched.until(None, self._limit(), self.options.draw, closely=False)
             if watched.overdue:
                 watched.abort()
             if disk is not None:
@@ -165,7 +168,7 @@ class Drill:
         if runs[0].state.state != "succeeded" and not runs[0].overdue:
             again = Watched(watched.run.rerun())
             with self._ended_at_last(again):
-                again.until(None, self._limit(), self.options.draw)
+                again.until(None, self._limit(), self.options.draw, closely=False)
             runs.append(again.finished())
         assert self.finished is not None  # noqa: S101  (see run)
         finding = judge(self.finished, runs)
@@ -182,8 +185,11 @@ class Drill:
         if scenario.fault is Fault.DISK_FULL and not self.plan.is_rehearsal:
             saved = sum(path.stat().st_size for path in RunPaths(reference.folder.path).checkpoints.rglob("*"))
             if (size := SMALL_DISK_BYTES + 4 * saved) <= MAX_SMALL_DISK_BYTES:
-                with suppress(OSError):  # no namespaces here: the size of files is limited instead
+                try:
                     disk = SmallDiskRun(reference.folder, overrides, size)
+                except OSError as error:  # no namespaces here: the size of files is limited instead
+                    self.options.tell(f"{scenario.name}: no disk of its own is possible here: {error}")
+                else:
                     return Watched(disk.run, disk.checkpoints), disk
         return Watched(reference.rerun(overrides, fresh=True)), None
 
@@ -210,7 +216,7 @@ class Drill:
         self.options.tell("the undisturbed job once more, since parameters differ")
         watched = Watched(self.reference.run.rerun(self.overrides, fresh=True))
         with self._ended_at_last(watched):
-            watched.until(None, self._limit(), self.options.draw)
+            watched.until(None, self._limit(), self.options.draw, closely=False)
         control = watched.finished()
         if control.state.state == "succeeded":
             self.is_reproducible = not control.trained.differences(self.finished.trained)

@@ -18,7 +18,7 @@ from cloudtrain.drills.watching import Watched
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Checkpoint
 
-FILE_LIMIT_BYTES = 4096
+FILE_LIMIT_BYTES = 64
 """Of any file, where there can be no small disk (RLIMIT_FSIZE, setrlimit(2))."""
 
 

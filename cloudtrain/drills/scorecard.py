@@ -59,7 +59,10 @@ class Scorecard:
     reference: DrillRun
     reference_seconds: float
     results: Sequence[DrillResult]
+    advice: Sequence[str] = ()
+    """What to change, whatever the drill."""
     remarks: Sequence[str] = ()
+    """What was different from the job as it will run."""
     interrupted: bool = False
 
     @property
@@ -87,6 +90,7 @@ class Scorecard:
                 "compared_by": reference.trained.by or None,
             },
             "drills": [result.to_json() for result in self.results],
+            "change": list(self.advice),
             "remarks": list(self.remarks),
             "data_dir": self.folder,
         }

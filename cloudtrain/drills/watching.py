@@ -19,8 +19,8 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Checkpoint, Event, Metrics, Progress, RankStarted
 from cloudtrain.runs.state import RunState
 
-POLL_SECONDS = 0.01
-"""Between two looks at a run: a job for trying things out may train for less than a second."""
+POLL_SECONDS, CALM_POLL_SECONDS = 0.01, 0.1
+"""Between two looks at a run while it is watched closely, since a job may train for less than a second; and else."""
 OBSERVE_SECONDS = 1.0
 """Between two questions to its provider, which notices that its supervisor has died."""
 EVENT_SECONDS = 0.2
@@ -81,12 +81,14 @@ class Watched:
             elif isinstance(event, (Metrics, Progress)) and event.step is not None:
                 self.saved_before_last_report = self.saves
 
-    def until(self, ready: Callable[[Watched], bool] | None, seconds: float, draw: Draw) -> bool:
+    def until(
+        self, ready: Callable[[Watched], bool] | None, seconds: float, draw: Draw, *, closely: bool = True
+    ) -> bool:
         """Watch until `ready` is true, and return that; False when the run has ended, or after so many seconds.
 
         `overdue` tells whether the time was over.
         """
-        deadline = time.monotonic() + seconds
+        deadline, drawn = time.monotonic() + seconds, 0.0
         while True:
             self.look()
             if self.state.has_ended:
@@ -96,8 +98,10 @@ class Watched:
             if time.monotonic() > deadline:
                 self.overdue = True
                 return False
-            draw(self.state)
-            time.sleep(POLL_SECONDS)
+            if time.monotonic() > drawn + CALM_POLL_SECONDS:
+                drawn = time.monotonic()
+                draw(self.state)
+            time.sleep(POLL_SECONDS if closely and self.training_since else CALM_POLL_SECONDS)
 
     def abort(self) -> None:
         """End the run by force: what it started is killed, and its supervisor writes down that it has ended."""
