@@ -158,7 +158,7 @@ def _facts(shown: _Shown) -> list[list[str]]:
         "resumed from step": _plain(state.resumed.step) if state.resumed else "",
         "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
         "forecast": forecast_words.shown(forecast) if (forecast := shown.run.forecast()) else "",
-        "limit": forecast_words.limit_warning(forecast) if forecast else "",
+        "limit": forecast_words.limit_warning(forecast) if forecast and not state.limit_too_low else "",
         "cost": _cost(state),
         "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
         "git commit": _plain((context or {}).get("git_commit"))[:12],

@@ -34,7 +34,7 @@ USUAL_SPREAD, USUAL_PARTS = 0.08, 3
 FLOOR = 0.08
 """What the pace of the rest differs by at least, as a part of it: a machine's speed does not stay as it is."""
 
-WIDTH = 3.0
+WIDTH = 3.5
 """The half width of the interval in standard errors of the mean pace: the rest has an error of its own, too."""
 
 STILL_WARM_UP = 2.0
@@ -44,8 +44,9 @@ EVALUATION = 0.1, 0.35, 1.1
 """What an evaluation of a batch takes at least, likely and at most, as a part of a step with as many samples: a forward
 pass of three passes; waiting for data takes as long as in a step. Used until one was seen."""
 
-UNSEEN = 0.05
-"""How much longer the rest may take for evaluations or checkpoints of which nothing is known, as a part of it."""
+UNSEEN = {"evaluating": 0.15, "saving": 0.05}
+"""How much longer the rest may take for evaluations and checkpoints of which nothing is known, as a part of it. It
+shrinks as more of the run passes without any."""
 
 END = 0.0, 1.0, 6.0
 """Seconds from the last step, evaluation and checkpoint to the end of the run: the model is written, processes end."""
@@ -148,7 +149,7 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     for activity, part in (("evaluating", _evaluating(state, steps, pace)), ("saving", _saving(state, steps, pace))):
         if part is None:
             unseen.append(activity)
-            part = 0.0, 0.0, UNSEEN * rest * pace
+            part = 0.0, 0.0, UNSEEN[activity] * rest * pace * rest / steps
         parts.append(part)
     done = max(0.0, laps.time + laps.paused - state.started - state.waited)
     elapsed = max(done, (state.waiting_since or now) - state.started - state.waited)

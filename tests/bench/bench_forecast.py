@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
     if options.replay:
-        found = [replayed(path, options.of_training) for path in sorted(options.replay.glob("*.jsonl"))]
+        found = [replayed(path, options) for path in sorted(options.replay.glob("*.jsonl"))]
     else:
         found = run_all(options)
     print(table(found))
@@ -143,13 +143,10 @@ def run(folder: Path, job: tuple[tuple[str, str], int], options: argparse.Namesp
     return outcome_of(program, kind, events, AT * options.scale, options.of_training)
 
 
-def replayed(path: Path, of_training: bool) -> Outcome:
-    """The forecast from events that were kept; after a tenth of the run."""
-    from cloudtrain.runs.events import parse
-
-    program, kind, *_ = path.stem.partition("-")[0], path.stem.split("-", 1)[1].rsplit("-", 2)[0]
-    planned = [event.time for event in map(parse, path.read_bytes().splitlines()) if event and event.time]
-    return outcome_of(program, kind, path, (planned[-1] - planned[0]) * AT / LENGTH, of_training)
+def replayed(path: Path, options: argparse.Namespace) -> Outcome:
+    """The forecast from events that were kept, after as long as their runs were seen."""
+    program, _, rest = path.stem.partition("-")
+    return outcome_of(program, rest.rsplit("-", 2)[0], path, AT * options.scale, options.of_training)
 
 
 def outcome_of(program: str, kind: str, path: Path, at: float, of_training: bool) -> Outcome:
