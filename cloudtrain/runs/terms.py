@@ -39,6 +39,8 @@ def terms_of(folder: RunFolder) -> Terms:
         usd, nodes = _mapping(quote, "price").get("usd"), quote.get("nodes")
         priced = isinstance(usd, (int, float)) and isinstance(nodes, int)
         seconds = int(quote.get("max_seconds") or limits.get("max_runtime") or 0)
+        if _mapping(plan, "facts", "trial"):  # it is to end early, at a rung
+            seconds = 0
         earlier = 0
         with suppress(StorageError):  # Azure's launcher stops before the platform does, to save a checkpoint
             earlier = int(folder.document(JOB).get("stop_after_seconds") or 0)
