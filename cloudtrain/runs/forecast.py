@@ -133,7 +133,7 @@ def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Fore
     """The forecast at `now`, a Unix timestamp; None where the number of steps is not known, or too few were seen."""
     try:
         found = _forecast(state, terms, now)
-    except (OverflowError, ValueError):  # a program may report numbers that no run has
+    except (ArithmeticError, ValueError):  # a program may report numbers that no run has
         return None
     return found if found is not None and found.total.high < LONGEST_SECONDS else None
 
@@ -151,6 +151,8 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
             unseen.append(activity)
             part = 0.0, 0.0, UNSEEN[activity] * rest * pace * rest / steps
         parts.append(part)
+    others = (seen for activity, seen in laps.pauses.items() if activity not in UNSEEN)
+    parts += [_repeated(seen, _times(state, seen, steps)) for seen in others]
     done = max(0.0, laps.time + laps.paused - state.started - state.waited)
     elapsed = max(done, (state.waiting_since or now) - state.started - state.waited)
     rest_of_all = _sum(parts)

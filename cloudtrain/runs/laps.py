@@ -15,9 +15,6 @@ WARM_UP_STEPS = 2
 KEPT_LAPS = 128
 """With twice as many, two become one."""
 
-TRAINING_STOPS = "evaluating", "saving"
-"""Activities that come again and again, at intervals."""
-
 
 @dataclass(frozen=True, slots=True)
 class Lap:

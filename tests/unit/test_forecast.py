@@ -120,8 +120,9 @@ def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() 
     assert found.unseen == ("saving",)
 
 
-def test_of_an_own_script_pauses_come_as_often_as_they_were_seen() -> None:
-    history = History().train(100).pause("evaluating", 2.0).train(200).pause("evaluating", 2.0).train(250)
+@pytest.mark.parametrize("activity", ["evaluating", "saving", "drawing samples"])
+def test_of_an_own_script_pauses_come_as_often_as_they_were_seen(activity: str) -> None:
+    history = History().train(100).pause(activity, 2.0).train(200).pause(activity, 2.0).train(250)
     assert history.forecast().total.likely == pytest.approx(10 + 99.9 + 10 * 2.0 + 1.0, abs=0.3)
 
 
@@ -144,6 +145,18 @@ def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated()
     history.report(152)
     found = history.train(300).forecast()
     assert found.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
+
+
+def test_an_evaluation_that_a_restart_cut_off_says_nothing_about_the_others() -> None:
+    history = announced(History(), evaluations=5, evaluation_samples=0, step_samples=10)
+    history.train(200).pause("evaluating", 2.0).train(210).add("activity", activity="evaluating")
+    history.now += 300.0
+    history.add("restarted", node=0, attempt=1, rank=-1)
+    history.pause("restoring", 5.0)
+    history.report(201)
+    [(activity, seen)] = history.train(300).state.laps.pauses.items()
+    assert (activity, seen.count) == ("evaluating", 1)
+    assert seen.longest == pytest.approx(2.0)
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_are_left() -> None:
@@ -258,6 +271,7 @@ def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
     [
         {"type": "progress", "step": 300, "steps": 1e308},
         {"type": "progress", "step": 300, "steps": 10**400},
+        {"type": "progress", "step": 300, "steps": 0},
         {"type": "progress", "step": 10**400, "steps": 1000},
         {"type": "schedule", "evaluations": 10**400, "evaluation_samples": 10**400, "step_samples": 1},
         {"type": "schedule", "checkpoint_seconds": 1e-300, "checkpoint_steps": 1},
@@ -271,6 +285,12 @@ def test_numbers_that_no_run_has_break_nothing(event: dict[str, Any]) -> None:
     found = forecast(history.state, now=history.now)
     assert found is None or in_all(found)
     assert seconds_left(history.state, history.now) != -1
+
+
+def test_reports_that_all_came_at_once_are_forecast_from_nothing() -> None:
+    history = History().train(20)
+    history.per_step = 0.0
+    assert forecast(history.train(100).state, now=history.now) is None
 
 
 def test_a_long_history_is_forecast_from_few_numbers() -> None:

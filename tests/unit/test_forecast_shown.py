@@ -149,7 +149,15 @@ def test_the_page_of_a_run_that_goes_on_has_its_forecast(tmp_path: Path) -> None
         ({"adopted": True}, Terms(limit="limits.max_runtime")),
         ({**PLAN, "facts": {"trial": {"rungs": [1, 3]}}}, replace(PRICED, seconds=0)),
     ],
-    ids=["priced", "a rehearsal is not billed", "on this machine", "unknown price", "damaged", "of another machine", "a trial"],
+    ids=[
+        "priced",
+        "a rehearsal is not billed",
+        "on this machine",
+        "unknown price",
+        "damaged",
+        "of another machine",
+        "a trial",
+    ],
 )
 def test_the_terms_of_a_run_are_those_of_its_plan(tmp_path: Path, plan: dict[str, Any], terms: Terms) -> None:
     assert terms_of(RunStore(tmp_path).create("a-1", {"plan.json": json.dumps(plan)})) == terms
