@@ -39,6 +39,8 @@ EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
 SMALL_DISK_BYTES, MAX_SMALL_DISK_BYTES = 16 << 20, 1 << 30
 """What a small disk has besides room for some checkpoints, and the most that is taken of this machine's memory."""
 
+_AT_ITS_END = "the job was at its end; a longer one can be struck, such as --set args.epochs=20"
+
 Tell = Callable[[str], None]
 
 
@@ -84,8 +86,7 @@ class Drill:
 
     def scorecard(self, *, interrupted: bool = False) -> Scorecard:
         """What is known so far. RuntimeError before the undisturbed run has succeeded."""
-        if self.finished is None:
-            raise RuntimeError("there is no reference yet")
+        _, finished = self._undisturbed()
         facts = self._facts()
         advised = [
             replace(each, advice=advice(each.scenario.fault, each.finding, next(iter(each.runs), None), facts))
@@ -97,13 +98,19 @@ class Drill:
         return Scorecard(
             job=self.plan.spec.name,
             folder=self.plan.context.data_dir,
-            reference=self.finished,
+            reference=finished,
             reference_seconds=self.reference_seconds,
             results=advised,
             advice=() if facts.saves else (SAVES_NOTHING,),
             remarks=remarks(told, self.plan.spec.checkpoints.every, shortened),
             interrupted=interrupted,
         )
+
+    def _undisturbed(self) -> tuple[Watched, DrillRun]:
+        """The undisturbed run. RuntimeError before it has succeeded."""
+        if self.reference is None or self.finished is None:
+            raise RuntimeError("the undisturbed job has not run yet")
+        return self.reference, self.finished
 
     def _run_reference(self) -> None:
         started = time.monotonic()
@@ -120,7 +127,7 @@ class Drill:
             raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
         self.finished = watched.finished()
         self.options.tell(f"undisturbed: succeeded in {format_duration(self.reference_seconds)}")
-        if watched.saved_before_last_report < MIN_SAVES:
+        if watched.saves_in_time < MIN_SAVES:
             self.overrides = self._save_more_often(watched)
 
     def _save_more_often(self, watched: Watched) -> tuple[str, ...]:
@@ -132,21 +139,21 @@ class Drill:
         return ()
 
     def _drill(self, scenario: Scenario) -> DrillResult:
-        if scenario.needs_checkpoint and self.reference is not None and not self.reference.saves:
+        if scenario.needs_checkpoint and not self._undisturbed()[0].saves:
             return _skipped(scenario, "the job saves no checkpoint")
         try:
             return self._strike(scenario)
         except NotPossible as reason:
             return _skipped(scenario, str(reason))
-        except TooLate:
-            text = "nothing: the job was at its end; a longer one can be struck, such as --set args.epochs=20"
-            return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.NOT_STRUCK), struck=text)
+        except TooLate as reason:
+            finding = Finding(verdict=Verdict.NOT_STRUCK)
+            return DrillResult(scenario=scenario, finding=finding, struck=f"nothing: {str(reason) or _AT_ITS_END}")
 
     def _strike(self, scenario: Scenario) -> DrillResult:
         watched, disk = self._start(scenario)
         with self._ended_at_last(watched, disk):
             if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
-                raise TooLate
+                raise TooLate(_why_not_struck(watched))
             struck_time = time.time()
             struck = strike(scenario.fault, watched, disk)
             text = struck.text + (f" at step {watched.step:g}" if watched.step else "")
@@ -170,16 +177,16 @@ class Drill:
             with self._ended_at_last(again):
                 again.until(None, self._limit(), self.options.draw, closely=False)
             runs.append(again.finished())
-        assert self.finished is not None  # noqa: S101  (see run)
-        finding = judge(self.finished, runs)
+        finding = judge(self._undisturbed()[1], runs)
         failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
         remedy = hint_for(failed) or "" if failed is not None else ""
         return DrillResult(scenario=scenario, finding=finding, struck=text, remedy=remedy, runs=runs)
 
     def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
         """A fresh run of the job for a drill, on a small disk if it needs one and there can be one."""
-        assert self.reference is not None  # noqa: S101  (see run)
-        reference, overrides = self.reference.run, list(self.overrides)
+        undisturbed, _ = self._undisturbed()
+        reference, overrides = undisturbed.run, list(self.overrides)
+        by_events = undisturbed.reported_saves > 0
         if scenario.fault is Fault.LOADER_STALLED:
             overrides.append(f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}")
         if scenario.fault is Fault.DISK_FULL and not self.plan.is_rehearsal:
@@ -190,12 +197,12 @@ class Drill:
                 except OSError as error:  # no namespaces here: the size of files is limited instead
                     self.options.tell(f"{scenario.name}: no disk of its own is possible here: {error}")
                 else:
-                    return Watched(disk.run, disk.checkpoints), disk
-        return Watched(reference.rerun(overrides, fresh=True)), None
+                    return Watched(disk.run, by_events=by_events, checkpoints=disk.checkpoints), disk
+        return Watched(reference.rerun(overrides, fresh=True), by_events=by_events), None
 
     def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
         """Whether a run is to be struck now: after its checkpoints or, where it saves none, when most is done."""
-        last_step = self.finished.history.last_step if self.finished else None
+        last_step = self._undisturbed()[1].history.last_step
         ranks = self.plan.spec.resources.nodes * self.plan.processes
 
         def is_time(watched: Watched) -> bool:
@@ -211,15 +218,14 @@ class Drill:
 
     def _run_control(self) -> None:
         """Run the undisturbed job once more: does it end with the same parameters at all?"""
-        assert self.reference is not None  # noqa: S101  (see run)
-        assert self.finished is not None  # noqa: S101
+        reference, finished = self._undisturbed()
         self.options.tell("the undisturbed job once more, since parameters differ")
-        watched = Watched(self.reference.run.rerun(self.overrides, fresh=True))
+        watched = Watched(reference.run.rerun(self.overrides, fresh=True))
         with self._ended_at_last(watched):
             watched.until(None, self._limit(), self.options.draw, closely=False)
         control = watched.finished()
         if control.state.state == "succeeded":
-            self.is_reproducible = not control.trained.differences(self.finished.trained)
+            self.is_reproducible = not control.trained.differences(finished.trained)
 
     @contextmanager
     def _ended_at_last(self, watched: Watched, disk: SmallDiskRun | None = None) -> Iterator[None]:
@@ -253,6 +259,12 @@ class Drill:
             grace=grace_of(self.plan),
             is_reproducible=self.is_reproducible,
         )
+
+
+def _why_not_struck(watched: Watched) -> str:
+    if watched.overdue:
+        return "it took several times as long as undisturbed until then, and was ended"
+    return f"it failed before, by itself: {explain(watched.state)}" if watched.state.state == "failed" else ""
 
 
 def _training_seconds(watched: Watched) -> float:

@@ -93,7 +93,8 @@ def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Struck:
     workers = processes.loader_workers(process)
     processes.send(signal.SIGSTOP, workers)
     if workers:
-        return Struck(text=f"SIGSTOP of {len(workers)} workers of the loader of rank {rank}", stalled=workers)
+        which = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
+        return Struck(text=f"SIGSTOP of {which} of the loader of rank {rank}", stalled=workers)
     return Struck(text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process])
 
 

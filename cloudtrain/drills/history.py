@@ -8,6 +8,9 @@ from itertools import pairwise
 
 from cloudtrain.runs.events import Checkpoint, Ended, Event, Metrics, Progress, Restarted, Resumed, StopRequested
 
+ELSEWHERE = "requested by another node"
+"""What the nodes say of a restart of which another one knows the reason."""
+
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
@@ -15,6 +18,8 @@ class Attempt:
 
     steps: list[float] = field(default_factory=list)
     """The steps that were reported, in order."""
+    saved: list[float] = field(default_factory=list)
+    """The steps of the checkpoints that were reported, in order."""
     resumed_at: float | None = None
     """The step of the checkpoint that it went on from, if the program has said so."""
 
@@ -25,10 +30,8 @@ class RunHistory:
 
     attempts: list[Attempt] = field(default_factory=list)
     """Those that have reported something; at least one."""
-    saved: list[float] = field(default_factory=list)
-    """The steps of the checkpoints that were reported, in order."""
     restart_reasons: list[str] = field(default_factory=list)
-    """Why the ranks were restarted in place, each reason once."""
+    """Why the ranks were restarted in place, each reason once, as the node says it that knows."""
     stopping_seconds: float | None = None
     """From the stop to the end of the run; None if it was not stopped."""
     ended: float = 0.0
@@ -46,7 +49,7 @@ def history_of(events: Iterable[Event]) -> RunHistory:
     for event in events:
         match event:
             case Restarted():
-                if event.why and event.why not in history.restart_reasons:
+                if event.why not in ("", ELSEWHERE) and event.why not in history.restart_reasons:
                     history.restart_reasons.append(event.why)
                 if attempt.steps or attempt.resumed_at is not None:  # each node reports the restart
                     history.attempts.append(attempt)
@@ -56,7 +59,7 @@ def history_of(events: Iterable[Event]) -> RunHistory:
             case Metrics() | Progress() if event.step is not None:
                 attempt.steps.append(event.step)
             case Checkpoint() if event.step is not None:
-                history.saved.append(event.step)
+                attempt.saved.append(event.step)
             case StopRequested():
                 stopped = event.time
             case Ended():
@@ -90,5 +93,5 @@ def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float
                 begun = max(0.0, attempt.steps[0] - between)
             lost += max(0.0, reached - begun)
             reached = begun
-        reached = max([reached, *attempt.steps])
+        reached = max([reached, *attempt.steps, *attempt.saved])
     return lost

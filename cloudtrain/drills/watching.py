@@ -32,31 +32,47 @@ Draw = Callable[[RunState], None]
 
 
 class Watched:
-    """A run and what is known of it so far. `checkpoints`: where they are seen, if not in the run's own folder."""
+    """A run and what is known of it so far.
 
-    def __init__(self, run: Run, checkpoints: Path | None = None) -> None:
+    `by_events`: its program reports its checkpoints; None: that is not known yet, and if none is reported their files
+    are counted. `checkpoints`: where these are seen, if not in the run's own folder.
+    """
+
+    def __init__(self, run: Run, *, by_events: bool | None = None, checkpoints: Path | None = None) -> None:
         self.run = run
         self.events: list[Event] = []
         self.state = run.cached_status()
         self.overdue = False
         self.training_since = 0.0
         """Monotonic time at which its ranks were first seen; 0: not yet."""
-        self.saved_before_last_report = 0
-        """How many checkpoints there were when it last reported a step: those at its end do not count."""
+        self.reported_saves = 0
+        """How many checkpoints it has reported."""
         self._files = SavedFiles(checkpoints or RunPaths(run.folder.path).checkpoints)
         self._frozen: set[int] = set()
-        self._reported_saves = self._offset = 0
+        self._by_events, self._offset = by_events, 0
+        self._saved_before_last_report = (0, 0)
         self._observed = time.monotonic()
 
     @property
     def saves(self) -> int:
-        """How many checkpoints it has saved: as it says, or else by their files."""
-        return self._reported_saves or self._files.count
+        """How many checkpoints it has saved."""
+        return self.reported_saves if self._counts_events else self._files.count
+
+    @property
+    def saves_in_time(self) -> int:
+        """How many of them it had saved when it last reported a step: those at its very end are of no use."""
+        return self._saved_before_last_report[0 if self._counts_events else 1]
+
+    @property
+    def _counts_events(self) -> bool:
+        """Files may be other things than checkpoints, such as the best weights."""
+        return self.reported_saves > 0 if self._by_events is None else self._by_events
 
     @property
     def step(self) -> float:
-        """The last step that it has reported; 0: none."""
-        return float(self.state.position.step or 0)
+        """The last step that is known of; 0: none."""
+        saved = self.state.checkpoint.step if self.state.checkpoint else 0
+        return max(float(self.state.position.step or 0), float(saved or 0))
 
     @property
     def training_seconds(self) -> float:
@@ -75,11 +91,11 @@ class Watched:
         self._files.look()
         for event in new:
             if isinstance(event, Checkpoint):
-                self._reported_saves += 1
+                self.reported_saves += 1
             elif isinstance(event, RankStarted):
                 self.training_since = self.training_since or time.monotonic()
             elif isinstance(event, (Metrics, Progress)) and event.step is not None:
-                self.saved_before_last_report = self.saves
+                self._saved_before_last_report = (self.reported_saves, self._files.count)
 
     def until(
         self, ready: Callable[[Watched], bool] | None, seconds: float, draw: Draw, *, closely: bool = True
