@@ -64,14 +64,14 @@ def test_what_is_wrong_with_how_a_page_looks_is_found(tmp_path: Path, browser: B
     body = """<p style="color: #999">too pale</p><p style="width: 500px">too wide</p><details><summary>more</summary>
     <p style="width: 20px; overflow: hidden; white-space: nowrap">a long line</p></details>
     <svg viewBox="0 0 100 100" width="100"><text x="5" y="20">one</text><text x="10" y="22">another</text>
-    <text x="80" y="60">out of it</text><text y="90" fill="none" style="fill: #fafafa">white on white</text></svg>
+    <text x="80" y="60">out of it</text><text y="90" fill="none" style="fill: #fafafa">pale too</text></svg>
     <div style="background: #000; color: #fff">well <span style="color: #ccc">readable</span></div>"""
     found = appearance(browser.open(written(tmp_path, "console.warn('careful')", body), width=390))
     assert found.pop(1).endswith("wide on a screen of 390")
     assert found == [
         "console: careful",
         "pale: too pale: 2.85",
-        "pale: white on white: 1.04",
+        "pale: pale too: 1.04",
         "cut off: a long line",
         "cut off: out of it",
         "on each other: one / another",
