@@ -38,6 +38,8 @@ _SHOWN_CHARACTERS = 300
 MAX_COLLECTIVES = 6
 _ALL_CAME = "every rank whose dump is here has come to the same collective operations"
 _SHOWN_SHARE = 0.005
+TOLD_FROM_DELAY = 0.2
+"""The part of the time without a core from which it is told."""
 
 
 @click.command(
@@ -223,6 +225,9 @@ def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
         rows.append(("time", ", ".join(f"{name} {share:.0%}" for name, share in largest_first)))
     if found.change:
         rows.append(("change", found.change))
+    if found.run_delay >= TOLD_FROM_DELAY:
+        for_how_long = f"for {found.run_delay:.0%} of the time its ranks had no core"
+        rows.append(("note", f"{for_how_long}: other work, or more ranks than cores"))
     return rows
 
 

@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cloudtrain.diagnosis.slowness_words import Setup, change_for, sentence_for
-from cloudtrain.diagnosis.step_costs import Ranks, compute_share, costs, find_lasting_straggler, find_straggler
+from cloudtrain.diagnosis.step_costs import (
+    Ranks,
+    compute_share,
+    costs,
+    find_lasting_straggler,
+    find_straggler,
+    run_delay_share,
+)
 from cloudtrain.runs.step_times import PHASES, StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
 
@@ -19,6 +26,7 @@ NAMED_FROM = {
     "input": 0.2,
     "communication": 0.2,
     "straggler": 0.25,
+    "other-work": 0.25,
     "too-small": 0.3,
     "saving": 0.1,
     "evaluation": 0.3,
@@ -40,11 +48,11 @@ class Slowness:
     """Why a run is slow."""
 
     cause: str
-    """input, communication, straggler, too-small, saving, evaluation; compute: it is not slow; unknown: too little is
-    known.
+    """input, communication, straggler, other-work, too-small, saving, evaluation; compute: it is not slow; unknown: too
+    little is known.
     """
     rank: int | None = None
-    """The straggler."""
+    """The straggler, or the rank whose core other work has."""
     phase: str = ""
     """What the straggler takes longer for."""
     share: float = 0.0
@@ -55,6 +63,8 @@ class Slowness:
     """The verdict in words."""
     change: str = ""
     """What to change; empty where nothing needs to be."""
+    run_delay: float = 0.0
+    """The part of the time in which ranks could have run and had no core: other work had it, or other ranks."""
     shares: Mapping[str, float] | None = None
     """The part of the time by phase, on average over the ranks."""
 
@@ -82,7 +92,7 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
     straggler = find_lasting_straggler(totals, intervals)
     found = _without_single(costs(totals, times.message_mb, straggler), intervals)
     cause = _largest(found)
-    straggler = straggler if cause == "straggler" else None
+    straggler = straggler if cause in ("straggler", "other-work") else None
     idle = _idle_gpu_share(utilization)
     if not cause and idle and setup.has_gpus:
         cause, found["too-small"] = "too-small", idle
@@ -93,6 +103,7 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
         phase=straggler.phase if straggler else "",
         share=round(share, 3),
         confidence=round(_confidence(cause, intervals, times.message_mb, straggler.rank if straggler else None), 2),
+        run_delay=round(run_delay_share(totals), 3),
         shares={phase: round(_mean_share(totals, phase), 3) for phase in PHASES},
     )
     return _in_words(verdict, setup, idle)
@@ -142,7 +153,7 @@ def _confidence(cause: str, intervals: list[Ranks], message_mb: float, straggler
     if cause in RARE:
         agree = sum(found.get(cause, 0.0) > 0 for found in each)
         return (agree + 1) / (agree + 2)
-    if cause == "straggler":
+    if cause in ("straggler", "other-work"):
         named = [find_straggler(ranks) for ranks in intervals]
         agree = sum(found is not None and found.rank == straggler for found in named)
     else:

@@ -41,6 +41,8 @@ def sentence_for(cause: str, share: float, setup: Setup, rank: int | None, phase
         return f"rank {rank} is slower than the others, which wait for it {of}: {_DOING[phase]}"
     if cause == "too-small" and idle:
         return f"the steps are too small for the GPU, which is idle {of}"
+    if cause == "other-work":
+        return f"other work on its machine takes the core of rank {rank}: the other ranks wait for it {of}"
     return {
         "input": f"training waits for its data {of}",
         "communication": f"training waits {of} for gradients to be exchanged between {setup.ranks} ranks",
@@ -56,6 +58,10 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
     own = not setup.trainer
     if cause == "straggler":
         return _about_straggler(rank, phase, setup)
+    if cause == "other-work":
+        return (
+            "end what else runs there, or run no more ranks than the machine has cores that are free (cloudtrain top)"
+        )
     return {
         "input": "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is cheaper to decode"
         if own

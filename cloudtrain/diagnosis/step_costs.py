@@ -40,6 +40,8 @@ class Straggler:
     """How much longer than others it was busy."""
     phase: str
     """Where most of that time went."""
+    by_other_work: bool = False
+    """Whether it had no core for half of it at least, and is not slow by itself."""
 
 
 def find_straggler(ranks: Ranks) -> Straggler | None:
@@ -54,7 +56,9 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
         return None
     by_phase = {phase: {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()} for phase in BUSY}
     phase = max(BUSY, key=lambda name: by_phase[name][slowest] - _median_of_others(by_phase[name], slowest))
-    return Straggler(rank=slowest, seconds=excess, phase=phase)
+    delays = {rank: sums.run_delay for rank, sums in ranks.items()}
+    without_core = delays[slowest] - _median_of_others(delays, slowest)
+    return Straggler(rank=slowest, seconds=excess, phase=phase, by_other_work=without_core >= excess / 2)
 
 
 def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
@@ -68,7 +72,7 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
 
 
 def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:
-    """Share of the time, 0 to 1, by cause: input, straggler, communication, too-small, saving, evaluation.
+    """Share of the time, 0 to 1, by cause: input, straggler, other-work, communication, too-small, saving, evaluation.
 
     `straggler`: the rank that all others wait for.
     """
@@ -79,15 +83,35 @@ def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[
     straggler = None if too_small else straggler
     seconds = {
         "input": _over(ranks, "data", _lower_median),
-        "straggler": straggler.seconds if straggler else 0.0,
+        cause_of(straggler): straggler.seconds if straggler else 0.0,
         "saving": _over(ranks, "saving", max),
         "evaluation": _over(ranks, "evaluation", max),
     }
     if too_small:
         seconds["too-small"] = _over(ranks, "communication", mean)
     elif message_mb >= SMALL_MESSAGE_MB:
-        seconds["communication"] = _over(ranks, "communication", min)
+        seconds["communication"] = _waits_for_messages(ranks)
     return {cause: min(1.0, spent / wall) for cause, spent in seconds.items()}
+
+
+def cause_of(straggler: Straggler | None) -> str:
+    """Why the others wait for it: straggler or other-work."""
+    return "other-work" if straggler is not None and straggler.by_other_work else "straggler"
+
+
+def _waits_for_messages(ranks: Ranks) -> float:
+    """What the rank that waits least has waited, without what the others were held up by other work on their cores."""
+    waits = []
+    for rank, sums in ranks.items():
+        held_up = max((other.run_delay for each, other in ranks.items() if each != rank), default=0.0)
+        waits.append(max(0.0, sums.seconds.get("communication", 0.0) - held_up))
+    return min(waits)
+
+
+def run_delay_share(ranks: Ranks) -> float:
+    """The part of the time in which ranks could have run and had no core, on average."""
+    wall = sum(sums.wall for sums in ranks.values())
+    return sum(sums.run_delay for sums in ranks.values()) / wall if wall > 0 else 0.0
 
 
 def compute_share(ranks: Ranks) -> float:

@@ -31,6 +31,8 @@ class PhaseSums:
     """Seconds."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by phase; a phase that was never reported is missing."""
+    run_delay: float = 0.0
+    """Seconds, within the phases, in which the rank could have run and had no core; 0 where it is not known."""
 
     def add(self, other: PhaseSums) -> None:
         """Further steps."""
@@ -39,6 +41,7 @@ class PhaseSums:
             self.samples + other.samples,
             self.wall + other.wall,
         )
+        self.run_delay += other.run_delay
         for phase, seconds in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
@@ -50,7 +53,7 @@ class PhaseSums:
 def sums_of(event: StepTimes) -> PhaseSums:
     """The sums of one event."""
     seconds = {phase: value for phase in PHASES if (value := getattr(event, phase)) is not None}
-    return PhaseSums(event.steps, event.samples or 0, max(0.0, event.wall), seconds)
+    return PhaseSums(event.steps, event.samples or 0, max(0.0, event.wall), seconds, max(0.0, event.run_delay or 0.0))
 
 
 @dataclass(slots=True)

@@ -61,6 +61,9 @@ class StepTimes(Event, type="step_times", requires="time rank"):
     """Evaluations on the validation data."""
     other: Optional[Seconds] = None
     """All else."""
+    run_delay: Optional[Seconds] = None
+    """Of this time that in which the rank's own thread could have run and had no core, since other work had them; it is
+    a part of the phases. Missing where it is not known: Linux tells it, of phases that are not a GPU's."""
     message_mb: Optional[float] = None
     """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
     warm_up: bool = False

@@ -189,6 +189,7 @@ class _StepTimer:
         self._began = self._reported = self._looked = 0.0
         self._steps = self._total = self._looks = 0
         self._waited, self._logger = 0.0, None
+        self._delayed: float | None = None
 
     def enter(self, phase: str) -> str:
         """Another phase begins; returns the one that has ended."""
@@ -196,7 +197,7 @@ class _StepTimer:
         if self._began:
             self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
         elif phase == "data":
-            self._began = self._reported = now
+            self._began, self._reported, self._delayed = now, now, _run_delay()
         self.phase, self._since = phase, now
         return before
 
@@ -226,9 +227,24 @@ class _StepTimer:
             seconds |= {"compute": seconds["compute"] - waited, "communication": waited}
         marks = {"warm_up": True} if self._total < 2 else {}
         self._total += self._steps
-        fields = {"steps": self._steps, "step": self._total, "wall": round(self._since - self._reported, 6), **marks}
+        fields: dict[str, Any] = {
+            "steps": self._steps,
+            "step": self._total,
+            "wall": round(self._since - self._reported, 6),
+            **marks,
+        }
+        delayed, self._delayed = self._delayed, _run_delay()
+        if delayed is not None and self._delayed is not None:
+            fields["run_delay"] = round(self._delayed - delayed, 6)
         emit("step_times", **fields, **{name: round(value, 6) for name, value in seconds.items()})
         self._seconds, self._steps, self._waited, self._looks, self._reported = {}, 0, 0.0, 0, self._since
+
+
+def _run_delay() -> float | None:
+    """Seconds in which this thread could have run and had no core; None where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()[1]) / 1e9
+    return None
 
 
 _timer = _StepTimer()

@@ -54,10 +54,13 @@ INJECTED = {
     "large gradients": Injected("communication", 2, "slow_network", f"{MODEL}:wide_model {SMALL}"),
     "sleeping rank": Injected("straggler", 2, "sleeping_rank", f"{FLAGS} --batch-size 32"),
     "slow saving": Injected("saving", 2, "slow_saving", f"{MODEL}:deep_model {BUSY} --checkpoint-every-steps 2"),
+    "other work on a core": Injected("other-work", 2, "other_work", f"{MODEL}:deep_model {BUSY}"),
     "compute-bound, two ranks": Injected("compute", 2, "healthy", f"{MODEL}:deep_model {BUSY}"),
     "healthy, one rank": Injected("compute", 1, "healthy", f"{FLAGS} --batch-size 64"),
 }
-VERDICTS = "input", "too-small", "communication", "straggler", "saving", "evaluation", "compute", "unknown"
+VERDICTS = (
+    *("input", "too-small", "communication", "straggler", "other-work", "saving", "evaluation", "compute", "unknown"),
+)
 
 
 def main() -> int:

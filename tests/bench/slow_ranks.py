@@ -76,6 +76,21 @@ def slow_loader(rank: int) -> None:
     Digits.__getitem__ = slow  # type: ignore[method-assign]
 
 
+def other_work(rank: int) -> None:
+    """The last rank shares its core with as many as one to four processes that never rest; all ranks have their own."""
+    stop_soon(rank)
+    core = sorted(os.sched_getaffinity(0))[rank]
+    os.sched_setaffinity(0, {core})
+    if rank == 0:
+        return
+    for _ in range(round(strength(1, 4))):
+        if os.fork() == 0:
+            parent = os.getppid()
+            while os.getppid() == parent:
+                pass
+            os._exit(0)
+
+
 def sleeping_rank(rank: int) -> None:
     """The last rank sleeps for half a step to three steps in each."""
     from cloudtrain_trainer.strategies import ModelWithLoss

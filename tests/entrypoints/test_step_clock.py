@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,7 +15,7 @@ import pytest
 
 from cloudtrain_trainer.reporting.step_times import PHASES, StepClock
 from cloudtrain_trainer.reporting.timeline import STRIDE, TimeLine
-from cloudtrain_trainer.reporting.waiting import BlockedWaiting, DdpWaiting, Unknown, Waiting
+from cloudtrain_trainer.reporting.waiting import BlockedWaiting, DdpWaiting, Unknown, Waiting, schedule_seconds
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import StartGroup
 
@@ -82,6 +84,37 @@ def test_reports_are_due_at_the_first_step_and_later_ever_more_rarely() -> None:
     assert reports[0] == 104.5
     assert pauses[0] == 4.5
     assert 60 <= pauses[-1] < 70
+
+
+def test_the_time_without_a_core_is_reported_since_the_last_report() -> None:
+    clock, delays = Clock(), iter([7.0, 7.5, 9.0])
+    made = StepClock(Waiting(), clock=clock, schedule=lambda: (0.0, next(delays)))
+    steps(clock, made, 1)
+    assert [made.take(1, 1).run_delay, made.take(1, 1).run_delay] == [0.5, 1.5]
+    unknown = StepClock(Waiting(), clock=clock, schedule=lambda: None).take(1, 1)
+    assert "run_delay" not in unknown.to_json(), "a system that does not tell it has not said that there is none"
+
+
+@pytest.mark.linux("tells how long a thread had no core")
+def test_a_thread_that_shares_a_core_had_none_for_a_part_of_the_time() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        cores, before = os.sched_getaffinity(0), schedule_seconds()
+        os.sched_setaffinity(0, {core})
+        try:
+            ended = time.monotonic() + 0.5
+            while time.monotonic() < ended:
+                pass
+            after = schedule_seconds()
+        finally:
+            os.sched_setaffinity(0, cores)
+            other.kill()
+    assert before is not None
+    assert after is not None
+    assert after[1] - before[1] > 0.1
 
 
 def test_communication_that_is_not_measured_is_no_zero() -> None:

@@ -23,13 +23,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return RunStore(tmp_path / "data")
 
 
-def slow_run(store: RunStore, *, intervals: int = 20, data: float = 6.0, **spec: Any) -> RunFolder:
-    """Two ranks that wait so many seconds for data in every ten."""
+def slow_run(
+    store: RunStore, *, intervals: int = 20, data: float = 6.0, run_delay: float = 0.0, **spec: Any
+) -> RunFolder:
+    """Two ranks that wait so many seconds for data in every ten, and have no core for so many."""
     plan = {"provider": "local", "spec": {"name": "digits", **spec}}
     folder = store.create("a-1", {"plan.json": json.dumps(plan)})
     write_events(folder, {**BORN, "nodes": 1, "processes": 2}, {"type": "node_started", "time": 100.0, "node": 0})
     for number in range(intervals):
         times = {"type": "step_times", "time": 110.0 + 10 * number, "step": 40 * number, "steps": 40, "wall": 10.0}
+        times["run_delay"] = run_delay
         phases = {"data": data, "compute": 9.5 - data, "communication": 0.5, "optimizer": 0.0, "other": 0.0}
         write_events(folder, *({**times, **phases, "rank": rank, "seq": number} for rank in range(2)))
     write_events(folder, {"type": "ended", "time": 400.0, "state": "succeeded"})
@@ -70,6 +73,16 @@ def test_a_healthy_run_has_nothing_to_change(home: RunStore, capsys: pytest.Capt
     output = capsys.readouterr().out
     assert "it is not slow for any one reason: it computes 94% of the time" in output
     assert "change" not in output
+
+
+@pytest.mark.parametrize(("run_delay", "is_told"), [(3.0, True), (1.0, False)])
+def test_ranks_that_had_no_core_are_told_of(
+    home: RunStore, capsys: pytest.CaptureFixture[str], run_delay: float, is_told: bool
+) -> None:
+    slow_run(home, data=0.1, run_delay=run_delay)
+    assert run("diagnose", "a-1") == 0
+    told = "  note        for 30% of the time its ranks had no core: other work, or more ranks than cores"
+    assert (told in capsys.readouterr().out) == is_told
 
 
 def test_a_run_of_before_without_step_times_is_not_judged(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:

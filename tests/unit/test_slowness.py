@@ -25,6 +25,8 @@ class Made:
     message_mb: float = 0.4
     slower: dict[tuple[int, str], float] = field(default_factory=dict)
     """Further seconds of a rank in a phase."""
+    held_up: tuple[float, ...] = ()
+    """By rank: further seconds of a step in which it has no core; every second interval those of the other end."""
     saving: tuple[int, float] = (0, 0.0)
     """Every so many intervals, so many seconds."""
     noise: float = 0.15
@@ -37,12 +39,16 @@ class Made:
         history = StepTimesHistory()
         for number in range(1, self.intervals + 1):
             work = [self._work(rank, random_) for rank in range(self.ranks)]
+            held_up = [self.steps * each for each in self.held_up[:: 1 if number % 2 else -1]] or [0.0] * self.ranks
+            for each, seconds in zip(work, held_up, strict=True):
+                each["compute"] += seconds
             slowest = max(sum(each.values()) for each in work)
             save = self.saving[1] if self.saving[0] and number % self.saving[0] == 0 else 0.0
             for rank, each in enumerate(work):
                 waited = slowest - sum(each.values()) + (self.message * self.steps if self.ranks > 1 else 0.0)
                 phases = {**each, "communication": waited, "saving": save}
                 event = StepTimes(time=1.0, rank=rank, steps=self.steps, wall=sum(phases.values()))
+                event = event.replace(run_delay=held_up[rank]) if self.held_up else event
                 history.add(event.replace(step=number * self.steps, message_mb=self.message_mb, **phases))
         return history
 
@@ -105,6 +111,34 @@ def test_one_process_is_never_too_many() -> None:
 
 def test_ranks_that_wait_for_each_other_in_turn_with_enough_to_do_are_healthy() -> None:
     assert verdict(Made(noise=0.5, intervals=40)).cause == "compute"
+
+
+def test_a_rank_whose_core_other_work_has_is_no_straggler() -> None:
+    def always(delay: float | None) -> Slowness:
+        history = StepTimesHistory()
+        for number in range(1, 21):
+            for rank, busy in enumerate((5.0, 9.0)):
+                phases = {"compute": busy, "communication": 9.5 - busy}
+                event = StepTimes(time=1.0, rank=rank, steps=20, wall=9.5).replace(step=20 * number, **phases)
+                history.add(event if delay is None or rank == 0 else event.replace(run_delay=delay))
+        return why_slow(history, Setup(ranks=2))
+
+    assert (always(None).cause, always(0.5).cause) == ("straggler", "straggler")
+    held_up = always(4.0)
+    assert (held_up.cause, held_up.rank, held_up.share, held_up.run_delay) == ("other-work", 1, 0.421, 0.211)
+    assert held_up.sentence == (
+        "other work on its machine takes the core of rank 1: the other ranks wait for it 42% of the time"
+    )
+    assert "end what else runs there" in held_up.change
+
+
+def test_ranks_that_are_held_up_in_turn_do_not_wait_for_messages() -> None:
+    """Each waits for the other while that one has no core, in one interval this one and in the next the other."""
+    made = Made(held_up=(0.0, 0.08), message_mb=40.0, noise=0.0)
+    assert verdict(made).cause == "compute"
+    assert verdict(made).run_delay == pytest.approx(0.08 / 0.187 / 2, abs=0.02)
+    slow = verdict(Made(held_up=(0.0, 0.01), message=0.08, message_mb=40.0))
+    assert slow.cause == "communication", "a slow network is one on a busy machine, too"
 
 
 def test_costs_below_the_threshold_are_no_alarm() -> None:

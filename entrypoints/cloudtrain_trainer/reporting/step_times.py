@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain_launcher.events import StepTimes
 from cloudtrain_trainer.reporting.timeline import TimeLine
-from cloudtrain_trainer.reporting.waiting import Waiting
+from cloudtrain_trainer.reporting.waiting import Waiting, schedule_seconds
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.step import Step
@@ -40,16 +40,19 @@ class StepClock:
         timeline: TimeLine | None = None,
         message_bytes: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        schedule: Callable[[], tuple[float, float] | None] = schedule_seconds,
     ) -> None:
         """`waiting`: what knows how long backward passes wait for messages. `timeline`: that of a GPU.
 
-        `message_bytes`: of the gradients that a step exchanges; 0: none.
+        `message_bytes`: of the gradients that a step exchanges; 0: none. `schedule`: how long this thread has run, and
+        how long it had no core to run on.
         """
         self.waiting, self._timeline, self._clock, self.message_bytes = waiting, timeline, clock, message_bytes
         self._phase, self._since = "other", clock()
         self._began = self._reported = self._since
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.steps = self._steps_before = 0
+        self._schedule, self._delayed = schedule, self._run_delay(schedule)
 
     def enter(self, phase: str) -> str:
         """Another phase begins; returns the one that has ended."""
@@ -87,6 +90,7 @@ class StepClock:
         self.enter("other")
         self._began = self._reported = self._since
         self.seconds, self.steps, self._steps_before = dict.fromkeys(PHASES, 0.0), 0, 0
+        self._delayed = self._run_delay(self._schedule)
 
     def due(self) -> bool:
         """Whether a report is due: at the first step, then after half a second, later after up to a minute."""
@@ -107,10 +111,22 @@ class StepClock:
             **{phase: round(taken, DIGITS) for phase, taken in seconds.items()},
             **({"message_mb": round(self.message_bytes / 1e6, 3)} if self.message_bytes else {}),
             **({"warm_up": True} if self._steps_before < WARM_UP_STEPS else {}),
+            **self._delay_since_the_last(),
         )
         self.seconds, self.steps = dict.fromkeys(PHASES, 0.0), 0
         self._steps_before, self._reported = self._steps_before + steps, self._since
         return event
+
+    def _run_delay(self, schedule: Callable[[], tuple[float, float] | None]) -> float | None:
+        """Seconds in which this thread had no core; None where that is not known, or a GPU's phases are measured."""
+        found = schedule() if self._timeline is None else None
+        return None if found is None else found[1]
+
+    def _delay_since_the_last(self) -> dict[str, float]:
+        before, self._delayed = self._delayed, self._run_delay(self._schedule)
+        if before is None or self._delayed is None:
+            return {}
+        return {"run_delay": round(max(0.0, self._delayed - before), DIGITS)}
 
     def _move_waiting(self, seconds: dict[str, float], steps: int) -> None:
         """Take the waiting for messages out of the passes; where it is not known, there is no communication at all."""

@@ -94,10 +94,19 @@ class BlockedWaiting(Waiting):
 
 def runnable_seconds() -> float:
     """Seconds in which this thread has run or waited for a core; on systems that do not tell, those that it has run."""
+    found = schedule_seconds()
+    return time.thread_time() if found is None else sum(found)
+
+
+def schedule_seconds() -> tuple[float, float] | None:
+    """Seconds in which this thread has run, and in which it could have run and had no core: other work had them.
+
+    None where the system does not tell, as only Linux does. Source: Documentation/scheduler/sched-stats.rst of Linux.
+    """
     with suppress(OSError, ValueError, IndexError):
         ran, waited = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()[:2]
-        return (int(ran) + int(waited)) / 1e9
-    return time.thread_time()
+        return int(ran) / 1e9, int(waited) / 1e9
+    return None
 
 
 def blocked_or_unknown(device: torch.device) -> Waiting:
