@@ -166,7 +166,7 @@ class Progress(Event, type="progress"):
 
 
 class Schedule(Event, type="schedule"):
-    """What training is about to do, told before its first step by the shared trainer."""
+    """What training is about to do, told before its first step: by the shared trainer, or a script's `log_schedule`."""
 
     evaluations: Optional[int] = None
     """Evaluations in all, spread evenly over all steps; training may end before all of them are made."""

@@ -133,6 +133,17 @@ def log_progress(step: int, steps: int | None = None, **values: float) -> None:
         emit("progress", step=step, steps=steps, **{name: _whole_or_number(value) for name, value in values.items()})
 
 
+def log_schedule(evaluations: int, *, evaluation_samples: int | None = None, step_samples: int | None = None) -> None:
+    """Report, before the first step, how many evaluations there will be in all; does nothing on ranks other than 0.
+
+    A forecast then counts them before it has seen one. `evaluation_samples`, `step_samples`: how many samples an
+    evaluation and a training step have over all ranks, by which it tells about how long an evaluation takes.
+    """
+    samples = {"evaluation_samples": evaluation_samples, "step_samples": step_samples}
+    if int(os.environ.get("RANK", "0")) == 0:
+        emit("schedule", evaluations=evaluations, **{name: n for name, n in samples.items() if n is not None})
+
+
 @contextmanager
 def activity(name: str) -> Iterator[None]:
     """Say what the job is doing while the block runs, such as `evaluating`; ranks other than 0 send nothing.

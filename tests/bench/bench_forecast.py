@@ -27,12 +27,19 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "entrypoints"), str(ROOT / "entrypoints" / "job")]
 
 PROGRAMS = Path(__file__).with_name("forecast_programs.py")
+PROGRAM_NAMES = "trainer", "script"
 TRAINER = "constant", "evaluation", "loader", "checkpoints", "frequent-evaluation", "busy", "lengths", "warm-up"
-SCRIPT = (
-    *("constant", "evaluation", "growing", "seldom", "checkpoints", "warm-up"),
-    *("untold", "stalls", "lengths", "sorted"),
-)
-RUNS = [(program, kind) for program, kinds in (("trainer", TRAINER), ("script", SCRIPT)) for kind in kinds]
+SCRIPT = "constant", "announced", "lengths", "seldom", "checkpoints", "warm-up", "untold", "evaluation"
+RUNS = [
+    (program, kind)
+    for pair in zip(TRAINER, SCRIPT, strict=True)
+    for program, kind in zip(PROGRAM_NAMES, pair, strict=True)
+]
+HARD = [
+    *(("trainer", kind) for kind in ("erratic-loader", "erratic-lengths")),
+    *(("script", kind) for kind in ("growing", "sorted", "stalls", "erratic-lengths")),
+]
+"""What 30 s tell little of: steps that change later, and steps that differ by more than half of their mean."""
 LENGTH, AT = 300.0, 30.0
 """Seconds of a run, and of the part of it that is seen."""
 CLOSE = 0.1
@@ -73,6 +80,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="shorter runs and sights, for tries [1]")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the runs [0]")
     parser.add_argument("--only", metavar="TEXT", default="", help="only runs with this in their name")
+    parser.add_argument("--hard", action="store_true", help="runs of which 30 s tell little")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy the events of the runs there")
     parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run nothing: forecast from events kept there")
     parser.add_argument(
@@ -95,7 +103,7 @@ def run_all(options: argparse.Namespace) -> list[Outcome]:
     """All runs, so many at a time; they end with this program."""
     from cloudtrain.providers.local.lifeline import runs_end_with_this_process
 
-    wanted = [each for each in RUNS if options.only in "-".join(each)]
+    wanted = [each for each in (HARD if options.hard else RUNS) if options.only in "-".join(each)]
     jobs = [(wanted[number % len(wanted)], options.seed + number) for number in range(options.runs)]
     found: list[Outcome] = []
     with (

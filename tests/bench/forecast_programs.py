@@ -40,8 +40,8 @@ def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
             return self.length
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-            if KIND == "loader" and index % batch == 0:
-                time.sleep(RANDOM.expovariate(1 / step))
+            if "loader" in KIND and index % batch == 0:
+                time.sleep(step * (RANDOM.expovariate(1) if KIND == "erratic-loader" else RANDOM.uniform(0.5, 1.5)))
             return torch.full((width,), index / self.length), index % 10
 
     class Net(nn.Sequential):
@@ -60,7 +60,7 @@ def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
             end = time.thread_time() + seconds
             while time.thread_time() < end:
                 pass
-        elif KIND != "loader":
+        elif "loader" not in KIND:
             time.sleep(seconds * calls.factor())
 
     validation = Data(max(batch, int(steps * batch * 3 * _evaluation_share())))
@@ -72,7 +72,7 @@ def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 def _evaluation_share() -> float:
     """Seconds of an evaluation as a part of an epoch's."""
-    return {"evaluation": 0.15, "frequent-evaluation": 0.3}.get(KIND, 0.02)
+    return {"evaluation": 0.15, "frequent-evaluation": 0.3, "announced": 0.15}.get(KIND, 0.02)
 
 
 class Steps:
@@ -89,7 +89,8 @@ class Steps:
         return {
             "warm-up": 8.0 if self.done <= 8 else 1.0,
             "growing": 0.8 + 0.4 * share,
-            "lengths": RANDOM.choice((0.25, 0.5, 1.0, 2.25)),
+            "lengths": RANDOM.choice((0.6, 0.8, 1.0, 1.6)),
+            "erratic-lengths": RANDOM.choice((0.25, 0.5, 1.0, 2.25)),
             "stalls": 20.0 if RANDOM.random() < 0.01 else 0.9,
             "sorted": 0.7 + 0.6 * ((share * 8) % 1),
         }.get(KIND, RANDOM.gauss(1, 0.05))
@@ -97,17 +98,20 @@ class Steps:
 
 def main() -> None:
     """The program: no trainer, and progress told step by step, or every 20 steps."""
-    from cloudtrain_job import activity, log_metrics, log_progress
+    from cloudtrain_job import activity, log_metrics, log_progress, log_schedule
 
     calls, steps = Steps(), int(SECONDS / STEP / (1 + _evaluation_share()))
     epoch = max(1, steps // RANDOM.randint(4, 9))
     every = 20 if KIND == "seldom" else 1
     told: Callable[[str], Iterator[None]] = activity  # type: ignore[assignment]
+    if KIND == "announced":
+        samples = round(100 * 3 * epoch * _evaluation_share())  # forward passes alone, of three
+        log_schedule(evaluations=steps // epoch, evaluation_samples=samples, step_samples=100)
     for step in range(1, steps + 1):
         time.sleep(STEP * calls.factor())
         if step % every == 0 or step == steps:
             log_progress(step, steps, epoch=math.ceil(step / epoch))
-        if step % epoch == 0 and KIND in ("evaluation", "frequent-evaluation"):
+        if step % epoch == 0 and KIND in ("evaluation", "announced"):
             with told("evaluating"):  # type: ignore[attr-defined]
                 time.sleep(STEP * epoch * _evaluation_share())
             log_metrics(step=step, val_loss=1 / step)

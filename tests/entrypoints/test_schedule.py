@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import cloudtrain_job
+from cloudtrain_launcher import events
 from cloudtrain_trainer.reporting.schedule import schedule
 
 
@@ -53,3 +55,14 @@ def test_samples_and_checkpoints_are_announced() -> None:
     found = announced(30, 10, checkpoint_every_steps=7)
     expected = {"evaluation_samples": 50, "step_samples": 4, "checkpoint_steps": 7, "checkpoint_seconds": 600.0}
     assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_script_announces_the_same_from_its_first_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    sent = []
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr(cloudtrain_job, "emit", lambda kind, **fields: sent.append({"type": kind, **fields}))
+    cloudtrain_job.log_schedule(5, evaluation_samples=100)
+    assert [events.from_json({"time": 1.0, **each}) for each in sent] == [
+        events.Schedule(time=1.0, evaluations=5, evaluation_samples=100) for _ in range(1 - rank)
+    ]
