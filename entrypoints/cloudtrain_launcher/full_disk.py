@@ -1,7 +1,6 @@
-"""Says that a disk of the job is full, where a program has failed to write and its error does not. Standard library
-only.
+"""Says which disk of the job is full, where a program could not write and its error does not. Standard library only.
 
-torch.save on a full disk raises `RuntimeError: basic_ios::clear: iostream error`, which names neither.
+torch.save on a full disk raises `RuntimeError: basic_ios::clear: iostream error`, which names neither disk nor cause.
 """
 
 from __future__ import annotations
