@@ -81,7 +81,14 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
     rows += [("change", text) for text in result.advice]
     if result.runs and found.verdict is not Verdict.SAME:
         last = result.runs[-1]
-        rows.append(("look", look_at(card.folder, "diagnose" if last.state.state == "failed" else "logs", last.run)))
+        rows.append(
+            (
+                "look",
+                look_at(
+                    card.folder, "diagnose" if last.state.state == "failed" and not last.overdue else "logs", last.run
+                ),
+            )
+        )
     yield result.scenario.name
     for name, text in rows:
         yield f"  {name:<{_INDENT - 2}}{one_line(text)}"
