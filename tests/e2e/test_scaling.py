@@ -54,5 +54,5 @@ def test_a_script_is_ended_once_it_has_reported_often_enough(data: Path) -> None
     shown = call("diagnose", "train.py", "--scaling", "1,2", "--json")
     assert shown.code == 0, shown.err
     found = json.loads(shown.out)
-    assert [point["samples_per_s"] for point in found["points"]] == [100.5, 100.5]
+    assert [point["samples_per_s"] for point in found["points"]] == pytest.approx([100.5, 100.5])
     assert found["verdict"] == "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
