@@ -16,7 +16,16 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.progress import activity_text, progress_line
 from cloudtrain.cli.terminal import one_line, redraw, write_log
 from cloudtrain.errors import CloudError
-from cloudtrain.runs.events import Activity, Error, LimitTooLow, Phase, Restarted, Resumed, StopRequested
+from cloudtrain.runs.events import (
+    RESTART_ELSEWHERE,
+    Activity,
+    Error,
+    LimitTooLow,
+    Phase,
+    Restarted,
+    Resumed,
+    StopRequested,
+)
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
 from cloudtrain.runs.forecast_words import shown
 from cloudtrain.runs.logs import LogLine
@@ -153,10 +162,10 @@ class View:
         self.display.clear()
 
     def _restarted(self, event: Restarted) -> None:
-        """Shown once per attempt, though every node reports it."""
+        """Shown once per attempt, by the node that knows the reason, though every node reports it."""
         self.error_time = 0.0
         self.failed_ranks.clear()
-        if event.attempt > self.attempt:
+        if event.attempt > self.attempt and event.why != RESTART_ELSEWHERE:
             self.attempt = event.attempt
             self._line(f"restart {self.attempt}: {event.why}")
 

@@ -6,10 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from cloudtrain.runs.events import Checkpoint, Ended, Event, Metrics, Progress, Restarted, Resumed, StopRequested
-
-ELSEWHERE = "requested by another node"
-"""What the nodes say of a restart of which another one knows the reason."""
+from cloudtrain.runs.events import (
+    RESTART_ELSEWHERE,
+    Checkpoint,
+    Ended,
+    Event,
+    Metrics,
+    Progress,
+    Restarted,
+    Resumed,
+    StopRequested,
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,7 +56,7 @@ def history_of(events: Iterable[Event]) -> RunHistory:
     for event in events:
         match event:
             case Restarted():
-                if event.why not in ("", ELSEWHERE) and event.why not in history.restart_reasons:
+                if event.why not in ("", RESTART_ELSEWHERE) and event.why not in history.restart_reasons:
                     history.restart_reasons.append(event.why)
                 if attempt.steps or attempt.resumed_at is not None:  # each node reports the restart
                     history.attempts.append(attempt)

@@ -126,7 +126,7 @@ class _Teller:
     def _moment(self, event: Event) -> None:
         if isinstance(event, events.Checkpoint) and event.step is not None:
             self._add("rank 0", "checkpoint", f"checkpoint of step {event.step:g}", event.time)
-        elif isinstance(event, events.Restarted):
+        elif isinstance(event, events.Restarted) and event.why != events.RESTART_ELSEWHERE:
             self._add(JOB, "restart", f"restart {event.attempt}: {event.why}", event.time)
         elif isinstance(event, events.Resumed) and event.step is not None:
             self._add(JOB, "restart", f"resumed from step {event.step:g}", event.time)

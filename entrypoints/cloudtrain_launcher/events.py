@@ -62,13 +62,17 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """What stopped it, if the launcher cannot know: `the Docker engine was stopped`."""
 
 
+RESTART_ELSEWHERE = "requested by another node"
+"""What a node says of a restart of which another one knows the reason."""
+
+
 class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):
     """All ranks have been restarted."""
 
     attempt: int
     """How many times they have been restarted, from 1."""
     why: str = ""
-    """The failure that was the reason, in one line."""
+    """The failure that was the reason, in one line; RESTART_ELSEWHERE on the other nodes."""
 
 
 class RankStarted(Event, type="rank_started", writer=RANK, requires="time rank"):

@@ -8,7 +8,16 @@ from typing import Callable
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
-from cloudtrain_launcher.events import Error, Event, Metrics, RankEnded, RankFailed, RankStarted, Restarted
+from cloudtrain_launcher.events import (
+    RESTART_ELSEWHERE,
+    Error,
+    Event,
+    Metrics,
+    RankEnded,
+    RankFailed,
+    RankStarted,
+    Restarted,
+)
 from cloudtrain_launcher.printed_metrics import PrintedMetrics
 from cloudtrain_launcher.processes import OutOfMemoryKills, is_alive
 from cloudtrain_launcher.reporting import emit, log, mask_error
@@ -137,6 +146,6 @@ class RankTracker:
         self.finished.clear()
         self._group_sizes.clear()
         is_of_this_node = cause is not None and not cause.consequence
-        why = failure.one_line(cause) if cause and is_of_this_node else "requested by another node"
+        why = failure.one_line(cause) if cause and is_of_this_node else RESTART_ELSEWHERE
         emit(Restarted(attempt=self.attempt, why=why))
         log(self._node, f"restart {self.attempt} of {self._job.restarts}: {why}")

@@ -62,6 +62,7 @@ def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -
             events.Activity(time=now + 7, rank=0, activity=""),
         ]
     found.insert(len(found) // 2, events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"))
+    found.append(events.Restarted(time=START + 91 + 5 * steps, node=1, attempt=1, why=events.RESTART_ELSEWHERE))
     found.append(events.Checkpoint(time=START + 85 + 10 * steps, rank=0, step=float(steps), path="/x"))
     return [*found, end]
 

@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.api.run import Run
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.report import report
-from cloudtrain.runs.events import Ended, Profile, Progress
+from cloudtrain.runs.events import RESTART_ELSEWHERE, Ended, Profile, Progress
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
@@ -91,6 +91,17 @@ def test_an_evaluation_that_takes_its_time_is_told_in_a_pipe_once(monkeypatch: p
     waiting: list[Step] = [(200.0 + second, "[rank 1] still here") for second in (5, 22, 35)]
     screen, _ = play(monkeypatch, "trainer", [*TRAINER, *evaluating, *waiting], terminal=False)
     assert screen.text().count("  evaluating for 22 s\n") == 1
+
+
+def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarts: list[Step] = [
+        (200.0, {"type": "restarted", "node": 0, "attempt": 1, "why": RESTART_ELSEWHERE}),
+        (200.1, {"type": "restarted", "node": 1, "attempt": 1, "why": "rank 3 was killed by SIGKILL"}),
+    ]
+    screen, _ = play(monkeypatch, "trainer", [*TRAINER, *restarts], terminal=False)
+    assert [line for line in screen.text().split("\n") if "restart 1" in line] == [
+        "  restart 1: rank 3 was killed by SIGKILL"
+    ]
 
 
 def test_metrics_are_lines_of_the_log_and_can_be_left_out(tmp_path: Path) -> None:
