@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile
 
-MEMORY_EVENT = "[memory]"
+FLAG = "FLAGS_caffe2_report_cpu_memory_usage"
+"""Of libc10: whether the allocator counts in all threads. Else what one of gloo's threads frees seems to stay."""
 
 
 class Allocations:
-    """Inside, each allocation of this thread is recorded. Afterwards `peak` says the most bytes there were at once."""
+    """Inside, the bytes of the whole process are noted at each allocation of this thread and of its collectives."""
 
     def __init__(self) -> None:
         self._profile = profile(use_kineto=True, profile_memory=True)
@@ -22,6 +28,7 @@ class Allocations:
         """(nanoseconds, bytes that are allocated from then on)."""
 
     def __enter__(self) -> Allocations:
+        _count_in_all_threads()
         self._profile.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -34,19 +41,32 @@ class Allocations:
     ) -> None:
         self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         found: Any = self._profile.kineto_results
-        events = [event for event in found.events() if event.name() == MEMORY_EVENT]
-        total = 0
-        for event in sorted(events, key=lambda event: int(event.start_ns())):
-            total += event.nbytes()
-            self.sums.append((event.start_ns(), total))
+        self.sums = sorted(_totals(found.experimental_event_tree()))
 
     def peaks(self) -> list[int]:
         """The most bytes in each interval, the first before the first mark."""
-        borders = [0, *self._marks, 1 << 63]
+        borders, before = [0, *self._marks, 1 << 63], 0
         found = []
-        before = 0
         for first, last in pairwise(borders):
             inside = [total for at, total in self.sums if first <= at < last]
             found.append(max([before, *inside]))
             before = inside[-1] if inside else before
         return found
+
+    def at_marks(self) -> list[int]:
+        """The bytes that there were at each mark."""
+        return [next((total for at, total in reversed(self.sums) if at < mark), 0) for mark in self._marks]
+
+
+def _count_in_all_threads() -> None:
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    ctypes.c_bool.in_dll(library, FLAG).value = True
+
+
+def _totals(events: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """Of all events and those inside of them: when, and how much is allocated after it."""
+    for event in events:
+        kind, fields = event.typed
+        if kind == _EventType.Allocation:
+            yield event.start_time_ns, fields.total_allocated
+        yield from _totals(event.children)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
@@ -22,27 +22,30 @@ STEPS = 3
 
 
 def measured(argv: Sequence[str], ranks: Ranks) -> int:
-    """The most bytes that torch's CPU allocator had handed out to this rank during the steps of a training."""
+    """The most bytes that torch's CPU allocator had handed out to this rank during the steps of a training.
+
+    Without those of the data set, which is in the host's memory.
+    """
     gc.collect()  # what an earlier training left is not freed while this one is measured
     task = tasks.from_options(parse(list(argv)))
-    with Allocations() as allocations, ThreadPoolExecutor(1) as thread:
+    with Allocations() as allocations:
         loop = begin(task, list(argv), ranks)
         loop.step.wrapped.train()
-        batches = _copies(loop.batches.load(0, 0), thread)
+        allocations.mark()
+        loaded = list(islice(loop.batches.load(0, 0), STEPS * loop.step.accumulation_steps))
+        batches = map(_copy, loaded)
         for number in range(STEPS):
             allocations.mark()
             loop.step.train_step(batches, number, STEPS)
-    peak = max(allocations.peaks()[1:])
+    before, after, *_ = allocations.at_marks()
+    peak = max(allocations.peaks()[2:]) - (after - before)
     if dist.is_initialized():
         dist.destroy_process_group()
     return peak
 
 
-def _copies(batches: Iterator[Any], thread: ThreadPoolExecutor) -> Iterator[Any]:
-    """Batches that are loaded in a thread, whose allocations are not counted: a data set is in the host's memory."""
-    while True:
-        inputs, targets = thread.submit(next, batches).result()
-        yield trees.map_tensors(lambda t: t.clone(), inputs), trees.map_tensors(lambda t: t.clone(), targets)
+def _copy(batch: Any) -> Any:
+    return trees.map_tensors(lambda t: t.clone(), batch)
 
 
 def estimated(argv: Sequence[str], world: World) -> int:

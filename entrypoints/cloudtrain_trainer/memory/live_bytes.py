@@ -25,13 +25,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     rounded up to a multiple of so many bytes.
     """
 
-    def __init__(self, block: int = 1, *, values: bool = False, kernels: bool = True) -> None:
-        """`values`: whether the tensors have values. `kernels`: whether to add what a CPU's kernels take meanwhile."""
+    def __init__(self, block: int = 1, *, values: bool = False, gloo: bool = False) -> None:
+        """`values`: whether the tensors have values. `gloo`: whether to add what it takes, as on a CPU."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.now: dict[int, int] = {}
         self.peaks: dict[int, int] = {}
         """By number of the device: bytes alive, and the most of them since the start or `restart`."""
-        self._block, self._values, self._kernels = block, values, kernels
+        self._block, self._values, self._gloo = block, values, gloo
         self._sizes: dict[int, tuple[int, int]] = {}
         self._resize = torch.UntypedStorage.resize_
 
@@ -73,8 +73,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
                 self._count(leaf.untyped_storage(), leaf.device.index or 0)
-        if self._kernels:
-            self._add_scratch(func, args, result)
+        self._add_scratch(func, args, result)
         return result
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -86,7 +85,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
 
     def _add_scratch(self, func: Any, args: Any, result: Any) -> None:
-        needed = scratch(func._schema.name, args, result)
+        needed = scratch(func._schema.name, args, result, gloo=self._gloo)
         device = next((x.device.index or 0 for x in args if isinstance(x, Tensor)), 0)
         self.peaks[device] = max(self.peaks.get(device, 0), self.now.get(device, 0) + needed)
 

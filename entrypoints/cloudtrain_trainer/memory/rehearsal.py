@@ -83,7 +83,7 @@ def _rehearse(task: Task, options: Options, world: World, rank: int, like_gpu: b
         parts = options.accumulate if strategy.n_microbatches == 1 else 1
         samples = -(-batch // (strategy.data_ranks * parts))
         inputs, targets = _sample(task, samples)
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, LiveBytes(block) as live:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, LiveBytes(block, gloo=not like_gpu) as live:
             inputs, targets = (trees.map_tensors(mode.from_tensor, part) for part in (inputs, targets))
             live.add([*trees.tensors(inputs), *trees.tensors(targets)])
             if isinstance(strategy, Pipeline):

@@ -1,4 +1,4 @@
-"""What kernels of a CPU take for themselves while they compute, which operations on tensors do not show.
+"""What kernels of a CPU, and gloo, take for themselves meanwhile, which operations on tensors do not show.
 
 Measured with torch 2.13 and oneDNN: the largest of what was seen, as bench_memory.py repeats it.
 """
@@ -14,9 +14,12 @@ FLOAT = 4
 """Bytes of a number in float32, in which narrower ones are summed."""
 
 
-def scratch(name: str, args: Any, result: Any) -> int:
-    """Bytes that an operation takes until it has its result. `name`: such as aten::convolution."""
-    rule = _RULES.get(name)
+def scratch(name: str, args: Any, result: Any, *, gloo: bool) -> int:
+    """Bytes that an operation takes until it has its result. `name`: such as aten::convolution.
+
+    `gloo`: whether ranks send their messages by it; NCCL's buffers are of one size, whatever it sends.
+    """
+    rule = _RULES.get(name) or (_GLOO.get(name) if gloo else None)
     return 0 if rule is None else rule([x for x in args if isinstance(x, Tensor)], result)
 
 
@@ -49,6 +52,16 @@ def _sum(given: list[Tensor], result: Any) -> int:
     return given[0].numel() * result.element_size() if result.dtype != given[0].dtype else 0
 
 
+def _gathered(given: list[Tensor], _: Any) -> int:
+    """Gathered into memory of its own, and then copied into the output (torch's ProcessGroupGloo.cpp)."""
+    return _bytes(given[0])
+
+
+def _reduced(given: list[Tensor], _: Any) -> int:
+    """A copy of the input, which is reduced."""
+    return _bytes(given[1])
+
+
 _RULES: dict[str, Callable[[list[Tensor], Any], int]] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
@@ -56,4 +69,8 @@ _RULES: dict[str, Callable[[list[Tensor], Any], int]] = {
     "aten::scatter_": _in_float32,
     "aten::scatter_add_": _in_float32,
     "aten::sum": _sum,
+}
+_GLOO: dict[str, Callable[[list[Tensor], Any], int]] = {
+    "c10d::_allgather_base_": _gathered,
+    "c10d::_reduce_scatter_base_": _reduced,
 }

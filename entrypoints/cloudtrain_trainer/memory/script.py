@@ -81,7 +81,7 @@ def main(argument: str) -> dict[str, Any]:
     register_optimizer_step_post_hook(recorder.after_step)
     sys.argv = [script.path, *script.argv]
     sys.path.insert(0, str(Path(script.path).resolve().parent))
-    live = LiveBytes(BLOCK if script.gpu else 1, values=True)
+    live = LiveBytes(BLOCK if script.gpu else 1, values=True, gloo=not script.gpu)
     try:
         with live:
             runpy.run_path(script.path, run_name="__main__")
