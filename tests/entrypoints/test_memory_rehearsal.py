@@ -34,8 +34,9 @@ ABOVE, BELOW = 1.15, 0.95
         ["--task", "digits"],
         ["--task", "gpt", "--recompute", "blocks", "--amp", "bf16", "--accumulate", "2"],
         ["--task", "resnet50", "--size=tiny", "--data=synthetic", "--strategy", "fsdp"],
+        ["--task", "tests.bench.memory_models:task_lstm"],
     ],
-    ids=["convolutions", "recomputed", "sharded"],
+    ids=["convolutions", "recomputed", "sharded", "recurrent"],
 )
 def test_a_rehearsal_takes_what_the_step_takes(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -69,15 +70,18 @@ class Measures:
     """A model whose activations are 1 GiB per sample; parameters, gradients and state 8 GiB, which fsdp divides."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks, self.tried = ranks, list[str]()
+        self.ranks, self.whole = ranks, list[str]()
 
-    def __call__(self, options: Options) -> Held:
+    def __call__(self, options: Options, limit: int) -> Held:
         assert options.batch_size
         samples = options.batch_size // self.ranks // options.accumulate
         fixed = 8 // (self.ranks if options.strategy == "fsdp" else 1)
         each = {"none": 8, "selective": 4, "blocks": 2}[options.recompute] / 8
-        self.tried.append(f"{options.strategy} {options.accumulate} {options.recompute}")
-        return Held(int((fixed + each * samples) * device.GIB), fixed * device.GIB // 4, 0, 0)
+        peak = int((fixed + each * samples) * device.GIB)
+        if limit and peak > limit:
+            raise device.Exceeded
+        self.whole.append(f"{options.strategy} {options.accumulate} {options.recompute}")
+        return Held(peak, fixed * device.GIB // 4, 0, 0)
 
 
 def chosen(gib: int, monkeypatch: pytest.MonkeyPatch, *flags: str, ranks: int = 4) -> tuple[str, bool]:
@@ -102,6 +106,23 @@ def test_auto_takes_the_cheapest_plan_that_fits(
     gib: int, expected: tuple[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert chosen(gib, monkeypatch) == expected
+
+
+def test_what_holds_too_much_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    options = parse(["--task", "gpt", "--batch-size", "64", "--strategy", "auto"])
+    measures = Measures(4)
+    plans.Search(measures, device.Device(9 * device.GIB, "A100"), 4).cheapest(options, 4)
+    assert measures.whole == ["fsdp 16 none", "fsdp 4 none"]  # ddp does not fit, nor does fsdp in larger micro-batches
+
+
+def test_a_rehearsal_stops_at_its_limit_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = of_four(["--strategy", "fsdp"], monkeypatch)
+    options = parse(["--task", "digits", "--batch-size", "16", "--strategy", "fsdp"])
+    with pytest.raises(device.Exceeded):
+        rehearse(options, World(4, 4), like_gpu=True, amp="no", block=512, limit=2 * whole.parameters)
+    assert not torch.distributed.is_initialized()
+    assert rehearse(options, World(4, 4), like_gpu=True, amp="no", block=512, limit=whole.peak) == whole
 
 
 def test_auto_keeps_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

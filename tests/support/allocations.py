@@ -41,7 +41,9 @@ class Allocations:
     ) -> None:
         self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         found: Any = self._profile.kineto_results
-        self.sums = sorted(_totals(found.experimental_event_tree()))
+        noted = sorted(_totals(found.experimental_event_tree()))
+        earlier = noted[0][1] - noted[0][2] if noted else 0  # of what was measured before in this process
+        self.sums = [(at, total - earlier) for at, total, _ in noted]
 
     def peaks(self) -> list[int]:
         """The most bytes in each interval, the first before the first mark."""
@@ -63,10 +65,10 @@ def _count_in_all_threads() -> None:
     ctypes.c_bool.in_dll(library, FLAG).value = True
 
 
-def _totals(events: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """Of all events and those inside of them: when, and how much is allocated after it."""
+def _totals(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
+    """Of all events and those inside of them: when, how much is allocated after it, and by how much that changed."""
     for event in events:
         kind, fields = event.typed
         if kind == _EventType.Allocation:
-            yield event.start_time_ns, fields.total_allocated
+            yield event.start_time_ns, fields.total_allocated, fields.alloc_size
         yield from _totals(event.children)

@@ -85,7 +85,7 @@ def _alternatives(search: Any, options: Any, request: Request) -> list[Any]:
         changed = replace(options, **change)
         try:
             rules.check(changed, request.ranks, request.per_node)
-            fitting, _ = search.smaller(changed)
+            fitting = search.smaller(changed)
         except rules.Refused:
             continue
         if fitting is not None and fitting not in found:
@@ -101,9 +101,9 @@ def _rehearsed(request: Request) -> Any:
 
     world = World(request.ranks, request.per_node, request.devices)
 
-    def run(options: Any) -> Any:
-        amp = device.precision(options.amp, request.gpu)
-        return rehearse(options, world, like_gpu=bool(request.gpu), amp=amp, block=BLOCK if request.gpu else 1)
+    def run(options: Any, limit: int) -> Any:
+        amp, block = device.precision(options.amp, request.gpu), BLOCK if request.gpu else 1
+        return rehearse(options, world, like_gpu=bool(request.gpu), amp=amp, block=block, limit=limit)
 
     return run
 

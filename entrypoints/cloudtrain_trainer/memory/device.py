@@ -11,6 +11,10 @@ GIB = 1 << 30
 UNPROVEN = "the share of libraries is not measured on a GPU"
 
 
+class Exceeded(BaseException):
+    """More tensors are alive than there is memory for. It passes through `except Exception` of a user's model."""
+
+
 class Range(NamedTuple):
     """At least, most likely and at most so many bytes."""
 
@@ -66,6 +70,14 @@ def needed(tensors: int, gpu: str, ranks: int) -> Range:
     return Range(
         *(int(tensors * factor + sum(each[at] for each in constants) * GIB) for at, factor in enumerate(factors))
     )
+
+
+def most_tensors(device: Device, ranks: int) -> int:
+    """The most bytes of tensors with which `needed` surely fits; 1 if none do, 0 where the memory is not known."""
+    if not device.memory:
+        return 0
+    empty, step = needed(0, device.gpu, ranks).high, (TENSORS if device.gpu else CPU_TENSORS)[2]
+    return max(1, int((device.memory - empty) / step) + 1)
 
 
 def verdict(range_: Range, memory: int) -> str:

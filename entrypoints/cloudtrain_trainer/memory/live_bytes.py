@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from cloudtrain_trainer.memory.scratch import scratch
+from cloudtrain_trainer.memory.device import Exceeded
+from cloudtrain_trainer.memory.scratch import scratch, with_workspace
 
 BLOCK = 512
 """CUDA's caching allocator of torch rounds each tensor up to so many bytes (kMinBlockSize)."""
@@ -25,13 +26,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     rounded up to a multiple of so many bytes.
     """
 
-    def __init__(self, block: int = 1, *, values: bool = False, gloo: bool = False) -> None:
-        """`values`: whether the tensors have values. `gloo`: whether to add what it takes, as on a CPU."""
+    def __init__(self, block: int = 1, *, values: bool = False, gloo: bool = False, limit: int = 0) -> None:
+        """`values`: whether the tensors have values. `gloo`: whether to add what it takes, as on a CPU.
+
+        `limit`: bytes alive above which `Exceeded` is raised; 0: none.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.now: dict[int, int] = {}
         self.peaks: dict[int, int] = {}
         """By number of the device: bytes alive, and the most of them since the start or `restart`."""
-        self._block, self._values, self._gloo = block, values, gloo
+        self._block, self._values, self._gloo, self._limit = block, values, gloo, limit
         self._sizes: dict[int, tuple[int, int]] = {}
         self._resize = torch.UntypedStorage.resize_
 
@@ -59,6 +63,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Look for the peak from here on."""
         self.peaks = dict(self.now)
 
+    @contextmanager
+    def as_if_before(self) -> Iterator[None]:
+        """What is made inside and stays counts as if it had been there at the peak before; what does not stay, not.
+
+        Nothing is too much inside: DTensor finds out shapes there by tensors that exist for a rehearsal alone.
+        """
+        peaks, before, limit = dict(self.peaks), dict(self.now), self._limit
+        self._limit = 0
+        yield
+        self._limit = limit
+        for device, now in self.now.items():
+            self.peaks[device] = max(now, peaks.get(device, 0) + now - before.get(device, 0))
+
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Count tensors that were made before."""
         for tensor in tensors:
@@ -70,22 +87,28 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _one(args[0])
         result = self._call(func, args, kwargs or {})
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
-                self._count(leaf.untyped_storage(), leaf.device.index or 0)
+        if not self._values:
+            result = with_workspace(func._schema.name, result)
+        for tensor in _tensors((result,)):
+            if tensor.layout is torch.strided:
+                self._count(tensor.untyped_storage(), tensor.device.index or 0)
         self._add_scratch(func, args, result)
         return result
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Tensors that have values keep them until they meet one that has none: meshes of devices look at them."""
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if self._values or not given or any(isinstance(tensor, FakeTensor) for tensor in given):
+        if self._values:
+            return func(*args, **kwargs)
+        given = [*_tensors(args), *_tensors(kwargs.values())]
+        if not given or any(isinstance(tensor, FakeTensor) for tensor in given):
             return func(*args, **kwargs)
         with unset_fake_temporarily():
             return func(*args, **kwargs)
 
     def _add_scratch(self, func: Any, args: Any, result: Any) -> None:
         needed = scratch(func._schema.name, args, result, gloo=self._gloo)
+        if not needed:
+            return
         device = next((x.device.index or 0 for x in args if isinstance(x, Tensor)), 0)
         self.peaks[device] = max(self.peaks.get(device, 0), self.now.get(device, 0) + needed)
 
@@ -97,10 +120,21 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes[key] = device, size
         now = self.now[device] = self.now.get(device, 0) + size - before
         self.peaks[device] = max(self.peaks.get(device, 0), now)
+        if self._limit and now > self._limit:
+            raise Exceeded
 
     def _forget(self, key: int) -> None:
         device, size = self._sizes.pop(key)
         self.now[device] -= size
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Those among arguments and in lists of them: operations take no other structures."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
 
 
 def _one(tensor: Tensor) -> float | int | bool:

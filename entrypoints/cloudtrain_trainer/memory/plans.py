@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cloudtrain_trainer import rules
-from cloudtrain_trainer.memory.device import Device, Range, needed, verdict
+from cloudtrain_trainer.memory.device import Device, Exceeded, Range, most_tensors, needed, verdict
 from cloudtrain_trainer.options import Options
 
 MAX_MICRO_BATCHES = 1024
@@ -38,8 +38,8 @@ class Plan:
         return " ".join(parts)
 
 
-Rehearse = Callable[[Options], Any]
-"""Options -> what a rank holds (`rehearsal.Held`). Raises `Refused`."""
+Rehearse = Callable[[Options, int], Any]
+"""(Options, a limit in bytes; 0: none) -> what a rank holds (`rehearsal.Held`). Raises `Refused` and `Exceeded`."""
 
 
 class Search:
@@ -48,52 +48,68 @@ class Search:
     def __init__(self, rehearse: Rehearse, device: Device, ranks: int) -> None:
         self._rehearse, self._device, self._ranks = rehearse, device, ranks
         self._known: dict[tuple[str, int, str], Plan] = {}
+        self._too_large: set[tuple[str, int, str]] = set()
+        """What was given up as soon as it held too much."""
 
-    def plan(self, options: Options) -> Plan:
-        """What a rank takes with these options. Raises `Refused`."""
+    def plan(self, options: Options, limit: int = 0) -> Plan:
+        """What a rank takes with these options. Raises `Refused`; and `Exceeded` at more than `limit` bytes."""
         key = options.strategy, options.accumulate, options.recompute
         if key not in self._known:
-            held = self._rehearse(options)
+            held = self._rehearse(options, limit)
             range_ = needed(held.peak, self._device.gpu, self._ranks)
             parts = {**vars(held), "activations": held.activations}
             self._known[key] = Plan(*key, parts, range_, verdict(range_, self._device.memory))
         return self._known[key]
+
+    def fits(self, options: Options) -> bool:
+        """Whether it surely fits, or nothing is known of the memory. Raises `Refused`."""
+        key = options.strategy, options.accumulate, options.recompute
+        if key in self._too_large:
+            return False
+        try:
+            return self.plan(options, most_tensors(self._device, self._ranks)).verdict in ("fits", "")
+        except Exceeded:
+            self._too_large.add(key)
+            return False
 
     def cheapest(self, options: Options, local: int) -> tuple[Plan, bool]:
         """The first plan that fits, of `strategies`; else the one that takes least. And whether it fits.
 
         `local`: ranks per node. Raises `Refused` if none is possible.
         """
-        tried: list[Plan] = []
+        tried: list[Options] = []
         for changed in strategies(options, self._ranks, local):
-            fitting, plans = self.smaller(changed)
+            fitting = self.smaller(changed)
             if fitting is not None:
                 return fitting, True
-            tried += plans
+            tried.append(replace(changed, accumulate=self._counts(changed)[-1]))
         if not tried:
             raise rules.Refused("no strategy that auto chooses from works with these options: name one")
-        return min(tried, key=lambda plan: plan.needed.expected), False
+        return min(map(self.plan, tried), key=lambda plan: plan.needed.expected), False
 
-    def smaller(self, options: Options) -> tuple[Plan | None, list[Plan]]:
-        """With more accumulation steps, so smaller micro-batches: the first plan that fits; and those that do not.
+    def smaller(self, options: Options) -> Plan | None:
+        """The first plan that fits with more and more accumulation steps, so smaller micro-batches; None if none does.
 
         Where the smallest micro-batch does not fit, no larger one is tried.
         """
+        counts = self._counts(options)
+        each = [replace(options, accumulate=count) for count in counts]
+        if self.fits(each[0]):
+            return self.plan(each[0])
+        if len(each) == 1 or not self.fits(each[-1]):
+            return None
+        low, high = 0, len(each) - 1  # low does not fit, high does
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(each[middle]) else (middle, high)
+        return self.plan(each[high])
+
+    def _counts(self, options: Options) -> list[int]:
+        """The numbers of accumulation steps that there can be, from that of the options on."""
         counts = [options.accumulate]
         while _can_split(options, counts[-1] * 2, self._ranks):
             counts.append(counts[-1] * 2)
-        first = self.plan(options)
-        if first.verdict in ("fits", ""):
-            return first, []
-        last = self.plan(replace(options, accumulate=counts[-1]))
-        if last.verdict != "fits":
-            return None, [first, last]
-        low, high = 0, len(counts) - 1  # low does not fit, high does
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self.plan(replace(options, accumulate=counts[middle])).verdict == "fits"
-            low, high = (low, middle) if fits else (middle, high)
-        return self.plan(replace(options, accumulate=counts[high])), [first, last]
+        return counts
 
 
 def strategies(options: Options, ranks: int, local: int) -> Iterator[Options]:

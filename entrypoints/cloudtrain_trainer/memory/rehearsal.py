@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
@@ -27,12 +27,10 @@ from cloudtrain_trainer.tasks import Draw, Task
 from cloudtrain_trainer.training.initial_model import InitialModel
 from cloudtrain_trainer.training.step import Step
 
-STEPS = 2
-"""Optimizer steps of a rehearsal: the first makes the optimizer's state."""
 HERE = {"mnist": {"data": "digits"}, "keras-mnist": {"data": "digits"}, "resnet50": {"data": "synthetic"}}
 """Data of the same shape, by task, that need no download and no input."""
-MOST_PARTS = 3
-"""Accumulation steps of a rehearsed step: the first, one that adds to gradients, and the last."""
+MOST_PARTS = 2
+"""Accumulation steps of a rehearsed step: the first, and the last, which adds to gradients."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,11 @@ class Held:
         return max(0, self.peak - self.parameters - self.gradients - self.optimizer)
 
 
-def rehearse(options: Options, world: World, *, like_gpu: bool, amp: str, block: int = 1) -> Held:
+def rehearse(options: Options, world: World, *, like_gpu: bool, amp: str, block: int = 1, limit: int = 0) -> Held:
     """What the rank holds that holds most. `amp`: no, bf16 or fp16. `like_gpu`: with a GPU's optimizers and layouts.
 
-    Raises `Refused`, and what the model raises where it needs values.
+    `limit`: bytes of tensors; `Exceeded` is raised as soon as a rank holds more; 0: no limit. Raises `Refused`, and
+    what the model raises where it needs values.
     """
     options = replace(options, amp=amp, compile="no", weights=None, workers=0, probe_memory="no", profile=None)
     if not rules.is_own(options):
@@ -64,7 +63,11 @@ def rehearse(options: Options, world: World, *, like_gpu: bool, amp: str, block:
     task = tasks.from_options(options)
     rules.check(options, world.ranks, world.per_node, tasks.capabilities(task) if rules.is_own(options) else None)
     ranks = _different_ranks(options, world)
-    return max((_rehearse(task, options, world, rank, like_gpu, block) for rank in ranks), key=lambda held: held.peak)
+    held = [
+        _rehearse(task, options, world, rank, LiveBytes(block, gloo=not like_gpu, limit=limit), like_gpu)
+        for rank in ranks
+    ]
+    return max(held, key=lambda held: held.peak)
 
 
 def _different_ranks(options: Options, world: World) -> range:
@@ -74,7 +77,7 @@ def _different_ranks(options: Options, world: World) -> range:
     return range(options.stages) if options.strategy == "hybrid" and options.stages else range(1)
 
 
-def _rehearse(task: Task, options: Options, world: World, rank: int, like_gpu: bool, block: int) -> Held:
+def _rehearse(task: Task, options: Options, world: World, rank: int, live: LiveBytes, like_gpu: bool) -> Held:
     devices = world.devices if options.strategy == "model-parallel" else 1
     strategy = strategies.build(Alone(world, rank, devices), options)
     _without_peers(strategy, world)
@@ -83,28 +86,34 @@ def _rehearse(task: Task, options: Options, world: World, rank: int, like_gpu: b
         parts = options.accumulate if strategy.n_microbatches == 1 else 1
         samples = -(-batch // (strategy.data_ranks * parts))
         inputs, targets = _sample(task, samples)
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, LiveBytes(block, gloo=not like_gpu) as live:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, live:
             inputs, targets = (trees.map_tensors(mode.from_tensor, part) for part in (inputs, targets))
             live.add([*trees.tensors(inputs), *trees.tensors(targets)])
             if isinstance(strategy, Pipeline):
                 strategy.shapes = partial(_shapes, inputs, strategy.n_microbatches)  # type: ignore[method-assign]
                 strategy.is_warm = True  # the shapes are known
             step = RehearsedStep(task, strategy, options, batch, like_gpu=like_gpu)
-            _refuse_unknown(step.model)
             step.accumulation_steps = min(MOST_PARTS, step.accumulation_steps)
             step.wrapped.train()
-            for number in range(STEPS):
-                live.restart()
-                step.train_step(iter([(inputs, targets)] * step.accumulation_steps), number, STEPS)
+            _update_twice(step.optimizer, live)
+            live.restart()
+            step.train_step(repeat((inputs, targets)), 0, 1)
             return _held(step, live)
 
 
-def _refuse_unknown(model: nn.Module) -> None:
-    """Raise `Refused` for layers whose work space only a kernel knows: it was seven eighths of what an LSTM held."""
-    if any(isinstance(module, nn.LSTM) for module in model.modules()):
-        raise rules.Refused(
-            "how much nn.LSTM keeps for its backward pass is not known beforehand: there is no estimate"
-        )
+def _update_twice(optimizer: torch.optim.Optimizer, live: LiveBytes) -> None:
+    """Make a step the second one: the first update makes the optimizer's state, as if it had been there all the time.
+
+    A whole step more would say the same and take twice as long.
+    """
+    update = optimizer.step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        with live.as_if_before():
+            update(*args, **kwargs)
+        return update(*args, **kwargs)
+
+    optimizer.step = step  # type: ignore[method-assign]
 
 
 def _held(step: RehearsedStep, live: LiveBytes) -> Held:
