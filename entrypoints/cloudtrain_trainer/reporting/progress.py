@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Progress
 from cloudtrain_trainer import finite, hardware
-from cloudtrain_trainer.training.memory_estimate import MIB, MemoryEstimate
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
@@ -20,8 +19,6 @@ class ProgressReporter:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self._skipped = 0
-        self.estimate: MemoryEstimate | None = None
-        """What was logged before training; the first report adds the peak that was measured."""
         self._loss = loop.step.loss.state()
 
     def restart(self) -> None:
@@ -43,11 +40,6 @@ class ProgressReporter:
         position = loop.position
         progress = Progress(epoch=position.epoch + 1, epochs=loop.epochs, step=position.step, steps=loop.steps)
         emit_event(progress.replace(unit=loop.task.unit, **values))
-        if self.estimate is not None:
-            of = "of a process, with its libraries" if loop.device.type == "cpu" else "of a rank"
-            peak, expected = max(memory for *_, memory in by_rank) / MIB, self.estimate.total / MIB
-            loop.ranks.log(f"memory: peak {of} {peak:,.1f} MiB so far, estimate {expected:,.1f} MiB")
-            self.estimate = None
         if loop.trackers is not None:
             loop.trackers.log(position.step, {f"train/{name}": value for name, value in values.items()})
 

@@ -17,7 +17,7 @@ import torch
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Memory
-from cloudtrain_trainer import hardware, rules, state
+from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.optimizers import NUMBERS_PER_PARAMETER
 
@@ -86,10 +86,6 @@ class MicroBatchCache:
         temporary.replace(self.path)
 
 
-ERRORS = RuntimeError, TypeError, ValueError, AttributeError, AssertionError
-"""What tensors without values raise where somebody looks at them."""
-
-
 def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
     """Increase the accumulation steps until a micro-batch fits: to the cached size, then by trials (`--probe-memory`).
 
@@ -106,7 +102,6 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
     probe = loop.options.probe_memory
     if probe == "no" or loop.options.eval_only or (probe == "auto" and device.type != "cuda"):
         return
-    log_estimate(loop)
     if loop.strategy.communicates_in_forward:
         if probe == "yes":
             loop.ranks.log(f"--probe-memory: --strategy {loop.options.strategy} can only be tried by its first step")
@@ -127,23 +122,6 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
             emit_event(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps))
     elif trial is not None:
         _tell_room(loop, trial)
-
-
-def log_estimate(loop: Loop) -> None:
-    """Log what a rank needs, without what kernels and libraries take; the first progress report adds what it took.
-
-    On rank 0 alone: nothing is computed or sent. A user's model is left out, since it would be made once more.
-    """
-    if loop.ranks.rank != 0 or rules.is_own(loop.options):
-        return
-    from cloudtrain_trainer.training import memory_trace  # imports much of torch
-
-    try:
-        loop.progress.estimate = memory_trace.estimate_of(loop)
-    except ERRORS as error:
-        loop.ranks.log(f"memory: no estimate, since the model cannot be traced ({type(error).__name__})")
-        return
-    loop.ranks.log(f"memory: estimate {loop.progress.estimate}")
 
 
 class Trial(NamedTuple):
