@@ -182,7 +182,7 @@ def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
     if override is None:
         hint = "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its time goes"
         raise UsageError(f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint)
-    plan = run.plan_again((override,), fresh=True)
+    plan = run.plan_again((override, "checkpoints.uri=null"), fresh=True)  # it restores nothing, and keeps nothing
     issues = preflight(plan)
     raise_errors(issues)
     print_message(f"measures {run.id}: short windows of steps without data and without messages")

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.diagnosis import log_text
+from cloudtrain.errors import UsageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
+from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 from tests.unit.test_flight_recorder_dumps import entry, write
 
@@ -172,3 +175,17 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
         main(["diagnose", "no-such"])
     assert ended.value.code == 2
     assert "no-such" in capsys.readouterr().err
+
+
+def test_a_measurement_has_a_place_of_its_own_for_checkpoints(home: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the job names one, a run that begins anew would restore what is there, and is refused."""
+    a_run(home, "succeeded")
+    asked: list[tuple[str, ...]] = []
+
+    def plan_again(_: Run, overrides: tuple[str, ...], *, fresh: bool) -> None:
+        asked.append(overrides)
+        raise UsageError(f"fresh: {fresh}")
+
+    monkeypatch.setattr(Run, "plan_again", plan_again)
+    assert "fresh: True" in call("diagnose", "a-1", "--measure").err
+    assert asked == [("args.measure=true", "checkpoints.uri=null")]
