@@ -33,7 +33,7 @@ from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
-from tests.support.native_sweeps import GRID, SCRIPT, begin, ended, hold_grid
+from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, ended, enter_job, hold_grid, image_program
 from tests.support.waiting import eventually
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -53,22 +53,6 @@ for epoch in range(int(os.environ["EPOCHS"])):
         signal.pause()
 assert chosen["_tuning_objective_metric"] == "score" and job["tuned"]
 """
-JOB: dict[str, Any] = {
-    "name": "tuned",
-    "entrypoint": "train.py",
-    "args": {"epochs": 2},
-    "resources": {"instance": {"aws": "ml.m5.xlarge"}},
-    "limits": {"max_runtime": "1 h"},
-    "env": {"EPOCHS": 2},
-}
-SWEEP: dict[str, Any] = {
-    "objective": {"metric": "score", "goal": "maximize"},
-    "method": "random",
-    "space": {"x": "loguniform(1e-3, 1)", "n": "int(1, 9)", "kind": ["a", 2, True]},
-    "trials": 5,
-    "parallel": 2,
-    "budget": {"max_cost": "20 USD"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +68,8 @@ def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()
-    for name, value in cloud.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    job = tmp_path / "job"
-    job.mkdir()
-    monkeypatch.chdir(job)
-    (job / "train.py").write_text(SCRIPT)
-    program = tmp_path / "image" / "train"
-    program.parent.mkdir()
-    program.write_text(IMAGE_PROGRAM)
-    program.chmod(0o755)
-    use_image(cloud, program.parent)
+    enter_job(tmp_path, cloud.environment(), monkeypatch)
+    use_image(cloud, image_program(tmp_path / "image" / "train", IMAGE_PROGRAM))
     cloud.endpoint.reset()
     return tmp_path
 

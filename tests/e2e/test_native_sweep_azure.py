@@ -34,7 +34,7 @@ from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
 from tests.house.tools import ROOT
 from tests.providers.azure.jobs import forget
-from tests.support.native_sweeps import GRID, SCRIPT, begin, ended, hold_grid
+from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, ended, enter_job, hold_grid, image_program
 from tests.support.waiting import eventually
 
 PROGRAM = f"""#!{sys.executable}
@@ -55,22 +55,6 @@ while os.environ.get("WAIT") and not os.path.exists(output + "/.cloudtrain-stop"
     time.sleep(0.02)
 """
 """What stands for `python3` in the image of most tests here: a launcher whose program is quick."""
-JOB: dict[str, Any] = {
-    "name": "tuned",
-    "entrypoint": "train.py",
-    "args": {"epochs": 2},
-    "resources": {"instance": {"azure": "Standard_DS3_v2"}},
-    "limits": {"max_runtime": "1 h"},
-    "env": {"EPOCHS": 2},
-}
-SWEEP: dict[str, Any] = {
-    "objective": {"metric": "score", "goal": "maximize"},
-    "method": "random",
-    "space": {"x": "loguniform(1e-3, 1)", "n": "int(1, 9)", "kind": ["a", 2, True]},
-    "trials": 5,
-    "parallel": 2,
-    "budget": {"max_cost": "20 USD"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +70,8 @@ def folder(cloud: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The job's folder; the image's python3 is the program of the test."""
     monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")  # the SDK sets it: what is unset here is unset again afterwards
     monkeypatch.delenv("AZUREML_CURRENT_CLOUD")
-    for name, value in cloud.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    job = tmp_path / "job"
-    job.mkdir()
-    monkeypatch.chdir(job)
-    (job / "train.py").write_text(SCRIPT)
-    program = tmp_path / "image" / "python3"
-    program.parent.mkdir()
-    program.write_text(PROGRAM)
-    program.chmod(0o755)
-    use_path(cloud, program.parent)
+    enter_job(tmp_path, cloud.environment(), monkeypatch)
+    use_path(cloud, image_program(tmp_path / "image" / "python3", PROGRAM))
     cloud.endpoint.reset()
     return tmp_path
 

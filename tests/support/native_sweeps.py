@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
@@ -33,8 +36,43 @@ log_metrics(step=2, score=float(arguments["x"]) * 10)
 """
 """What a trial that really trains leaves and reports."""
 
+JOB: dict[str, Any] = {
+    "name": "tuned",
+    "entrypoint": "train.py",
+    "args": {"epochs": 2},
+    "resources": {"instance": {"aws": "ml.m5.xlarge", "azure": "Standard_DS3_v2"}},
+    "limits": {"max_runtime": "1 h"},
+    "env": {"EPOCHS": 2},
+}
+SWEEP: dict[str, Any] = {
+    "objective": {"metric": "score", "goal": "maximize"},
+    "method": "random",
+    "space": {"x": "loguniform(1e-3, 1)", "n": "int(1, 9)", "kind": ["a", 2, True]},
+    "trials": 5,
+    "parallel": 2,
+    "budget": {"max_cost": "20 USD"},
+}
 GRID: dict[str, Any] = {"method": "grid", "space": {"x": [2], "flag": [True, False]}, "trials": None}
 """The grid that every cloud's own service is given: its trials are the same everywhere."""
+
+
+def enter_job(folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with the job's script, below this one, as a user whose cloud these variables name."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(folder / "data"))
+    job = folder / "job"
+    job.mkdir()
+    monkeypatch.chdir(job)
+    (job / "train.py").write_text(SCRIPT)
+
+
+def image_program(path: Path, text: str) -> Path:
+    """Write a program that containers find first; returns its folder."""
+    path.parent.mkdir()
+    path.write_text(text)
+    path.chmod(0o755)
+    return path.parent
 
 
 def hold_grid(state: SweepState, folder: SweepFolder, fetched: Path) -> None:
