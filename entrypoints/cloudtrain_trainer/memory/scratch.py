@@ -30,8 +30,8 @@ def scratch(name: str, args: Any, result: Any, *, gloo: bool) -> int:
 def with_workspace(name: str, result: Any) -> Any:
     """The result of an operation with what its kernel keeps for the backward pass, where torch does not say how much.
 
-    oneDNN's LSTM keeps about 16 times its output (measured: 15.2 to 15.6), and torch's shape
-    of that is empty.
+    oneDNN's LSTM keeps about 16 times its output, and torch's shape of that is empty. Fitted to four models (15.2 to
+    15.6); too little for bidirectional ones (docs/guides/memory.md).
     """
     if name != "aten::mkldnn_rnn_layer":
         return result
