@@ -70,13 +70,13 @@ def _row(result: DrillResult) -> tuple[str, ...]:
 
 def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
     found, rows = result.finding, []
-    rows.append(("why" if found.verdict is Verdict.SKIPPED else "done", result.struck))
+    rows.append(("why" if found.verdict is Verdict.SKIPPED else "done", result.injected))
     if found.seen:
         after = "" if result.noticed_seconds is None else f" (after {result.noticed_seconds:.1f} s)"
         rows.append(("told", found.seen + after))
     if found.seen and result.remedy:
         rows.append(("remedy", result.remedy))
-    if result.runs and found.verdict is not Verdict.NOT_STRUCK:
+    if result.runs and found.verdict is not Verdict.NOT_INJECTED:
         rows.append(("then", _then(result)))
     rows += [("change", text) for text in result.advice]
     if result.runs and found.verdict is not Verdict.SAME:

@@ -34,11 +34,11 @@ class JobFacts:
     """Whether two undisturbed runs have ended with the same parameters; None: not tried."""
 
 
-def advice(fault: Fault, finding: Finding, struck: DrillRun | None, job: JobFacts) -> list[str]:
-    """What to change, the most useful first; nothing for a job that is ready. `struck`: the run that was struck."""
-    if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_STRUCK):
+def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts) -> list[str]:
+    """What to change, the most useful first; nothing for a job that is ready. `faulty`: the run that got the fault."""
+    if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_INJECTED):
         return []
-    return [*_of_parameters(finding, job), *_of_fault(fault, finding, struck, job)]
+    return [*_of_parameters(finding, job), *_of_fault(fault, finding, faulty, job)]
 
 
 def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
@@ -55,13 +55,13 @@ def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
         )
 
 
-def _of_fault(fault: Fault, finding: Finding, struck: DrillRun | None, job: JobFacts) -> Iterator[str]:
+def _of_fault(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts) -> Iterator[str]:
     if fault is Fault.RANK_KILLED and job.restarts == 0:
         yield "limits.restarts is 0: with 1 the ranks start again within seconds, on the machines that are there"
     if fault is Fault.NODE_LOST and job.retries == 0 and finding.verdict is not Verdict.NAMED:
         yield "limits.retries is 0: with 1 SageMaker starts the job again by itself; elsewhere `cloudtrain rerun` does"
-    if fault is Fault.SIGTERM and struck is not None:
-        yield from _of_stop(finding, struck, job)
+    if fault is Fault.SIGTERM and faulty is not None:
+        yield from _of_stop(finding, faulty, job)
     if fault is Fault.CHECKPOINT_TORN and finding.verdict in (Verdict.NAMED, Verdict.UNNAMED) and not job.is_trainer:
         yield "keep the checkpoint before the newest, and go on from it where the newest cannot be loaded"
     if fault is Fault.LOADER_STALLED and finding.verdict is Verdict.UNNOTICED:
@@ -72,8 +72,8 @@ def _of_fault(fault: Fault, finding: Finding, struck: DrillRun | None, job: JobF
         )
 
 
-def _of_stop(finding: Finding, struck: DrillRun, job: JobFacts) -> Iterator[str]:
-    if was_killed(struck.state):
+def _of_stop(finding: Finding, faulty: DrillRun, job: JobFacts) -> Iterator[str]:
+    if was_killed(faulty.state):
         yield f"it did not end within the grace period ({job.grace}): end on SIGTERM, or save more often"
     elif finding.steps_lost and not job.is_trainer and job.saves:
         lost = f"{finding.steps_lost:g} steps"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.drills.advice import SAVES_NOTHING, JobFacts, advice, remarks
-from cloudtrain.drills.faults import NotPossible, Struck, TooLate, strike, tear_newest
+from cloudtrain.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
 from cloudtrain.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.drills.scorecard import DrillResult, Scorecard
 from cloudtrain.drills.small_disk import SmallDiskRun
@@ -30,8 +30,8 @@ MIN_SAVES = 3
 DRILLED_SAVES = 8
 """About so many it saves then."""
 
-STRIKE_AT = 0.6
-"""A job that saves no checkpoint is struck when so much of it is done."""
+INJECT_AT = 0.6
+"""A job that saves no checkpoint gets its fault when so much of it is done."""
 
 EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
 """A run is given up when it takes longer than the undisturbed one so many times, and this many seconds."""
@@ -39,7 +39,7 @@ EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
 SMALL_DISK_BYTES, MAX_SMALL_DISK_BYTES = 16 << 20, 1 << 30
 """What a small disk has besides room for some checkpoints, and the most that is taken of this machine's memory."""
 
-_AT_ITS_END = "the job was at its end; a longer one can be struck, such as --set args.epochs=20"
+_AT_ITS_END = "the job was at its end; a longer one is needed, such as --set args.epochs=20"
 
 Tell = Callable[[str], None]
 
@@ -142,21 +142,21 @@ class Drill:
         if scenario.needs_checkpoint and not self._undisturbed()[0].saves:
             return _skipped(scenario, "the job saves no checkpoint")
         try:
-            return self._strike(scenario)
+            return self._inject(scenario)
         except NotPossible as reason:
             return _skipped(scenario, str(reason))
         except TooLate as reason:
-            finding = Finding(verdict=Verdict.NOT_STRUCK)
-            return DrillResult(scenario=scenario, finding=finding, struck=f"nothing: {str(reason) or _AT_ITS_END}")
+            finding = Finding(verdict=Verdict.NOT_INJECTED)
+            return DrillResult(scenario=scenario, finding=finding, injected=f"nothing: {str(reason) or _AT_ITS_END}")
 
-    def _strike(self, scenario: Scenario) -> DrillResult:
+    def _inject(self, scenario: Scenario) -> DrillResult:
         watched, disk = self._start(scenario)
         with self._ended_at_last(watched, disk):
             if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
-                raise TooLate(_why_not_struck(watched))
-            struck_time = time.time()
-            struck = strike(scenario.fault, watched, disk)
-            text = struck.text + (f" at step {watched.step:g}" if watched.step else "")
+                raise TooLate(_why_not_injected(watched))
+            injected_time = time.time()
+            injected = inject(scenario.fault, watched, disk)
+            text = injected.text + (f" at step {watched.step:g}" if watched.step else "")
             watched.until(None, self._limit(), self.options.draw, closely=False)
             if watched.overdue:
                 watched.abort()
@@ -164,14 +164,14 @@ class Drill:
                 disk.keep()
         if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
             text += f", then {tear_newest(watched.run, watched)}"
-        return replace(self._judge(scenario, watched, struck, text), noticed_seconds=_noticed(watched, struck_time))
+        return replace(self._judge(scenario, watched, injected, text), noticed_seconds=_noticed(watched, injected_time))
 
-    def _judge(self, scenario: Scenario, watched: Watched, struck: Struck, text: str) -> DrillResult:
-        """The result, after another run where the struck one has not come to its end."""
+    def _judge(self, scenario: Scenario, watched: Watched, injected: Injected, text: str) -> DrillResult:
+        """The result, after another run where the one with the fault has not come to its end."""
         runs = [watched.finished()]
-        if runs[0].state.state == "succeeded" and struck.ends_run:
-            finding = Finding(verdict=Verdict.NOT_STRUCK)
-            return DrillResult(scenario=scenario, finding=finding, struck=f"{text}, too late", runs=runs)
+        if runs[0].state.state == "succeeded" and injected.ends_run:
+            finding = Finding(verdict=Verdict.NOT_INJECTED)
+            return DrillResult(scenario=scenario, finding=finding, injected=f"{text}, too late", runs=runs)
         if runs[0].state.state != "succeeded" and not runs[0].overdue:
             again = Watched(watched.run.rerun())
             with self._ended_at_last(again):
@@ -180,7 +180,7 @@ class Drill:
         finding = judge(self._undisturbed()[1], runs)
         failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
         remedy = hint_for(failed) or "" if failed is not None else ""
-        return DrillResult(scenario=scenario, finding=finding, struck=text, remedy=remedy, runs=runs)
+        return DrillResult(scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs)
 
     def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
         """A fresh run of the job for a drill, on a small disk if it needs one and there can be one."""
@@ -201,7 +201,7 @@ class Drill:
         return Watched(reference.rerun(overrides, fresh=True), by_events=by_events), None
 
     def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
-        """Whether a run is to be struck now: after its checkpoints or, where it saves none, when most is done."""
+        """Whether a run is to get its fault now: after its checkpoints or, where it saves none, when most is done."""
         last_step = self._undisturbed()[1].history.last_step
         ranks = self.plan.spec.resources.nodes * self.plan.processes
 
@@ -211,8 +211,8 @@ class Drill:
             if watched.saves >= scenario.checkpoints:
                 return True
             if last_step is not None:
-                return watched.step >= STRIKE_AT * last_step
-            return watched.training_seconds >= STRIKE_AT * self.training_seconds
+                return watched.step >= INJECT_AT * last_step
+            return watched.training_seconds >= INJECT_AT * self.training_seconds
 
         return is_time
 
@@ -261,7 +261,7 @@ class Drill:
         )
 
 
-def _why_not_struck(watched: Watched) -> str:
+def _why_not_injected(watched: Watched) -> str:
     if watched.overdue:
         return "it took several times as long as undisturbed until then, and was ended"
     return f"it failed before, by itself: {explain(watched.state)}" if watched.state.state == "failed" else ""
@@ -274,11 +274,11 @@ def _training_seconds(watched: Watched) -> float:
     return max(0.0, ended - begun)
 
 
-def _noticed(watched: Watched, struck_time: float) -> float | None:
-    """How long after the strike an event told of trouble; None if none did."""
+def _noticed(watched: Watched, injected_time: float) -> float | None:
+    """how long after the fault an event told of trouble; None if none did."""
     times = [event.time for event in watched.events if isinstance(event, (Error, RankFailed, Restarted, Ended))]
-    return min((round(when - struck_time, 1) for when in times if when > struck_time), default=None)
+    return min((round(when - injected_time, 1) for when in times if when > injected_time), default=None)
 
 
 def _skipped(scenario: Scenario, why: str) -> DrillResult:
-    return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.SKIPPED), struck=why)
+    return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.SKIPPED), injected=why)

@@ -1,4 +1,4 @@
-"""Does to a running job what a drill is about, by real signals and real files; each says what it has struck."""
+"""Does to a running job what a drill is about, by real signals and real files; each says what was done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE_LIMIT_BYTES = 64
 
 
 @dataclass(kw_only=True)
-class Struck:
+class Injected:
     """What was done to a run."""
 
     text: str
@@ -41,64 +41,66 @@ class TooLate(Exception):
     """The job is at its end already."""
 
 
-def strike(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Struck:
-    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to strike; OSError."""
+def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injected:
+    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to inject it into; OSError."""
     stalled: list[int] = []
     ranks = watched.ranks()
     watched.freeze()
     try:
         if not ranks or watched.ranks() != ranks:
             raise TooLate
-        struck = _STRIKES[fault](watched, disk)
-        stalled = struck.stalled
+        injected = _INJECTIONS[fault](watched, disk)
+        stalled = injected.stalled
     finally:
         watched.thaw(but=stalled)
-    return struck
+    return injected
 
 
-def _kill_rank(watched: Watched, _: SmallDiskRun | None) -> Struck:
+def _kill_rank(watched: Watched, _: SmallDiskRun | None) -> Injected:
     rank, process = max(watched.ranks().items())
     os.kill(process, signal.SIGKILL)
-    return Struck(text=f"SIGKILL of rank {rank}")
+    return Injected(text=f"SIGKILL of rank {rank}")
 
 
-def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Struck:
+def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Injected:
     node, launcher = max(processes.launchers(watched.events).items())
     found = processes.with_descendants(launcher)
     processes.kill_at_once(found)
-    return Struck(text=f"SIGKILL of all {len(found)} processes of node {node}", ends_run=True)
+    return Injected(text=f"SIGKILL of all {len(found)} processes of node {node}", ends_run=True)
 
 
-def _stop(watched: Watched, _: SmallDiskRun | None) -> Struck:
+def _stop(watched: Watched, _: SmallDiskRun | None) -> Injected:
     watched.run.request_stop(watched.state)
     processes.await_pending(signal.SIGTERM, watched.ranks().values())
-    return Struck(text="SIGTERM to all ranks", ends_run=True)
+    return Injected(text="SIGTERM to all ranks", ends_run=True)
 
 
-def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Struck:
+def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Injected:
     if disk is not None:
         disk.fill()
-        return Struck(text="a small disk (tmpfs) of its own for the checkpoints was filled")
+        return Injected(text="a small disk (tmpfs) of its own for the checkpoints was filled")
     if not hasattr(resource, "prlimit"):
         raise NotPossible("the size of files cannot be limited on this system")
     for launcher in processes.launchers(watched.events).values():
         for process in processes.with_descendants(launcher):
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
             resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, hard))
-    return Struck(text=f"no file of the job may grow beyond {FILE_LIMIT_BYTES} bytes (RLIMIT_FSIZE: EFBIG, not ENOSPC)")
+    return Injected(
+        text=f"no file of the job may grow beyond {FILE_LIMIT_BYTES} bytes (RLIMIT_FSIZE: EFBIG, not ENOSPC)"
+    )
 
 
-def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Struck:
+def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
     rank, process = max(watched.ranks().items())
     workers = processes.loader_workers(process)
     processes.send(signal.SIGSTOP, workers)
     if workers:
         which = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
-        return Struck(text=f"SIGSTOP of {which} of the loader of rank {rank}", stalled=workers)
-    return Struck(text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process])
+        return Injected(text=f"SIGSTOP of {which} of the loader of rank {rank}", stalled=workers)
+    return Injected(text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process])
 
 
-_STRIKES: dict[Fault, Callable[[Watched, SmallDiskRun | None], Struck]] = {
+_INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {
     Fault.RANK_KILLED: _kill_rank,
     Fault.NODE_LOST: _lose_node,
     Fault.SIGTERM: _stop,

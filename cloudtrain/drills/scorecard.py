@@ -16,7 +16,7 @@ class DrillResult:
 
     scenario: Scenario
     finding: Finding
-    struck: str = ""
+    injected: str = ""
     """What was done to the job, and when; for a drill that was skipped, why."""
     noticed_seconds: float | None = None
     """How long it took until the job's own report had it; None if it never had."""
@@ -33,7 +33,7 @@ class DrillResult:
             "drill": self.scenario.name,
             "verdict": found.verdict.value,
             "fine": found.verdict.is_fine,
-            "struck": self.struck,
+            "injected": self.injected,
             "seen": found.seen,
             "noticed_seconds": self.noticed_seconds,
             "remedy": self.remedy or None,

@@ -21,13 +21,13 @@ class Verdict(Enum):
     NAMED = "failed by name"
     UNNAMED = "failed without a name"
     UNNOTICED = "did not notice"
-    NOT_STRUCK = "ended before it could be struck"
+    NOT_INJECTED = "ended before the fault"
     SKIPPED = "skipped"
 
     @property
     def is_fine(self) -> bool:
         """Whether the job is ready for this: it recovers, or says what was wrong."""
-        return self not in (Verdict.UNNAMED, Verdict.UNNOTICED, Verdict.NOT_STRUCK)
+        return self not in (Verdict.UNNAMED, Verdict.UNNOTICED, Verdict.NOT_INJECTED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ def is_named(state: RunState) -> bool:
 
 
 def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
-    """The verdict on a drill by its runs, the struck one first; the last decides whether the job recovers."""
+    """The verdict on a drill by its runs, the one with the fault first; the last decides whether the job recovers."""
     last = runs[-1]
     seen = next((text for each in runs if (text := _seen(each))), "")
     if any(each.overdue for each in runs):

@@ -1,4 +1,4 @@
-"""Watches a drilled run closely: its events, its checkpoints, and the moment at which it is to be struck."""
+"""Watches a drilled run closely: its events, its checkpoints, and the moment of its fault."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Watched:
         return processes.rank_processes(self.events)
 
     def freeze(self) -> None:
-        """Stop all ranks, so that they are struck at the step at which they are; then read what they told before."""
+        """Stop all ranks, so that the fault comes at the step at which they are; then read what they told before."""
         self._frozen = set(self.ranks().values())
         processes.send(signal.SIGSTOP, self._frozen)
         deadline = time.monotonic() + EVENT_SECONDS

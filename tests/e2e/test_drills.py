@@ -1,4 +1,4 @@
-"""Drills of real jobs: what is struck, what the scorecard says of it, and that nothing is left behind."""
+"""Drills of real jobs: what is injected, what the scorecard says of it, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails
     killed, torn = by_name(card)["rank-killed"], by_name(card)["checkpoint-torn"]
     assert killed["verdict"] == "recovered to the same parameters"
     assert killed["compared_by"] == "the files of the model"
-    assert killed["struck"].startswith("SIGKILL of rank 0 at step ")
+    assert killed["injected"].startswith("SIGKILL of rank 0 at step ")
     assert "rank 0 (node 0) was killed by SIGKILL" in killed["seen"]
     assert (killed["rerun"], killed["steps_lost"]) == (False, 0)
     assert torn["verdict"] == "failed by name"
-    assert "state.json cut from" in torn["struck"]
+    assert "state.json cut from" in torn["injected"]
     assert "rank 0 (node 0) raised JSONDecodeError" in torn["seen"]
     assert any("the checkpoint before the newest" in text for text in torn["change"])
     assert card["reference"]["steps"] == 100

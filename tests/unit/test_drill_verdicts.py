@@ -97,7 +97,7 @@ def test_a_job_that_only_the_drill_has_ended_did_not_notice() -> None:
 
 
 def test_only_what_recovers_or_fails_by_name_is_fine() -> None:
-    assert [verdict.name for verdict in Verdict if not verdict.is_fine] == ["UNNAMED", "UNNOTICED", "NOT_STRUCK"]
+    assert [verdict.name for verdict in Verdict if not verdict.is_fine] == ["UNNAMED", "UNNOTICED", "NOT_INJECTED"]
 
 
 def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> None:
@@ -136,8 +136,8 @@ def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: P
     assert trained(tmp_path, fold("digits-1", iter([result]))).by == "parameters_sha256"
 
 
-def changes(fault: Fault, finding: Finding, facts: JobFacts = JOB, struck: DrillRun | None = REFERENCE) -> str:
-    return " | ".join(advice(fault, finding, struck, facts))
+def changes(fault: Fault, finding: Finding, facts: JobFacts = JOB, faulty: DrillRun | None = REFERENCE) -> str:
+    return " | ".join(advice(fault, finding, faulty, facts))
 
 
 def test_each_shortcoming_has_its_advice() -> None:
@@ -150,7 +150,7 @@ def test_each_shortcoming_has_its_advice() -> None:
     assert "does not restore all" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=True))
     assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same, steps_lost=30))
     killed = drill_run([ended("stopped", reason="stop was asked (by force, after the grace period)")])
-    assert "within the grace period (120 s" in changes(Fault.SIGTERM, same, struck=killed)
+    assert "within the grace period (120 s" in changes(Fault.SIGTERM, same, faulty=killed)
     named, unnoticed = Finding(verdict=Verdict.NAMED), Finding(verdict=Verdict.UNNOTICED)
     assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, named)
     assert "limits.hang is 0" in changes(Fault.LOADER_STALLED, unnoticed, replace(JOB, hang_seconds=0))
