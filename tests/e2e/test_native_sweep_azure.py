@@ -34,10 +34,11 @@ from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
 from tests.house.tools import ROOT
 from tests.providers.azure.jobs import forget
-from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, ended, enter_job, hold_grid, image_program
+from tests.support.executables import python_program
+from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, ended, enter_job, hold_grid
 from tests.support.waiting import eventually
 
-PROGRAM = f"""#!{sys.executable}
+PROGRAM = f"""
 import json, os, sys, time
 sys.path.insert(0, {str(ROOT / "entrypoints")!r})
 from cloudtrain_launcher.service_metric import MlflowServer
@@ -71,7 +72,7 @@ def folder(cloud: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")  # the SDK sets it: what is unset here is unset again afterwards
     monkeypatch.delenv("AZUREML_CURRENT_CLOUD")
     enter_job(tmp_path, cloud.environment(), monkeypatch)
-    use_path(cloud, image_program(tmp_path / "image" / "python3", PROGRAM))
+    use_path(cloud, python_program(tmp_path / "image" / "python3", PROGRAM).parent)
     cloud.endpoint.reset()
     return tmp_path
 

@@ -72,9 +72,9 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(tm
     assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
     assert result["warnings"][0].startswith(f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}")
     python = layered.python_of(Path(result["environment"]))
-    code = "import sees, filelock, sys, importlib.util as u; print(sees.VERSION, filelock.VERSION, sys.prefix)"
-    code += "; print(u.find_spec('torch').origin)"
-    seen = subprocess.check_output([str(python), "-c", code], text=True).split()
+    code = "import sees, filelock, sys, importlib.util as u"
+    code += "; print(sees.VERSION, filelock.VERSION, sys.prefix, u.find_spec('torch').origin, sep='\\n')"
+    seen = subprocess.check_output([str(python), "-c", code], text=True).splitlines()
     assert seen[:3] == ["1.0", "99.0", result["environment"]]
     assert seen[3].startswith(str(Path(sys.prefix)))
     assert metadata.version("filelock") != "99.0"

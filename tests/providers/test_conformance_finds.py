@@ -14,6 +14,7 @@ import pytest
 from cloudtrain.testing.bench import Bench, Platform, make_bench
 from cloudtrain.testing.run_checks import submit_jobs
 from examples.provider import test_ssh
+from tests.support.executables import python_program
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.linux("flock")
@@ -60,10 +61,7 @@ class Suite(test_ssh.TestSsh):
     @contextmanager
     def platform(cls, folder: Path) -> Iterator[Platform]:
         """The same as in the example, with another Python."""
-        python = folder / "venv" / "bin" / "python3"
-        python.parent.mkdir(parents=True)
-        python.write_text(f"#!{sys.executable}\n{LAUNCHER}")
-        python.chmod(0o755)
+        python_program(folder / "venv" / "bin" / "python3", LAUNCHER)
         with super().platform(folder) as platform:
             job = {**platform.job, "image": {"ssh": str(folder / "venv")}}
             yield Platform(**{**vars(platform), "job": job})
