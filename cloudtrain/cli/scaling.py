@@ -114,7 +114,8 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
 def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
     """How plans of the job are made, the job as it is, the run that it is of, if any, and its packed source."""
     path = Path(asked.target or "")
-    if asked.target and path.exists() and (path.is_dir() or is_program(path) or path.suffix in (".yaml", ".yml")):
+    is_spec = path.suffix in (".yaml", ".yml")  # which no run's id ends with: one that is missing is told as such
+    if asked.target and (is_spec or (path.exists() and (path.is_dir() or is_program(path)))):
 
         def make(overrides: Sequence[str]) -> Plan:
             return api.plan(api.load(path, overrides), asked.provider, data_dir=asked.data_dir)

@@ -238,6 +238,13 @@ def test_a_size_that_fails_is_not_tried_again_and_the_curve_goes_on(
     assert "only 2 processes could be measured" in shown.out
 
 
+def test_a_job_that_is_not_there_is_told_as_such(home: Path) -> None:
+    result = call("diagnose", "other.yaml", "--scaling", "1,2")
+    assert result.code == 2
+    assert "other.yaml" in result.err
+    assert "runs" not in result.err
+
+
 def test_an_interrupt_stops_the_run_and_shows_what_was_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text("name: digits\n")
     fake_runs(monkeypatch, home, 0.1, 0.05, KeyboardInterrupt())
