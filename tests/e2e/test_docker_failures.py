@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloudtrain.runs.identity import ProcessIdentity
 from tests.support.command_line import CommandLine
 from tests.support.engine import left_of, running
 from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -124,12 +126,18 @@ def test_a_killed_node_process_ends_the_run(cli: CommandLine, docker: DockerClie
 
 
 def kill_all_but_the_containers(cli: CommandLine) -> None:
-    """As if the machine's memory had run out: nobody has time to remove anything."""
+    """As if the machine's memory had run out: nobody has time to remove anything. Returns when they are gone.
+
+    A killed process keeps its locks until the kernel has taken it down, which on a busy machine may take seconds.
+    """
+    os.kill(supervisor(cli), signal.SIGSTOP)  # before the others are counted: it starts no more of them
     pids = [supervisor(cli), *cli.processes()]
+    killed = [ProcessIdentity.of(pid) for pid in pids]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: all(process.is_alive() is False for process in killed))
 
 
 def test_what_killed_processes_leave_is_removed_at_the_next_status(cli: CommandLine, docker: DockerClient) -> None:
