@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from cloudtrain.cli.machine_view import offers_table
 from cloudtrain.cli.options import complete_providers, data_dir, json_option
 from cloudtrain.cli.output import count, print_json, print_message, print_output
 from cloudtrain.errors import UsageError
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import Settings, load_settings
 from cloudtrain.units import parse_money, parse_size
 
 if TYPE_CHECKING:
+    from cloudtrain.api.machines import MachineOffer
     from cloudtrain.api.price_refresh import Refreshed
 
 SPOT_NOTE = "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less, AWS says"
@@ -75,11 +77,32 @@ def gpus_command(
     for each in read:
         print_message(_told(each))
     if not offers:
-        print_message("no machine of the tables is like that")
+        print_message(_none_passed(settings, filters))
         return
     print_output(offers_table(offers, time.time()))
     if any(each.spot_usd_per_hour for each in offers):
         print_message(SPOT_NOTE)
+
+
+def _none_passed(settings: Settings, filters: Filters) -> str:
+    """That no machine is left; for each filter, what would be found without it."""
+    fewer = {
+        f"a count other than {filters.gpus}": replace(filters, gpus=None),
+        "no --min-memory": replace(filters, min_memory_bytes=None),
+        "no --max-price": replace(filters, max_usd_per_hour=None),
+        "no --provider": replace(filters, provider=""),
+    }
+    lines = [
+        f"  with {change}: {count(len(found), 'machine')}, first {_name_and_price(found[0])}"
+        for change, without in fewer.items()
+        if without != filters and (found := machine_offers(settings, without))
+    ]
+    return "\n".join(["no machine passes all of these filters", *lines])
+
+
+def _name_and_price(offer: MachineOffer) -> str:
+    price = f"{offer.price.usd:.2f} USD/h" if offer.price else "price unknown"
+    return f"{offer.machine.instance_type} ({price})"
 
 
 def _gpu_and_count(text: str) -> tuple[str, int | None]:

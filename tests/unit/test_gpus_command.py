@@ -54,7 +54,18 @@ def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
     assert names("A100-80GB:8") == names("a100 80gb:8") == everywhere[2:]
     assert names("H100-NVL:2") == ["Standard_NC80adis_H100_v5"]
     assert names("A100:3") == []
-    assert call("gpus", "A100:3").err == "no machine of the tables is like that\n"
+
+
+def test_where_no_machine_passes_each_filter_is_named_without_which_there_are_some() -> None:
+    assert call("gpus", "H100:8", "--max-price", "40").err.splitlines() == [
+        "no machine passes all of these filters",
+        "  with a count other than 8: 1 machine, first ml.p5.4xlarge (7.91 USD/h)",
+        "  with no --max-price: 2 machines, first ml.p5.48xlarge (63.30 USD/h)",
+    ]
+    assert "no --min-memory: 1 machine, first ml.p6-b300.48xlarge (price unknown)" in (
+        call("gpus", "B300", "--provider", "aws", "--min-memory", "500").err
+    )
+    assert call("gpus", "A100:3", "--min-memory", "900").err == "no machine passes all of these filters\n"
 
 
 def test_filters_by_memory_price_and_provider() -> None:
