@@ -42,10 +42,10 @@ class InstallLine:
     """`train.ipynb, cell 2`."""
 
 
-def foreign_imports(root: Path, entrypoint: Path) -> list[Import]:
+def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
     """The first import of each module that the source folder must be brought, in the order of the program."""
     found: dict[str, Import] = {}
-    waiting, seen = [entrypoint], {entrypoint}
+    waiting, seen = [*entrypoints], {*entrypoints}
     while waiting and len(seen) <= MAX_FILES:
         file = waiting.pop(0)
         for names, level, line in _imports(_tree(file)):
@@ -56,6 +56,38 @@ def foreign_imports(root: Path, entrypoint: Path) -> list[Import]:
             if not own and not level and first not in sys.stdlib_module_names and not _is_folder(first, file, root):
                 found.setdefault(first, Import(first, str(file.relative_to(root)), line))
     return list(found.values())
+
+
+def module_files(name: str, root: Path) -> list[Path]:
+    """The source's files that importing a module executes, its packages' before its own; none for a foreign module."""
+    return _own_files(name, 0, root / "train.py", root)
+
+
+def top_modules(root: Path) -> list[str]:
+    """The names of the modules and packages that lie in the source folder itself."""
+    return sorted(path.stem for pattern in ("*.py", "*/__init__.py") for path in map(_package, root.glob(pattern)))
+
+
+def _package(file: Path) -> Path:
+    return file.parent if file.name == "__init__.py" else file
+
+
+def names_in(file: Path) -> frozenset[str] | None:
+    """Every name that a module can have, by its syntax tree; None where that cannot be told.
+
+    That is where it imports a star, has a `__getattr__`, makes names by their text, or cannot be parsed.
+    """
+    found: set[str] = set()
+    tree = _tree(file)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+    unclear = {"*", "__getattr__", "globals", "setattr", "exec", "eval", "vars"}
+    return frozenset(found) if found and unclear.isdisjoint(found) else None
 
 
 def install_lines(notebook: Path) -> list[InstallLine]:

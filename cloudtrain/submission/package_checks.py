@@ -11,12 +11,13 @@ from pathlib import Path
 
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.images.contents import ImageContents
-from cloudtrain.issues import Issue, warning
+from cloudtrain.issues import Issue, did_you_mean, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
-from cloudtrain.source.imports import Import, foreign_imports, install_lines
+from cloudtrain.source.imports import Import, foreign_imports, install_lines, module_files, top_modules
 from cloudtrain.source.requirements import CONDA_FILES, Requested, requested_by, requested_list, satisfies
 from cloudtrain.spec.dependencies import CONDA_WAY
+from cloudtrain.submission.factory_checks import Factory, factories_of
 
 MAX_NAMED = 5
 """Of the imports that nothing brings, in a plan."""
@@ -99,21 +100,21 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
 
 def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
     """Modules that the program imports at its start and that nothing is known to bring."""
-    program, brings = _program(plan, root), _image_brings(plan)
-    if program is None or brings is None:
-        return []
+    brings = _image_brings(plan)
     names = {each.name for each in requested.wanted}
-    if "" in names:  # a project or an address: what it brings is not known
+    if brings is None or "" in names:  # a project or an address: what it brings is not known
         return []
     installed = brought_along(names)
-    missing = [
-        each
-        for each in foreign_imports(root, program)
-        if each.module not in _SHARED
-        and not brings(each.module)
-        and installed.isdisjoint(distributions_of(each.module))
+
+    def is_brought(module: str) -> bool:
+        return module in _SHARED or brings(module) or _brought(module, installed)
+
+    missing = [each for each in foreign_imports(root, *_programs(plan, root)) if not is_brought(each.module)]
+    named = [each for each in factories_of(plan) if not module_files(each.module, root)]
+    return [
+        *(_missing(plan, each) for each in missing[:MAX_NAMED]),
+        *(_missing_factory(plan, each) for each in named if not is_brought(each.module.partition(".")[0])),
     ]
-    return [_missing(plan, each) for each in missing[:MAX_NAMED]]
 
 
 def _brought(module: str, installed: set[str]) -> bool:
@@ -123,22 +124,35 @@ def _brought(module: str, installed: set[str]) -> bool:
 
 
 def _missing(plan: Plan, each: Import) -> Issue:
-    file = plan.context.source.requirements or plan.spec.dependencies.file or "requirements.txt"
-    said = "dependencies" if plan.spec.dependencies.packages else file
-    hint = f"add {distributions_of(each.module)[0]} to {said}; if the image has it, this is no problem"
-    message = f"imports {each.module}, which neither the source, {said} nor {_place(plan)} is known to bring"
+    hint = f"add {distributions_of(each.module)[0]} to {_list(plan)}; if the image has it, this is no problem"
+    message = f"imports {each.module}, which neither the source, {_list(plan)} nor {_place(plan)} is known to bring"
     return warning(message, hint, origin=f"{each.file}:{each.line}")
 
 
-def _program(plan: Plan, root: Path) -> Path | None:
-    """The file that the job starts; None for the shared trainer, and for a module that is not in the source."""
+def _missing_factory(plan: Plan, each: Factory) -> Issue:
+    near = did_you_mean(each.module, top_modules(Path(plan.context.source.root)))
+    places = f"neither the source, {_list(plan)} nor {_place(plan)}"
+    return plan.located(warning(f"{places} is known to bring the module {each.module}{near}", path=each.path))
+
+
+def _list(plan: Plan) -> str:
+    """Where the packages of the job are named."""
+    file = plan.context.source.requirements or plan.spec.dependencies.file or "requirements.txt"
+    return "dependencies" if plan.spec.dependencies.packages else file
+
+
+def _programs(plan: Plan, root: Path) -> list[Path]:
+    """The files that the job starts: for the shared trainer those of the functions that it calls.
+
+    None of a module that is not in the source.
+    """
     kind, target = entrypoint_of(plan.spec.entrypoint)
     if kind in ("script", "notebook"):
-        return root / target
+        return [root / target]
     if kind == "trainer":
-        return None
+        return [file for each in factories_of(plan) for file in module_files(each.module, root)]
     path = root.joinpath(*target.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
+    return [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()][:1]
 
 
 def _image_brings(plan: Plan) -> Callable[[str], bool] | None:

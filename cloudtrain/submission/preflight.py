@@ -10,6 +10,7 @@ from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
+from cloudtrain.submission.factory_checks import factory_issues
 from cloudtrain.submission.kept_files import keep_issues
 from cloudtrain.submission.package_checks import package_issues
 from cloudtrain.submission.trainer_arguments import trainer_issues
@@ -24,7 +25,7 @@ def offline_issues(plan: Plan) -> list[Issue]:
     Those of the provider whose request it is, of the one that runs it, and of the shared trainer.
     """
     issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan), *package_issues(plan)]
-    issues += keep_issues(plan)
+    issues += [*factory_issues(plan), *keep_issues(plan)]
     if plan.context.strict:
         issues += security_issues(plan)
     if plan.is_rehearsal:

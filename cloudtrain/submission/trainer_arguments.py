@@ -28,14 +28,15 @@ def trainer_issues(plan: Plan) -> list[Issue]:
     }
     with _trainer_modules(ranks):
         arguments = import_module("cloudtrain_trainer.arguments")
-        return [plan.located(issue) for issue in _issues(_with_paths(plan.spec.args), arguments)]
+        return [plan.located(issue) for issue in _issues(words_of(plan.spec.args), arguments)]
 
 
 Word = tuple[str, Keys]
 """One word of the command line, and the field of the spec that it comes from."""
 
 
-def _with_paths(args: Arguments) -> list[Word]:
+def words_of(args: Arguments) -> list[Word]:
+    """The words of the command line, each with its field."""
     if not isinstance(args.values, Mapping):
         return [(word, ("args", at)) for at, word in enumerate(args.argv)]
     return [(word, ("args", key)) for key, value in args.values.items() for word in read_arguments({key: value}).argv]

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from cloudtrain_trainer import rules
 from cloudtrain_trainer.flag_values import (
+    factory,
     non_negative_int,
     not_negative,
     optimizer,
@@ -98,6 +99,7 @@ def _add_what(parser: Parser) -> None:
     )
     group.add_argument(
         "--model",
+        type=factory,
         metavar="MODULE:FACTORY",
         help="your function or class: returns a model for --data or for the data of --task, or a whole Task",
     )

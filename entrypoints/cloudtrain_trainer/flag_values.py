@@ -17,17 +17,24 @@ SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d":
 def task(text: str) -> str:
     """The name of a built-in task, or `module:factory`."""
     if text in OPTIONS or ":" in text:
-        return text
+        return text if text in OPTIONS else factory(text)
     names = ", ".join(map(repr, sorted(OPTIONS)))
     raise argparse.ArgumentTypeError(
         f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"
     )
 
 
+def factory(text: str) -> str:
+    """A `package.module:factory`."""
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", text):
+        raise argparse.ArgumentTypeError(f"expected package.module:factory, got {text!r}")
+    return text
+
+
 def optimizer(text: str) -> str:
     """The name of an optimizer, or `module:factory`."""
     if text in OPTIMIZERS or ":" in text:
-        return text
+        return text if text in OPTIMIZERS else factory(text)
     names = ", ".join(map(repr, OPTIMIZERS))
     raise argparse.ArgumentTypeError(
         f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"

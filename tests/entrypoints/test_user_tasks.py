@@ -106,7 +106,7 @@ def test_user_packages_may_have_the_names_of_the_trainers_modules(user_code: Pat
 
 
 MODEL_MISTAKES = {
-    "own_model": "--model own_model: expected package.module:factory",
+    "own_model": "argument --model: expected package.module:factory, got 'own_model'",
     "own-model:net": "expected package.module:factory",
     "no_model:net": "there is no module no_model in ",
     "own_model.part:net": "there is no module own_model.part",

@@ -136,6 +136,11 @@ def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> Non
     assert messages(plan(job)) == []
 
 
+def test_a_package_brings_the_module_that_its_name_begins_with(job: Path) -> None:
+    write(job, {"train.py": "import acme.cloud.storage\n", "requirements.txt": "acme-cloud-storage\n"})
+    assert messages(plan(job)) == []
+
+
 def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> None:
     program = "import os\nimport no_such_thing\nimport torch, yaml\nfrom own import x\n"
     write(job, {"train.py": program, "own.py": "import sklearn, other_thing\n", "requirements.txt": "other-thing\n"})

@@ -12,6 +12,7 @@ from cloudtrain.cli.memory_view import memory_lines
 from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import memory
 from cloudtrain.submission.memory import GIB, estimate_memory
+from tests.support.in_process import call
 
 HELD = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": 20 * GIB}
 
@@ -80,3 +81,23 @@ def test_a_task_of_ours_is_estimated_on_this_machine(tmp_path: Path) -> None:
     report = estimate_memory(plan, measure=False)
     assert (report.reason, report.gpu, report.verdict) == ("", "", "fits")
     assert 0 < report.low < report.expected < report.high < 2 * GIB
+
+
+def test_the_estimate_needs_no_account_and_what_is_missing_of_it_is_said_after(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("name: g\nargs: {task: gpt}\nresources: {gpus: 4, gpu: T4}\n")
+    result = call("check", str(job), "--memory", "--provider", "aws")
+    assert result.code == 2
+    assert "memory per GPU: about 25.0 GiB" in result.out
+    assert "aws.role: is not set" in result.err
+    assert len(asked) == 1
+
+
+def test_a_mistake_in_the_spec_comes_before_the_estimate(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("name: g\nargs: {task: gtp}\nresources: {gpus: 4, gpu: T4}\n")
+    result = call("check", str(job), "--memory", "--provider", "aws")
+    assert (result.code, result.out, asked) == (2, "", [])
+    assert "invalid choice: 'gtp'" in result.err
