@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any
 
 from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, home_region, instances
-from cloudtrain.catalog.machines import names_of
+from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.price_tables import listed_regions
-from cloudtrain.catalog.pricing import Price, RegionalPrices
-from cloudtrain.errors import UsageError
+from cloudtrain.catalog.pricing import Price, RegionalPrices, user_prices
+from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.providers.cloud.machine_choice import price_in_another_region, regional_prices
 from cloudtrain.settings import Settings
@@ -75,7 +75,7 @@ def machine_offers(settings: Settings, filters: Filters, order: str = "price") -
     """The machines with GPUs that pass, by the tables on this machine: no network. Unknown prices come last.
 
     Without a region each machine is shown in that of the settings, or else where its price is known. UsageError names
-    what there is no machine of.
+    what there is no machine of; SpecError, what is wrong with a table of prices.
     """
     wanted = _gpu_name(filters.gpu)
     rows = [
@@ -102,15 +102,28 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
         regions = known_regions(provider, settings)
         known.update(regions)
         if not region:
-            home = regional_prices(provider, own_region(provider, settings), settings)
+            home = _market(provider, own_region(provider, settings), settings)
             found += [_offer(row, home) or _known_elsewhere(row, home, settings) for row in own]
             continue
-        markets = [regional_prices(provider, each, settings) for each in regions if region in (ALL, each)]
+        markets = [_market(provider, each, settings) for each in regions if region in (ALL, each)]
         offers = {row: [each for market in markets if (each := _offer(row, market))] for row in own}
         found += [each for row in own for each in offers[row] or _unknown(row, markets)]
     if region and region != ALL and region not in known:
         hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
-        raise UsageError(f"no price in {region!r} is known{did_you_mean(region, sorted(known))}", hint=hint)
+        raise UsageError(f"no price in {region!r} is known; prices are known in {_listed(known)}", hint=hint)
+    return found
+
+
+def _listed(regions: set[str]) -> str:
+    shown = sorted(regions)
+    return f"{len(shown)} others: cloudtrain gpus --region all" if len(shown) > 12 else ", ".join(shown)
+
+
+def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
+    """The prices in force in a region. SpecError when a table of them cannot be read: no price takes its place."""
+    found = regional_prices(provider, region, settings)
+    if found.problems:
+        raise SpecError([issue.at(settings.origins.get(issue.field, "")) for issue in found.problems])
     return found
 
 
@@ -126,9 +139,11 @@ def price_list(provider: str) -> Any:
 
 
 def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
-    """The regions of which prices are known: of our table, and of the price lists that have been read."""
+    """The regions of which prices are known: of our table, the user's own, and the price lists that have been read."""
     shipped = {row.region for row in instances(provider)}
-    return tuple(sorted(shipped | {*listed_regions(settings.get("data_dir"), provider)}))
+    table, _ = user_prices(settings.get("prices"))
+    own = {region for name, region in table if region and find_instance(provider, name)}
+    return tuple(sorted(shipped | own | {*listed_regions(settings.get("data_dir"), provider)}))
 
 
 def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:

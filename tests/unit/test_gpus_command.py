@@ -91,7 +91,7 @@ def test_orders() -> None:
         (["--min-memory", "much"], "--min-memory: cannot read 'much'"),
         (["--max-price", "-1"], "--max-price: cannot read '-1'"),
         (["--provider", "gcp"], "no table of machines is of 'gcp'"),
-        (["--region", "us-east-11"], "no price in 'us-east-11' is known (did you mean 'us-east-1'?)"),
+        (["--region", "us-east-11"], "no price in 'us-east-11' is known; prices are known in eastus, us-east-1\n"),
         (["--refresh", "--region", "Mars"], "'Mars' is the name of no region"),
     ],
 )
@@ -109,6 +109,34 @@ def test_a_price_that_is_not_known_is_said_to_be_unknown_and_is_null() -> None:
     assert "0.00" not in result.out
     json_row = next(each for each in found(row.gpu) if each["instance_type"] == row.instance_type)
     assert (json_row["usd_per_hour"], json_row["price_as_of"], json_row["spot_usd_per_hour"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ("ml.p4d.24xlarge,2O.00", "line 2: '2O.00' is not a price per hour"),
+        ("ml.p4d.24xlarge,0", "line 2: '0' is not a price per hour"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_table_of_ones_own_that_cannot_be_read_is_an_error_and_no_other_price_takes_its_place(
+    tmp_path: Path, rows: str | None, why: str
+) -> None:
+    (tmp_path / "cloudtrain.toml").write_text('prices = "mine.csv"\n')
+    if rows is not None:
+        (tmp_path / "mine.csv").write_text(f"instance_type,usd_per_hour\n{rows}\n")
+    result = call("gpus", "A100:8")
+    assert (result.code, result.out) == (2, "")
+    assert f"cloudtrain.toml:1: prices: {tmp_path / 'mine.csv'}: {why}" in result.err
+
+
+def test_a_region_of_ones_own_table_can_be_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "cloudtrain.toml").write_text('prices = "mine.csv"\n')
+    header = "instance_type,usd_per_hour,region,as_of"
+    (tmp_path / "mine.csv").write_text(f"{header}\nml.p4d.24xlarge,20,eu-west-1,2026-11-01\n")
+    shown = {each["instance_type"]: each["usd_per_hour"] for each in found("A100:8", "--region", "eu-west-1")}
+    assert shown == {"ml.p4d.24xlarge": 20.0, "ml.p4de.24xlarge": None}
+    assert 20.0 in [each["usd_per_hour"] for each in found("A100:8", "--region", "all")]
 
 
 @pytest.fixture
