@@ -85,7 +85,7 @@ def rate_text(state: RunState) -> str:
     """`1.2k images/s` where that is reported, else `3.1 steps/s` by the times of the reports; empty where unknown."""
     if state.progress and state.progress.samples_per_s is not None:
         return f"{format_number(state.progress.samples_per_s)} {state.progress.unit or 'samples'}/s"
-    per_step = state.pace.seconds_per_step
+    per_step = state.laps.seconds_per_step
     if not per_step:
         return ""
     return f"{format_number(1 / per_step)} steps/s" if per_step < 1 else f"{format_number(per_step)} s/step"

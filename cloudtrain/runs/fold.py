@@ -84,7 +84,6 @@ def _restarted(state: RunState, event: events.Restarted) -> None:
         state.restarts = event.attempt
         state.finished_ranks.clear()
         state.activities.clear()
-        state.pace.restart()
         state.laps.restart()
 
 
@@ -106,18 +105,19 @@ def _limit_too_low(state: RunState, event: events.LimitTooLow) -> None:
 def _metrics(state: RunState, event: events.Metrics) -> None:
     state.metrics |= event.values
     state.reported = event
-    if state.progress is None:  # else that counts the steps, and metrics may count something else
-        state.pace.add(event.time, event.step)
+    if state.progress is None:  # else that counts the steps
+        state.laps.reported(event.time, event.step)
     for name, value in event.values.items():
         state.curves.setdefault(name, Curve()).add(value)
 
 
 def _progress(state: RunState, event: events.Progress) -> None:
+    if state.progress is None and not state.laps.leads_to(event.step):  # metrics have counted something else
+        state.laps = state.laps.forgotten()
     state.progress = event
     for name, value in (("loss", event.loss), ("samples/s", event.samples_per_s)):
         if value is not None:
             state.progress_curves.setdefault(name, Curve()).add(value)
-    state.pace.add(event.time, event.step)
     state.laps.reported(event.time, event.step)
 
 
@@ -160,7 +160,6 @@ def _step_times(state: RunState, event: events.StepTimes) -> None:
 def _resumed(state: RunState, event: events.Resumed) -> None:
     if event.step is not None:
         state.resumed = event
-        state.pace.restart()
         state.laps.restart(event.step)
 
 

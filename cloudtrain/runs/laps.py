@@ -1,4 +1,4 @@
-"""What a forecast is made from: the laps of a run, each from one report of progress to the next, and its pauses.
+"""How fast a run trains: its laps, each from one report of a step to the next, and its pauses.
 
 A lap is training alone. What the first rank does in between, such as `evaluating` and `saving`, is a pause of its own;
 what a process does in its first steps (memory is allocated, kernels are chosen, models compiled) is warm-up.
@@ -14,6 +14,9 @@ WARM_UP_STEPS = 2
 
 KEPT_LAPS = 128
 """With twice as many, two become one."""
+
+RECENT_SECONDS = 60.0
+"""The present speed is that of the latest laps that are so long together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,25 @@ class Laps:
     def seconds(self) -> float:
         """Seconds of the laps."""
         return sum(lap.seconds for lap in self.laps)
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Seconds of a step at present, by its warm-up where no more is known; None before two different steps."""
+        steps, seconds = (0.0, 0.0) if self.laps else (self.trained, self.warm_up)
+        for lap in reversed(self.laps):
+            steps, seconds = steps + lap.steps, seconds + lap.seconds
+            if seconds >= RECENT_SECONDS:
+                break
+        return seconds / steps if steps and seconds else None
+
+    def leads_to(self, step: float | None) -> bool:
+        """Whether that step may follow the latest one: it is not further from it than that was from the one before."""
+        stride = self.laps[-1].steps if self.laps else 1.0
+        return step is not None and 0 <= step - self.step <= stride
+
+    def forgotten(self) -> Laps:
+        """Laps without what was reported so far, since that counted something else."""
+        return Laps(_begin=self._begin, _pause=self._pause)
 
     def _lap(self, time: float, step: float) -> None:
         steps, seconds = step - self.step, max(0.0, time - self.time - self.paused)

@@ -27,7 +27,6 @@ from cloudtrain.runs.events import (
     Windows,
 )
 from cloudtrain.runs.laps import Laps
-from cloudtrain.runs.pace import Pace
 from cloudtrain.runs.step_times import StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
 
@@ -141,9 +140,8 @@ class RunState:
     """What launchers (rank -1) and the first rank are doing besides training, by node and rank."""
     reported: Metrics | None = field(default=None, repr=False)
     """The latest metrics that were reported."""
-    pace: Pace = field(default_factory=Pace, repr=False)
     laps: Laps = field(default_factory=Laps, repr=False)
-    """What a forecast is made from."""
+    """How fast it trains, from which a forecast is made."""
     schedule: Schedule | None = None
     """How often training evaluates and saves, where the program has said it."""
     waited: float = 0.0
@@ -204,10 +202,10 @@ class RunState:
         at = self.position
         if at.steps is None or at.step is None or self.has_ended:
             return None
-        per_step = self.pace.seconds_per_step or at.seconds_per_step
+        per_step = self.laps.seconds_per_step or at.seconds_per_step
         if not per_step:
             return None
-        return max(0.0, (at.steps - at.step) * per_step - max(0.0, now - self.pace.latest_time))
+        return max(0.0, (at.steps - at.step) * per_step - max(0.0, now - self.laps.time))
 
     @property
     def has_ended(self) -> bool:

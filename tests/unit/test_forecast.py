@@ -273,6 +273,7 @@ def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
         {"type": "progress", "step": 300, "steps": 10**400},
         {"type": "progress", "step": 300, "steps": 0},
         {"type": "progress", "step": 10**400, "steps": 1000},
+        {"type": "metrics", "step": 10**400, "values": {"loss": 1.0}},
         {"type": "schedule", "evaluations": 10**400, "evaluation_samples": 10**400, "step_samples": 1},
         {"type": "schedule", "checkpoint_seconds": 1e-300, "checkpoint_steps": 1},
         {"type": "schedule", "evaluations": -5, "step_samples": -1, "checkpoint_steps": -1},

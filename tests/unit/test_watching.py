@@ -11,12 +11,12 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.cli.follow import View
+from cloudtrain.cli.progress import rate_text
 from cloudtrain.cli.report import report
 from cloudtrain.runs.events import RESTART_ELSEWHERE, Ended, Profile, Progress
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
-from cloudtrain.runs.pace import Pace
 from cloudtrain.runs.store import RunStore
 from tests.support.events import fold_json
 from tests.support.samples import BORN, born
@@ -152,17 +152,45 @@ def test_what_a_run_is_doing(events: list[dict[str, Any]], doing: str) -> None:
 def test_the_time_that_is_left_follows_from_the_latest_steps() -> None:
     steps = [{"type": "progress", "time": 100.0 + 2 * step, "step": step, "steps": 100} for step in range(1, 11)]
     state = fold_json("x", [BORN, *steps])
-    assert (state.pace.seconds_per_step, state.eta_seconds(120.0), state.eta_seconds(130.0)) == (2.0, 180.0, 170.0)
+    assert (state.laps.seconds_per_step, state.eta_seconds(120.0), state.eta_seconds(130.0)) == (2.0, 180.0, 170.0)
 
 
-def test_the_pace_begins_anew_after_a_restart_and_when_steps_are_repeated() -> None:
-    pace = Pace()
-    for at, step in ((0.0, 10), (10.0, 20), (20.0, 15), (30.0, 16)):
-        pace.add(at, step)
-    assert pace.seconds_per_step == 10.0
-    state = fold_json("x", [BORN, {"type": "progress", "time": 1.0, "step": 5}])
-    state = fold_json("x", [{"type": "restarted", "time": 2.0, "node": 0, "attempt": 1}], state)
-    assert (state.pace.seconds_per_step, state.eta_seconds(3.0)) == (None, None)
+@pytest.mark.parametrize(
+    ("between", "again_at"),
+    [([], 5), ([{"type": "restarted", "time": 20.0, "node": 0, "attempt": 1}], 15)],
+    ids=["steps that are repeated", "a restart"],
+)
+def test_what_passes_between_two_processes_is_no_part_of_the_speed(between: list[Any], again_at: int) -> None:
+    def at(time: float, step: int) -> dict[str, Any]:
+        return {"type": "progress", "time": time, "step": step}
+
+    state = fold_json("x", [BORN, at(1.0, 5), at(11.0, 10), *between, at(100.0, again_at)])
+    assert state.laps.seconds_per_step == 2.0
+    assert fold_json("x", [at(120.0, again_at + 10)], state).laps.seconds_per_step == 2.0
+
+
+def test_the_speed_is_that_of_the_latest_minute_of_training_alone() -> None:
+    def progress(time: float, step: int) -> dict[str, Any]:
+        return {"type": "progress", "time": time, "step": step}
+
+    state = fold_json("x", [BORN, *(progress(5.0 * step, step) for step in range(1, 14))])
+    pause = {"type": "activity", "time": 65.0, "rank": 0, "activity": "evaluating"}
+    fold_json("x", [pause, {**pause, "time": 165.0, "activity": ""}, progress(170.0, 14)], state)
+    assert rate_text(state) == "5 s/step"
+    fold_json("x", [progress(170.0 + 0.5 * step, 14 + step) for step in range(1, 121)], state)
+    assert rate_text(state) == "2 steps/s"
+
+
+def test_metrics_tell_the_speed_of_a_script_until_its_progress_counts_something_else() -> None:
+    epochs = [{"type": "metrics", "time": 60.0 * step, "step": step, "values": {"loss": 1.0}} for step in range(1, 5)]
+    state = fold_json("x", [BORN, *epochs])
+    assert rate_text(state) == "60 s/step"
+    assert state.laps.first == 60.0
+    progress = [{"type": "progress", "time": 300.0 + 0.25 * step, "step": step, "steps": 500} for step in (10, 20)]
+    fold_json("x", progress[:1], state)
+    assert rate_text(state) == ""
+    fold_json("x", progress[1:], state)
+    assert (rate_text(state), state.laps.first) == ("4 steps/s", progress[0]["time"])
 
 
 def test_a_script_that_only_reports_metrics_has_a_position() -> None:
