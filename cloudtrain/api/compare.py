@@ -10,6 +10,7 @@ from typing import Any
 
 from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
 from cloudtrain.runs.state import RunState
 
@@ -62,21 +63,13 @@ def compare(runs: Sequence[Run]) -> Compared:
 
 def _settings(run: Run) -> dict[str, Any]:
     """What the run was asked to do: its spec, dotted, and where; nothing of one whose plan cannot be read."""
-    plan: dict[str, Any] = {}
+    record, found = RunRecord(run.folder), dict[str, Any]()
     with suppress(StorageError):
-        plan = run.folder.document("plan.json")
-    source = _mapping(_mapping(plan, "facts"), "source").get("digest")
-    found = {"provider": plan.get("provider"), **_flat(_mapping(plan, "spec"))}
-    found["source"] = source[:12] if isinstance(source, str) else None
+        found = {"provider": record.provider, **_flat(record.spec), "source": record.source_digest[:12] or None}
     args = found.pop("args.argv", None)
     if isinstance(found.pop("args.values", None), list) and args:  # a list, else each has a name
         found["args"] = shlex.join(map(str, args))
     return {name.replace("args.values.", "args."): value for name, value in found.items() if value is not None}
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = values.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -25,7 +25,7 @@ from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
-from cloudtrain.runs.record import PLAN
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
 
@@ -178,7 +178,7 @@ def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
     from cloudtrain.submission.context import archive_of
     from cloudtrain.submission.preflight import preflight, raise_errors
 
-    override = measuring_override(run.folder.document(PLAN).get("spec") or {})
+    override = measuring_override(RunRecord(run.folder).spec)
     if override is None:
         hint = "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its time goes"
         raise UsageError(f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint)

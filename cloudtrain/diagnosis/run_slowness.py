@@ -11,7 +11,7 @@ from cloudtrain.diagnosis.slowness import Slowness, why_slow
 from cloudtrain.diagnosis.slowness_words import Setup
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.record import PLAN
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 
 TOLD_FROM_SECONDS = 60.0
@@ -40,7 +40,7 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
     """What of a run the remedies depend on; defaults for what is not known."""
     spec: Mapping[str, Any] = {}
     with suppress(StorageError):
-        spec = folder.document(PLAN).get("spec") or {}
+        spec = RunRecord(folder).spec
     ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
     return setup_of_job(spec, ranks=ranks, nodes=max(1, state.nodes), has_gpus=bool(state.utilization.gpus))
 

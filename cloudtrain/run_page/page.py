@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from cloudtrain.run_page.story import Story, story_of
 from cloudtrain.run_page.timeline import legend, timeline
 from cloudtrain.runs import forecast_words
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
 
@@ -38,8 +39,6 @@ class _Shown:
     run: Run
     state: RunState
     story: Story
-    plan: Mapping[str, Any]
-    """Empty where it cannot be read, and of runs of other machines."""
 
 
 def page(runs: Sequence[Run], now: float) -> str:
@@ -53,10 +52,7 @@ def page(runs: Sequence[Run], now: float) -> str:
 def _read(run: Run, now: float) -> _Shown:
     state = run.cached_status()
     events = (event for event, _ in run.folder.events_from(0) if event is not None)
-    plan: dict[str, Any] = {}
-    with suppress(StorageError):
-        plan = run.folder.document("plan.json")
-    return _Shown(run, state, story_of(events, state, now), plan)
+    return _Shown(run, state, story_of(events, state, now))
 
 
 def _one(shown: _Shown) -> list[str]:
@@ -146,9 +142,7 @@ def _is_said(cause: str, said: str) -> bool:
 
 def _facts(shown: _Shown) -> list[list[str]]:
     """What is worth knowing beside the charts, as rows of a name and a text."""
-    state, plan = shown.state, shown.plan
-    context = plan.get("facts") if isinstance(plan.get("facts"), dict) else {}
-    source = context.get("source") if isinstance(context, dict) else {}
+    state = shown.state
     found = {
         "job": state.name,
         "submitted": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.created)) if state.created else "",
@@ -161,12 +155,19 @@ def _facts(shown: _Shown) -> list[list[str]]:
         "limit": forecast_words.limit_warning(forecast) if forecast and not state.limit_too_low else "",
         "cost": _cost(state),
         "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
-        "git commit": _plain((context or {}).get("git_commit"))[:12],
-        "source sha256": _plain((source or {}).get("digest"))[:12],
-        "cloudtrain": _plain(plan.get("version")),
+        **_origin(shown.run),
         "warnings": "; ".join(state.warnings),
     }
     return [[name, text] for name, text in found.items() if text]
+
+
+def _origin(run: Run) -> dict[str, str]:
+    """What it was made from; nothing where its plan cannot be read."""
+    record = RunRecord(run.folder)
+    with suppress(StorageError):
+        commit, digest = record.git_commit[:12], record.source_digest[:12]
+        return {"git commit": commit, "source sha256": digest, "cloudtrain": record.version}
+    return {}
 
 
 def _cost(state: RunState) -> str:

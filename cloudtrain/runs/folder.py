@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,12 +75,6 @@ class RunFolder:
     def damaged(self, what: str) -> StorageError:
         """The error that says that the run's folder is not as it was written."""
         return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
-
-    def is_imported(self) -> bool:
-        """Whether another machine started it. False when its plan cannot be read."""
-        with suppress(StorageError):
-            return "adopted" in self.document("plan.json")
-        return False
 
     def is_being_submitted(self) -> bool:
         """Whether the process that submits the run is alive: the kernel releases its lock when it dies.

@@ -22,6 +22,7 @@ from cloudtrain.runs.files import (
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.new_folder import new_folder
+from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.events import Event
@@ -97,15 +98,12 @@ class RunStore:
         if not ids:
             raise RunNotFound(f"there are no runs in {self.runs_dir}", hint="cloudtrain submit starts one")
         if name == "last":
-            newest = (RunFolder(self.runs_dir / run_id) for run_id in sorted(ids, key=self._created, reverse=True))
-            mine = next((folder for folder in newest if not folder.is_imported()), None)
+            mine = next(filter(self._is_own, sorted(ids, key=self._created, reverse=True)), None)
             if mine is None:
                 raise RunNotFound("this machine has started no run", hint="cloudtrain list shows those of others")
-            return mine
+            return RunFolder(self.runs_dir / mine)
         fitting = [name] if name in ids else sorted(run_id for run_id in ids if name and run_id.startswith(name))
-        matches = [
-            run_id for run_id in fitting if run_id == name or not RunFolder(self.runs_dir / run_id).is_imported()
-        ]
+        matches = [run_id for run_id in fitting if run_id == name or self._is_own(run_id)]
         if len(matches) == 1:
             return RunFolder(self.runs_dir / matches[0])
         if matches:
@@ -115,6 +113,9 @@ class RunStore:
             message = f"{name!r} fits runs of other machines only: {', '.join(fitting[:5])}"
             raise RunNotFound(message, hint="a run that this machine has not started is meant by its whole id")
         raise RunNotFound(f"there is no run {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all runs")
+
+    def _is_own(self, run_id: str) -> bool:
+        return not RunRecord(RunFolder(self.runs_dir / run_id)).is_of_another_machine
 
     def _created(self, run_id: str) -> float:
         # Documents are written once, by the submit; the folder's own time changes.

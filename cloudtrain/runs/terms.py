@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import RunFolder
-
-PLAN, JOB = "plan.json", "job.json"
+from cloudtrain.runs.record import RunRecord, part_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,30 +31,18 @@ class Terms:
 def terms_of(folder: RunFolder) -> Terms:
     """The terms of a run; of one whose plan cannot be read, or that another machine submitted, none are known."""
     with suppress(StorageError, TypeError, ValueError):
-        plan = folder.document(PLAN)
-        target, limits = _mapping(plan, "target"), _mapping(plan, "spec", "limits")
-        quote, is_rehearsal = _mapping(target, "quote"), plan.get("host") is not None
-        usd, nodes = _mapping(quote, "price").get("usd"), quote.get("nodes")
-        priced = isinstance(usd, (int, float)) and isinstance(nodes, int)
-        seconds = int(quote.get("max_seconds") or limits.get("max_runtime") or 0)
-        if _mapping(plan, "facts", "trial"):  # it is to end early, at a rung
+        record = RunRecord(folder)
+        quote, earlier = record.quote, record.stop_after_seconds
+        usd, allowed = part_of(quote, "price").get("usd"), part_of(record.spec, "limits").get("max_runtime")
+        seconds = int(quote.get("max_seconds") or allowed or 0)
+        if record.trial:  # it is to end early, at a rung
             seconds = 0
-        earlier = 0
-        with suppress(StorageError):  # Azure's launcher stops before the platform does, to save a checkpoint
-            earlier = int(folder.document(JOB).get("stop_after_seconds") or 0)
         return Terms(
-            usd_per_hour=usd * nodes if priced else None,  # type: ignore[operator]
-            is_billed=not is_rehearsal,
-            kept_seconds=0 if is_rehearsal else int(quote.get("kept_seconds") or 0),
+            usd_per_hour=None if usd is None else usd * quote.get("nodes"),
+            is_billed=not record.is_rehearsal,
+            kept_seconds=0 if record.is_rehearsal else int(quote.get("kept_seconds") or 0),
             seconds=min(filter(None, (seconds, earlier)), default=0),
             overhead_seconds=max(0, seconds - (earlier or seconds)) + int(quote.get("overhead_seconds") or 0),
             limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
         )
     return Terms()
-
-
-def _mapping(document: Any, *keys: str) -> dict[str, Any]:
-    """What is below these keys; empty where there is nothing."""
-    for key in keys:
-        document = document.get(key) if isinstance(document, dict) else None
-    return document if isinstance(document, dict) else {}

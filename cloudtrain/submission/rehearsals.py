@@ -20,13 +20,12 @@ from cloudtrain.providers.cloud.tags import TAG_PREFIX
 from cloudtrain.runs.events import Ended
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.record import REQUEST
+from cloudtrain.runs.record import JOB, REQUEST
 from cloudtrain.submission.comparable import without_tags, without_varying
 
 FILE = "rehearsals.jsonl"
 """In the data folder: a line for each rehearsal, written at its start."""
 
-JOB = "job.json"
 MAX_LOOKED_AT = 50
 """Of the rehearsals of a job, the newest: more than so many changes later nobody remembers one."""
 

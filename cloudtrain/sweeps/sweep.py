@@ -17,6 +17,7 @@ from cloudtrain.issues import did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
 from cloudtrain.sweeps import batch_size
@@ -144,7 +145,7 @@ class Sweep:
 
         Empty where the job has no names for them.
         """
-        spec = RunFolder(self.folder.path).document("plan.json").get("spec") or {}
+        spec = RunRecord(RunFolder(self.folder.path)).spec
         values = (spec.get("args") or {}).get("values")
         return (values if isinstance(values, Mapping) else {}), spec.get("entrypoint") is None
 

@@ -17,6 +17,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.runs.events import Metrics, RungReached
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.submit import submit
@@ -124,7 +125,7 @@ class RunTrials:
         if trial.run not in self._runs:
             folder = self._folder(trial.run)
             # What the job itself was told that earlier runs of the trial have reported.
-            told = (folder.document("plan.json").get("facts") or {}).get("trial") or {}
+            told = RunRecord(folder).trial
             reports = MetricReports(self._definition.metric, told.get("reports", 0), told.get("position"))
             self._runs[trial.run] = _TrialRun(folder, reports)
         return self._runs[trial.run]

@@ -11,6 +11,7 @@ import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.store import RunStore
 from tests.support.events import as_json, event, events_of
@@ -209,3 +210,13 @@ def test_where_only_others_have_started_runs_there_is_no_last_one(store: RunStor
     store.create("theirs-1", {"plan.json": '{"adopted": 1.0}'}, event(**BORN))
     with pytest.raises(RunNotFound, match="this machine has started no run"):
         store.open("last")
+
+
+def test_what_a_plan_may_lack_is_empty_and_what_it_must_say_is_missed_by_its_name(store: RunStore) -> None:
+    record = RunRecord(store.create("a-1", {"plan.json": '{"spec": [], "facts": {"source": null}, "host": null}'}))
+    assert (record.spec, record.trial, record.source_digest, record.stop_after_seconds) == ({}, {}, "", 0)
+    assert not record.is_rehearsal
+    with pytest.raises(StorageError, match=r"run a-1: plan.json cannot be read: it does not say spec\.name"):
+        _ = record.name
+    with pytest.raises(StorageError, match=r"it does not say facts\.source"):
+        record.plan()

@@ -14,6 +14,7 @@ from cloudtrain.providers.aws.phases import readable_reason, timestamp
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.runs.events import Submitted, Submitting
+from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
@@ -44,7 +45,7 @@ def sweep_state(
 ) -> NativeSweepState:
     """The sweep and its trials. `body`: the request of the tuning job; `listed`: its training jobs."""
     rules, config = folder.document("job.json", {"tuned": dict})["tuned"], config_of(folder)
-    title = str(folder.document("plan.json", {"spec.name": str})["spec"]["name"])
+    title = RunRecord(folder).name
     status = str(described["HyperParameterTuningJobStatus"])
     state: State = _STATES.get(status, "running")
     is_stopping = state in ("stopping", "stopped")

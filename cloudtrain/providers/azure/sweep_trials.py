@@ -44,8 +44,7 @@ def sweep_state(
 ) -> NativeSweepState:
     """The sweep and its trials. `details`: its run history; `listed`: its trials; `parameters`: of each, by setting."""
     rules, config = folder.document("job.json", {"tuned": dict})["tuned"], config_of(folder)
-    title = str(folder.document("plan.json", {"spec.name": str})["spec"]["name"])
-    request, grace = request_of(folder), int(RunRecord(folder).grace_seconds)
+    record, request = RunRecord(folder), request_of(folder)
     trials: list[NativeTrial] = []
     for trial in sorted(listed, key=_number):
         if _number(trial) != len(trials):  # the list may lag: each keeps its number
@@ -60,7 +59,9 @@ def sweep_state(
                 name=trial.name,
                 parameters=parameters_of(rules, texts),
                 state=_TRIAL_STATES.get(trial.status, "running"),
-                run=_run_of(title, config, grace, document, trial, _url(url, folder.run_id, trial.name)),
+                run=_run_of(
+                    record.name, config, record.grace_seconds, document, trial, _url(url, folder.run_id, trial.name)
+                ),
             )
         )
     state, reason = _state_of(request, details, stop_requested=stop_requested)
