@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloudtrain.api.run import Run
-from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.cli.chosen_run import best_trial, chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output
 from cloudtrain.cli.sweep_files import FORCE
@@ -28,6 +28,9 @@ from cloudtrain.runs.files import open_regular_file
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep import Sweep
 
 _WHAT_ABOUT_A_RESTART = {
     "retry": "the same may succeed: start it again",
@@ -100,19 +103,12 @@ def diagnose_command(
         _show_log(diagnose_log(Path(target)), target, as_json)
     elif target and Path(target).is_dir() and (dumps := read_dumps(Path(target))).ranks:
         _show_dumps(dumps, target, as_json)
-    elif not _shows_sweep(target, folder, as_json):
-        run = chosen_run(target, folder)
-        _show_run(run, run.last_known(), as_json)
-
-
-def _shows_sweep(target: str | None, folder: str | None, as_json: bool) -> bool:
-    """Show why trials of a sweep failed; whether a sweep was meant, and any did. Else its best trial is of interest."""
-    sweep = chosen_sweep(target, folder)
-    if sweep is None:
-        return False
-    from cloudtrain.cli.sweep_diagnosis import show_failed_trials
-
-    return show_failed_trials(sweep, as_json=as_json)
+    else:
+        found = chosen(target, folder)
+        if isinstance(found, Run):
+            _show_run(found, as_json)
+        else:
+            _show_sweep(found, as_json)
 
 
 def diagnose_log(path: Path | None) -> Diagnosis:
@@ -152,7 +148,16 @@ def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
     return with_flight_record(found, read_dumps(dumps)) if dumps.is_absolute() and dumps.is_dir() else found
 
 
-def _show_run(run: Run, state: RunState, as_json: bool) -> None:
+def _show_sweep(sweep: Sweep, as_json: bool) -> None:
+    """Why its trials failed or, where none did, what there is to say of the best."""
+    from cloudtrain.cli.sweep_diagnosis import show_failed_trials
+
+    if not show_failed_trials(sweep, as_json=as_json):
+        _show_run(best_trial(sweep), as_json)
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    state = run.last_known()
     found = diagnose_failed(run, state) if state.state == "failed" else None
     slowness = diagnose_slowness(run.folder, state)
     if as_json:

@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from cloudtrain.api.compare import Compared, compare
-from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
-from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument, runs_argument
 from cloudtrain.cli.output import colour_state, format_age, print_json, print_message, print_output, sparkline, table
 from cloudtrain.cli.report import format_cost
@@ -106,9 +105,10 @@ def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool)
 
 def _runs_of(name: str, folder: str | None) -> list[Run]:
     """The run of that name or, of a sweep, the latest run of each trial."""
-    if sweep := chosen_sweep(name, folder):
-        return [sweep.run_of(trial) for trial in sweep.status().trials if trial.run]
-    return [find_run(name, data_dir=folder)]
+    found = chosen(name, folder)
+    if isinstance(found, Run):
+        return [found]
+    return [found.run_of(trial) for trial in found.status().trials if trial.run]
 
 
 def _rows(compared: Compared, now: float) -> Iterable[Sequence[str]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.api.run import Run
+from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.options import data_dir
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.sweep_files import FORCE, file_to_write, write_plot
@@ -28,15 +29,15 @@ def report_command(folder: str | None, /, run: str | None, other: str | None, ou
     it failed, spec and request. With OTHER, both side by side. Of a sweep, the page that `sweep plot` writes. It can be
     written while the run goes on.
     """
-    sweep = chosen_sweep(run, folder)
-    if sweep is not None:
+    found = chosen(run, folder)
+    if not isinstance(found, Run):
         if other is not None:
             raise UsageError("a sweep is not put beside another", hint=f"cloudtrain compare {run} shows its trials")
-        write_plot(sweep, output, force)
+        write_plot(found, output, force)
         return
     from cloudtrain.run_page.page import page
 
-    runs = [chosen_run(run, folder), *([chosen_run(other, folder)] if other else [])]
+    runs = [found, *([chosen_run(other, folder)] if other else [])]
     for each in runs:
         each.last_known()
     file = file_to_write(output or Path(f"{'-and-'.join(each.id for each in runs)}.html"), force)

@@ -12,7 +12,7 @@ import click
 
 from cloudtrain.api.fetched import fetched_files
 from cloudtrain.api.run import MAX_LISTED, Run
-from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.log_lines import print_log_line
 from cloudtrain.cli.options import (
@@ -72,12 +72,12 @@ def logs_command(
     Of a sweep, those of all trials, each with the number of its trial in front.
     """
     since_time = None if since is None else _parse_since(since)
-    if sweep := chosen_sweep(run, folder):
+    found = chosen(run, folder)
+    if not isinstance(found, Run):
         from cloudtrain.cli.sweep_logs import print_logs
 
-        print_logs(sweep, trial=trial, following=following, as_json=as_json, since=since_time, **options)
+        print_logs(found, trial=trial, following=following, as_json=as_json, since=since_time, **options)
         return
-    found = chosen_run(run, folder)
     if trial is not None:
         raise UsageError(f"{found.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both")
     display = ProgressDisplay(wanted=following and not as_json and sys.stdout.isatty())
@@ -91,10 +91,10 @@ def logs_command(
         raise click.exceptions.Exit(130) from None
     display.clear()
     if line is None:
-        chosen = any(value is not None and value is not True for value in (since, *options.values()))
+        is_narrowed = any(value is not None and value is not True for value in (since, *options.values()))
         print_message(
             f"no such lines; {command('logs', found.id)} shows all of them"
-            if chosen
+            if is_narrowed
             else _no_lines(found.cached_status())
         )
 
@@ -126,11 +126,11 @@ def _parse_since(text: str) -> float:
 @data_dir
 def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as_json: bool) -> None:
     """Wait until RUN (default: the last run) has ended, and show its metrics; the exit code is that of the run."""
-    if sweep := chosen_sweep(run, folder):
+    found = chosen(run, folder)
+    if not isinstance(found, Run):
         from cloudtrain.cli.sweep import follow_and_exit
 
-        follow_and_exit(sweep, as_json)
-    found = chosen_run(run, folder)
+        follow_and_exit(found, as_json)
     try:
         seconds = None if timeout is None else parse_duration(timeout)
     except ValueError as error:
@@ -156,9 +156,9 @@ def stop_command(folder: str | None, /, run: str | None, as_json: bool, release:
     The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself. Of a sweep,
     all trials that run are stopped. The exit code is 0 when the run was stopped.
     """
-    if sweep := chosen_sweep(run, folder):
-        _stop_sweep(sweep, as_json)
-    found = chosen_run(run, folder)
+    found = chosen(run, folder)
+    if not isinstance(found, Run):
+        _stop_sweep(found, as_json)
     state = found.last_known()
     whose = f", which {state.owner} has started" if state.owner else ""
     if state.has_ended:

@@ -11,7 +11,7 @@ import click
 
 from cloudtrain.api.lookup import import_remote_runs, list_runs, runs_going_on
 from cloudtrain.api.run import Run
-from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -157,10 +157,10 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
             print_output(_table_of(going_on))
             return
         run = going_on[0]["run"]
-    if sweep := chosen_sweep(run, folder):
-        _print_sweep(sweep, as_json)
+    found = chosen(run, folder)
+    if not isinstance(found, Run):
+        _print_sweep(found, as_json)
         return
-    found = chosen_run(run, folder)
     failure: CloudError | None = None
     try:
         state = found.status()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -150,7 +150,7 @@ def more_command(folder: str | None, /, sweep: str, trials: int, detach: bool, a
     follow_and_exit(found, as_json)
 
 
-def follow_and_exit(sweep: Sweep, as_json: bool) -> None:
+def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:
     """Show a sweep until it has ended, and exit with its code: 0 succeeded, 1 failed, 5 stopped."""
     from cloudtrain.cli.report import EXIT_CODES
     from cloudtrain.cli.sweep_view import follow, report, sweep_as_json

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cloudtrain.api.run import Run, Update
-from cloudtrain.cli.chosen_run import chosen_run, chosen_sweep
+from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import follow
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_output
@@ -38,11 +38,11 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
 
     Of a sweep, all of its trials. Ctrl-C leaves it going on.
     """
-    if sweep := chosen_sweep(run, folder):
+    found = chosen(run, folder)
+    if not isinstance(found, Run):
         from cloudtrain.cli.sweep import follow_and_exit
 
-        follow_and_exit(sweep, as_json)
-    found = chosen_run(run, folder)
+        follow_and_exit(found, as_json)
     state = found.status()
     if not state.has_ended:
         state = follow(found, tail=tail)

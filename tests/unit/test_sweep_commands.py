@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +142,18 @@ def test_the_best_can_be_asked_for_by_name_and_only_of_a_sweep(sweep: SweepFolde
     done = call(command, "digits-k2x9-t002", "--best")
     assert (done.code, "--best is of a sweep, and digits-k2x9-t002 is none" in done.err) == (2, True)
     assert "--best is of a sweep, and none is named" in call(command, "--best").err
+
+
+@pytest.mark.parametrize("name", ["digits-k2x9", "digits-k2x9-t002"], ids=["a sweep", "a run"])
+@pytest.mark.parametrize("command", ["diagnose", "status", "logs", "metrics", "report", "attach"])
+def test_a_name_is_looked_up_among_the_sweeps_once(
+    sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch, command: str, name: str
+) -> None:
+    read: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (read.append(str(path)), scandir(path))[1])
+    assert call(command, name).code == 0
+    assert read.count(str(sweep.path.parent)) == 1
 
 
 def test_a_trial_is_a_run_of_its_own(sweep: SweepFolder) -> None:
