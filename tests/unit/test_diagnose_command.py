@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.diagnosis import log_text
 from cloudtrain.errors import UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
@@ -177,15 +180,25 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
     assert "no-such" in capsys.readouterr().err
 
 
-def test_a_measurement_has_a_place_of_its_own_for_checkpoints(home: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the job names one, a run that begins anew would restore what is there, and is refused."""
-    a_run(home, "succeeded")
-    asked: list[tuple[str, ...]] = []
+def test_a_measurement_of_a_job_that_names_a_place_for_checkpoints_has_one_of_its_own(
+    home: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In that of the job it would go on from what is there, which a run that begins anew is refused."""
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    kept = f"file://{tmp_path}/kept/"
+    job = cloudtrain.load({"name": "digits", "args": {"lr": 0.1}, "checkpoints": {"uri": kept}})
+    plan = cloudtrain.plan(job, "local", run_id="a-1")
+    folder = home.create("a-1", {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())})
+    write_events(folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": "succeeded"})
+    (home.data_dir / "sources").mkdir()
+    (home.data_dir / "sources" / f"{plan.context.source.digest}.tar.gz").touch()
+    with pytest.raises(UsageError, match=f"what run a-1 has saved in {kept} would be restored"):
+        Run(folder).plan_again(fresh=True)
 
-    def plan_again(_: Run, overrides: tuple[str, ...], *, fresh: bool) -> None:
-        asked.append(overrides)
-        raise UsageError(f"fresh: {fresh}")
-
-    monkeypatch.setattr(Run, "plan_again", plan_again)
-    assert "fresh: True" in call("diagnose", "a-1", "--measure").err
-    assert asked == [("args.measure=true", "checkpoints.uri=null")]
+    started: list[Plan] = []
+    monkeypatch.setattr("cloudtrain.cli.start.start", lambda plan, *_, **__: started.append(plan))
+    assert call("diagnose", "a-1", "--measure").code == 0
+    (measuring,) = started
+    assert measuring.spec.args.values == {"lr": 0.1, "measure": True}
+    assert (plan.spec.checkpoints.uri, measuring.spec.checkpoints.uri) == (kept, None)
