@@ -60,7 +60,7 @@ def submit(
         record_rehearsal(plan, request)
     submit_lock: list[int] = []
     try:
-        folder = store.create(plan.run_id, documents_of(plan, request), _submitting(plan), submit_lock)
+        folder = store.create(plan.run_id, documents_of(plan, request), submitting(plan), submit_lock)
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
         try:
@@ -88,7 +88,8 @@ def documents_of(plan: Plan, request: Request) -> dict[str, str]:
     }
 
 
-def _submitting(plan: Plan) -> Submitting:
+def submitting(plan: Plan) -> Submitting:
+    """The first event of its run."""
     return Submitting(
         time=time.time(),
         name=plan.spec.name,

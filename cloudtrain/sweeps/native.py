@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.runs.events import Ended, Submitted, Submitting
-from cloudtrain.runs.files import as_text
+from cloudtrain.runs.events import Ended, Submitted
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.submit import documents_of, submitting
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested, SweepEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
@@ -41,16 +41,10 @@ def start_native(
     job, definition = plan.job, plan.definition
     native = get_provider(job.provider).native_sweeps()
     request = native.render(job, image)
-    documents = {
-        "spec.yaml": job.spec_text,
-        "plan.json": as_text(job.to_json()),
-        "request.json": as_text(dict(request.document)),
-        "job.json": as_text(request.job.to_json()),
-    }
-    folder = SweepFolder.create(Path(job.context.data_dir), definition, documents)
+    folder = SweepFolder.create(Path(job.context.data_dir), definition, documents_of(job, request))
     run = RunFolder(folder.path)
     with folder.driving():  # a driver would take a submission that goes on for one that was interrupted
-        run.append(_submitting(plan), durable=True)
+        run.append(submitting(job), durable=True)
         try:
             reference = native.start(job, request, run, archive, progress, History(run).record)
         except CloudtrainError as error:
@@ -61,18 +55,6 @@ def start_native(
             raise
         run.append(Submitted(time=time.time(), ref=reference))
     return folder
-
-
-def _submitting(plan: SweepPlan) -> Submitting:
-    job = plan.job
-    return Submitting(
-        time=time.time(),
-        name=job.spec.name,
-        provider=job.provider,
-        contract=job.target.contract,
-        nodes=job.spec.resources.nodes,
-        processes=job.processes,
-    )
 
 
 def drive_native(folder: SweepFolder, *, pause: Callable[[], None] | None = None) -> SweepState:

@@ -29,11 +29,20 @@ from cloudtrain.sweeps.grid import grid_values
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
 from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
-from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
-from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, ended, enter_job, hold_grid, image_program
+from tests.support.native_sweeps import (
+    GRID,
+    JOB,
+    SWEEP,
+    begin,
+    drive_and_kill,
+    ended,
+    enter_job,
+    hold_grid,
+    image_program,
+)
 from tests.support.waiting import eventually
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -194,25 +203,10 @@ def sweep_plan(cloud: Cloud, name: str, sweep: dict[str, Any], **more: Any) -> S
     return plan_sweep(cloudtrain.load(job), "aws", sweep_id=name)
 
 
-class Killed(Exception):
-    """The driver ends here."""
-
-
 def test_a_driver_that_is_killed_at_every_look_mirrors_each_trial_once(cloud: Cloud) -> None:
     plan = sweep_plan(cloud, "whole-1", {})
     folder = start_native(plan, pack_source(plan.job, None), None)
-
-    def kill() -> None:
-        raise Killed
-
-    def drive_once() -> SweepState | None:
-        try:
-            return drive_native(folder, pause=kill)
-        except Killed:
-            return None
-
-    state = eventually(drive_once)
-    assert state is not None
+    state = drive_and_kill(folder)
     assert (state.state, [trial.state for trial in state.trials]) == ("succeeded", ["completed"] * 5)
     for trial in state.trials:
         x = trial.parameters["x"]

@@ -27,7 +27,6 @@ from cloudtrain.sweeps.grid import grid_values
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
 from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
-from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.azure.clients import cheap_clients
@@ -35,7 +34,7 @@ from tests.fakes.azure.cloud import AzureCloud
 from tests.house.tools import ROOT
 from tests.providers.azure.jobs import forget
 from tests.support.executables import python_program
-from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, ended, enter_job, hold_grid
+from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, drive_and_kill, ended, enter_job, hold_grid
 from tests.support.waiting import eventually
 
 PROGRAM = f"""
@@ -176,25 +175,10 @@ def test_the_time_of_the_budget_ends_a_sweep_well(native: NativeSweeps, cloud: A
     assert [trial.state for trial in state.trials] == ["stopped", "stopped"]
 
 
-class Killed(Exception):
-    """The driver ends here."""
-
-
 def test_a_driver_that_is_killed_at_every_look_mirrors_each_trial_once(cloud: AzureCloud) -> None:
     plan = sweep_plan(cloud, "whole-1", {"trials": 3})
     folder = start_native(plan, pack_source(plan.job, None), None)
-
-    def kill() -> None:
-        raise Killed
-
-    def drive_once() -> SweepState | None:
-        try:
-            return drive_native(folder, pause=kill)
-        except Killed:
-            return None
-
-    state = eventually(drive_once)
-    assert state is not None
+    state = drive_and_kill(folder)
     assert (state.state, [trial.state for trial in state.trials]) == ("succeeded", ["completed"] * 3)
     for trial in state.trials:
         assert trial.run == f"whole-1_{trial.number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from cloudtrain.providers.native_sweep import NativeSweepState
 from cloudtrain.runs.events import Submitted
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
+from cloudtrain.spec.load import override
+from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.submit import _submitting, documents_of
+from cloudtrain.submission.submit import documents_of, submitting
 from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.native import drive_native
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.waiting import eventually
@@ -54,6 +58,27 @@ SWEEP: dict[str, Any] = {
 }
 GRID: dict[str, Any] = {"method": "grid", "space": {"x": [2], "flag": [True, False]}, "trials": None}
 """The grid that every cloud's own service is given: its trials are the same everywhere."""
+
+
+PLANNED = """
+name: digits
+args: {epochs: 3}
+image:
+  aws: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1
+  azure: myregistry.azurecr.io/train:1
+resources: {instance: {aws: ml.m5.xlarge, azure: Standard_DS3_v2}}
+limits: {max_runtime: 1 h}
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  space: {lr: "uniform(1e-4, 1e-1)"}
+  trials: 20
+"""
+"""A job that is only planned: every cloud's own service takes its section."""
+
+
+def changed(*changes: str) -> str:
+    """PLANNED with these overrides, as JSON, which YAML reads too."""
+    return json.dumps(override(parse_document(PLANNED, name="job.yaml"), list(changes)).values, default=list)
 
 
 def enter_job(folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +120,7 @@ def begin(plan: Plan) -> History:
     request = native.render(plan)
     store = RunStore(Path(plan.context.data_dir, "sweeps"))
     locks: list[int] = []
-    history = History(store.create(plan.run_id, documents_of(plan, request), _submitting(plan), locks))
+    history = History(store.create(plan.run_id, documents_of(plan, request), submitting(plan), locks))
     try:
         reference = native.start(plan, request, history.folder, pack_source(plan, None), None, history.record)
         history.folder.append(Submitted(ref=reference))
@@ -117,3 +142,23 @@ def ended(provider: str, history: History) -> NativeSweepState:
     found = eventually(when_over)
     assert found is not None
     return found
+
+
+class _Killed(Exception):
+    """The driver ends here."""
+
+
+def drive_and_kill(folder: SweepFolder) -> SweepState:
+    """Drive a sweep to its end by drivers that are killed at their first pause, one after the other."""
+
+    def kill() -> None:
+        raise _Killed
+
+    def drive_once() -> SweepState | None:
+        with suppress(_Killed):
+            return drive_native(folder, pause=kill)
+        return None
+
+    state = eventually(drive_once)
+    assert state is not None
+    return state

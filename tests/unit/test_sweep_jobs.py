@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloudtrain.contracts.tuned import parameters_of, plain_name, text_of
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.azure.sweep_documents import trial_document
-from cloudtrain.providers.azure.sweep_request import expression, shared_job, sweep_document
-from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.search_space import Choice, Integers, Uniform, override_of
-from cloudtrain.spec.yaml_document import parse_document
-from cloudtrain_launcher import contract
+from cloudtrain.providers.azure.sweep_request import expression, sweep_document
+from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from tests.golden.cases import AZURE_RANDOM, plan_of
-from tests.unit.test_tuning_jobs import ARGUMENTS, CHOSEN, node
-
-JOB = """
-name: digits
-args: {epochs: 3}
-image: myregistry.azurecr.io/train:1
-resources: {instance: {azure: Standard_DS3_v2}}
-limits: {max_runtime: 1 h}
-sweep:
-  objective: {metric: val_loss, goal: minimize}
-  space: {lr: "uniform(1e-4, 1e-1)"}
-  trials: 20
-"""
-
-
-def changed(*changes: str) -> str:
-    """The job above with these overrides, as JSON, which YAML reads too."""
-    document = override(parse_document(JOB, name="job.yaml"), list(changes))
-    return json.dumps(document.values, default=list)
-
+from tests.support.native_sweeps import changed
 
 # Each after "CLI (v2) sweep job YAML schema" or "Hyperparameter tuning a model (v2)", but for MLflow's names.
 REFUSED = {
-    "a machine is no argument": (['sweep.space={"resources.nodes": [1, 2]}'], "resources.nodes", "arguments alone"),
-    "a variable is no argument": (['sweep.space={"env.SEED": [1, 2]}'], "env.SEED", "arguments alone"),
     "two names that become one": (
         ['sweep.space={"a-b": [1, 2], "a_b": [1, 2]}'], "a_b", "have the same name on Azure ML",
     ),
@@ -55,7 +28,6 @@ REFUSED = {
         ['sweep.space={"a": "logint(1, 9)"}'], "sweep.space.a", "takes choice, uniform and quniform",
     ),
     "successive halving": (["sweep.method=asha"], "sweep.method", "no successive halving"),
-    "TPE": (["sweep.sampler=tpe"], "sweep.sampler", "does not say that its bayesian sampling is tpe"),
     "a Gaussian process": (["sweep.sampler=gp"], "sweep.sampler", "does not say that its bayesian sampling is gp"),
     "a part of a grid": (
         ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "does not say which 2",
@@ -64,8 +36,6 @@ REFUSED = {
     "too large a grid": (
         ["sweep.method=grid", 'sweep.space={"a": "int(1, 1001)"}', "sweep.trials=null"], "sweep.space", "1000",
     ),
-    "retries": (["sweep.retries=1"], "sweep.retries", "starts no failed trial again"),
-    "rungs": (["sweep.early_stopping={grace: 2}"], "sweep.early_stopping", "compares no rungs"),
     "a shell": (
         ["azure={services: [ssh], ssh_key: ssh-ed25519 AAAA me}"], "azure.services", "trials of a sweep job have no",
     ),
@@ -74,7 +44,6 @@ REFUSED = {
         "sweep.objective.metric", "no name that MLflow takes",
     ),
     "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "runs for at most 60 d"),
-    "too little money": (["sweep.budget={max_cost: 4 USD}"], "sweep.budget.max_cost", "20 trials may cost"),
 }  # fmt: skip
 
 
@@ -83,20 +52,6 @@ def test_what_a_sweep_job_cannot_express_is_refused_at_its_line(case: str) -> No
     changes, path, fragment = REFUSED[case]
     issues = get_provider("azure").native_sweeps().rules(plan_of("azure", changed(*changes)))
     assert any(each.is_error and each.field.endswith(path) and fragment in each.message for each in issues), issues
-
-
-@pytest.mark.parametrize("text", [AZURE_RANDOM, changed(), changed("sweep.budget={max_cost: 20 USD}")])
-def test_a_section_that_fits_is_not_refused(text: str) -> None:
-    issues = get_provider("azure").native_sweeps().rules(plan_of("azure", text))
-    assert not [each for each in issues if each.is_error]
-
-
-def test_the_time_of_the_budget_bounds_the_money() -> None:
-    both = changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}")
-    alone = changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD}")
-    rules = get_provider("azure").native_sweeps().rules
-    assert not any(each.is_error for each in rules(plan_of("azure", both)))
-    assert any(each.is_error for each in rules(plan_of("azure", alone)))
 
 
 EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
@@ -117,23 +72,6 @@ EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
     dimension, method, found = EXPRESSIONS[case]
     assert expression(dimension, method) == found
-
-
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-@pytest.mark.parametrize("chosen", CHOSEN)
-def test_a_trial_gets_the_arguments_that_one_of_our_own_gets(arguments: str, chosen: str, tmp_path: Path) -> None:
-    values = CHOSEN[chosen]
-    plain = override(parse_document(AZURE_RANDOM, name="job.yaml"), [f"args={ARGUMENTS[arguments]}"])
-    portable = override(plain, [override_of(key, value) for key, value in values.items()])
-    spec, _ = spec_from_document(portable, Path("/home/me/job"), look=False)
-    shared = shared_job(plan_of("azure", json.dumps(plain.values, default=list))).to_json()
-    texts = {plain_name(key): text_of(value) for key, value in values.items()}
-    (tmp_path / "shared.json").write_text(json.dumps(shared))
-    job = contract.read_job(contract.with_trial(node(tmp_path / "shared.json", texts), tmp_path).job_file)
-    assert job.argv == list(spec.args.argv)
-    assert job.values == json.loads(json.dumps(spec.args.values))
-    assert job.service_metric == "score"
-    assert parameters_of(shared["tuned"], {key: text_of(value) for key, value in values.items()}) == values
 
 
 def test_a_trial_is_the_command_job_that_the_same_plan_is_without_a_sweep() -> None:
