@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import CURATED, Document, client, document, ended, logs, submit, wait_for_output
+from tests.fakes.azure.samples import CURATED, Document, call, client, document, ended, logs, submit, wait_for_output
 from tests.support.waiting import eventually
 
 UPLOAD = [
@@ -41,11 +41,8 @@ def start(cloud: AzureCloud, ml: Any, name: str, folder: Path, wish: str, nodes:
 
 def details(cloud: AzureCloud, name: str) -> dict[str, Any]:
     """As run history tells it, over the wire."""
-    token = cloud.account.tokens.bearer(cloud.endpoint.url)
-    place = f"{cloud.endpoint.url}/history/v1.0{cloud.account.scope}/runs/{name}/details"
-    request = urllib.request.Request(place, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request) as answer:
-        found: dict[str, Any] = json.load(answer)
+    status, found = call(cloud, "GET", f"/history/v1.0{cloud.account.scope}/runs/{name}/details")
+    assert status == 200, found
     return found
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import client, document, submit
+from tests.fakes.azure.samples import call, client, document, submit
 from tests.fakes.azure.tracking import run_token, tracking_variables
 from tests.support.waiting import eventually
 
@@ -21,13 +18,6 @@ GONE = object()
 X, KIND = ["uniform", [0.1, 1]], ["choice", [["a", "b"]]]
 GRID = {"samplingAlgorithmType": "Grid"}
 BAYESIAN = {"samplingAlgorithmType": "Bayesian"}
-
-
-@pytest.fixture
-def still(azure_account: AzureCloud) -> AzureCloud:
-    """Jobs stay in their first phase."""
-    azure_account.account.phase_seconds = 3600
-    return azure_account
 
 
 @pytest.fixture
@@ -46,22 +36,9 @@ def body(still: AzureCloud, tmp_path: Path) -> Body:
     return {"properties": whole}
 
 
-def call(cloud: AzureCloud, method: str, path: str, body: Any, token: str) -> tuple[int, Body]:
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{cloud.endpoint.url}{path}", content, headers, method=method)
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
 def create(cloud: AzureCloud, name: str, body: Body) -> tuple[int, str]:
-    token = cloud.account.tokens.bearer(cloud.endpoint.url)
     path = f"{cloud.account.scope}/jobs/{name}?api-version=2024-01-01-preview"
-    status, answer = call(cloud, "PUT", path, body, token)
+    status, answer = call(cloud, "PUT", path, body)
     return status, str(answer.get("error", {}).get("message", ""))
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from azure.core.exceptions import (
 
 from tests.fakes.azure.account import LOW_PRIORITY, PROVIDER, Cluster
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import CURATED, TAG, Document, client, document, submit
+from tests.fakes.azure.samples import CURATED, TAG, Document, call, client, document, submit
 from tests.fakes.azure.schema import official_schema, official_violations, violations
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
@@ -34,29 +31,8 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 @pytest.fixture
-def still(azure_account: AzureCloud) -> AzureCloud:
-    """The workspace, with jobs that never get beyond their first phase."""
-    azure_account.account.phase_seconds = 3600
-    return azure_account
-
-
-@pytest.fixture
 def ml(still: AzureCloud) -> Any:
     return client(still)
-
-
-def call(cloud: AzureCloud, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Body]:
-    """Status and answer of one request, past every SDK."""
-    token = cloud.account.tokens.bearer(cloud.endpoint.url) if token is None else token
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{cloud.endpoint.url}{path}", content, headers, method=method)
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
 
 
 def job_path(cloud: AzureCloud, name: str) -> str:

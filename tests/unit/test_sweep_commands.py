@@ -151,7 +151,12 @@ def test_a_name_is_looked_up_among_the_sweeps_once(
 ) -> None:
     read: list[str] = []
     scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: (read.append(str(path)), scandir(path))[1])
+
+    def reading(path: str | os.PathLike[str]) -> object:
+        read.append(os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", reading)
     assert call(command, name).code == 0
     assert read.count(str(sweep.path.parent)) == 1
 

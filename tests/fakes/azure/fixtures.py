@@ -50,6 +50,13 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.fixture
+def still(azure_account: AzureCloud) -> AzureCloud:
+    """The same workspace, with jobs that never get beyond their first phase."""
+    azure_account.account.phase_seconds = 3600
+    return azure_account
+
+
+@pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure's clients of this process try again at once; by themselves they wait 15 s before storage's second try."""
     for place in (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,22 @@ def document(cloud: AzureCloud, name: str, folder: Path, wish: str, nodes: int =
         "tags": {TAG: name, "team": "vision"},
         **changes,
     }
+
+
+def call(
+    cloud: AzureCloud, method: str, path: str, body: Any = None, token: str | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Status and answer of one request, past every SDK; by default with the token of the account."""
+    token = cloud.account.tokens.bearer(cloud.endpoint.url) if token is None else token
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{cloud.endpoint.url}{path}", content, headers, method=method)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
 
 
 def submit(ml: Any, job: Document) -> Any:
