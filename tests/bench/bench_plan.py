@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench.pairs import Comparison, compare, options, report
 from tests.bench.processes import BIN, cost, workplace
+from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
 JOB = """name: digits
 entrypoint: train.py
@@ -18,15 +19,6 @@ checkpoints: {every: 10 min, keep: 3}
 limits: {restarts: 1, max_runtime: 1 h}
 env: {NCCL_DEBUG: WARN}
 """
-ACCOUNT = {
-    "CLOUDTRAIN_AWS_REGION": "us-east-1",
-    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
-    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
-    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
-    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
-    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
-    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
-}
 PLANS: tuple[list[str], ...] = (
     [],
     ["--json"],
@@ -67,7 +59,7 @@ def main() -> None:
                 given.rounds,
             )
         ]
-        env |= ACCOUNT
+        env |= AWS_ACCOUNT | AZURE_ACCOUNT
         for flags in PLANS:
             words = ["plan", "job.yaml", *flags]
             argv = [sys.executable, BIN / "cloudtrain", *words]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pytest
 
 from tests.support.command_line import CommandLine, CommandResult
 
@@ -37,8 +40,19 @@ if rank == "0":
 MY_TOKEN = "hunter2-never-write-this-down"
 
 
+@pytest.fixture(scope="module", name="cli")
+def cli_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """The command, in a folder beside that of two inputs."""
+    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",))
+    (made.folder / "data").mkdir()
+    (made.folder / "data" / "x.txt").write_text("input data")
+    (made.folder / "data" / "t.csv").write_text("a,b")
+    yield made
+    made.close()
+
+
 class Rehearsal:
-    """Fixtures of the module: `cli`, and `digits`, the submit of run digits-1 with job.yaml as `job` says."""
+    """Fixtures of the module: `cli` above, and `digits`, the submit of run digits-1 with job.yaml as `job` says."""
 
     cloud: ClassVar[str]
     platform: ClassVar[str]

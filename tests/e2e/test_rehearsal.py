@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, leaves_no_secret
+from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, cli_fixture, leaves_no_secret
 from tests.support.command_line import CommandLine, CommandResult
+
+__all__ = ["cli_fixture"]
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -51,16 +52,6 @@ resources: {nodes: 2, processes: 1}
 inputs: {train: {aws: "s3://my-data/train/", local: ../data}, table: {aws: "s3://my-data/t.csv", local: ../data/t.csv}}
 secrets: {TOKEN: {aws: "secretsmanager:token", local: "env:MY_TOKEN"}}
 """
-
-
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",))
-    (made.folder / "data").mkdir()
-    (made.folder / "data" / "x.txt").write_text("input data")
-    (made.folder / "data" / "t.csv").write_text("a,b")
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,20 +17,10 @@ from cloudtrain.cli import cli
 from cloudtrain.settings import FILE_NAME, load_settings
 from pages import ROOT, Block, all_blocks, blocks, commands
 from tests.support.in_process import call
+from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 from tests.support.third_party import PACKAGE, ssh_provider, ssh_site
 
 __all__ = ["ssh_provider", "ssh_site"]  # fixtures
-
-ACCOUNT = {
-    "CLOUDTRAIN_AWS_REGION": "us-east-1",
-    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
-    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
-    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
-    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
-    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
-    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
-}
-"""The account that jobs on the pages are planned for."""
 
 LANGUAGES = {"yaml", "toml", "sh", "console", "python", "pycon", "text", "dockerfile", ""}
 ELSEWHERE = {"aws", "az", "cd", "source", "docker", "uv"} | {f"{name}=" for name in ("flags", "theirs")}
@@ -70,7 +60,7 @@ PLANS = [
 def test_a_job_that_is_shown_can_be_planned(
     block: Block, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    for name, value in {**ACCOUNT, "HF_TOKEN": "a token"}.items():
+    for name, value in {**AWS_ACCOUNT, **AZURE_ACCOUNT, "HF_TOKEN": "a token"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     lay_out(tmp_path, yaml.safe_load(block.text))
@@ -89,7 +79,7 @@ def test_a_job_that_is_shown_can_be_planned(
 def test_on_azure_the_job_beside_microsofts_own_asks_for_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in ACCOUNT.items():
+    for name, value in (AWS_ACCOUNT | AZURE_ACCOUNT).items():
         monkeypatch.setenv(name, value)
     block = next(b for b in blocks(ROOT / "docs/guides/azure-ml.md") if "name: cifar-distributed" in b.text)
     lay_out(tmp_path, yaml.safe_load(block.text))

@@ -17,6 +17,7 @@ from tests.providers.azure import wrong_contents as azure_contents
 from tests.providers.azure import wrong_requests as azure_requests
 from tests.providers.wrong_rows import Row
 from tests.support.in_process import call
+from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,7 @@ CREDENTIALS = (
 AWS = Cloud(
     provider="aws",
     rows=(*aws_requests.ROWS, *aws_contents.ROWS),
-    account={
-        "CLOUDTRAIN_AWS_REGION": "us-east-1",
-        "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
-        "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
-    },
+    account=AWS_ACCOUNT,
     right=(
         "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\n"
         "limits: {max_runtime: 6 h, max_wait: 12 h, max_cost: 500 USD, retries: 2}\n"
@@ -66,12 +63,7 @@ AWS = Cloud(
 AZURE = Cloud(
     provider="azure",
     rows=(*azure_requests.ROWS, *azure_contents.ROWS),
-    account={
-        "CLOUDTRAIN_AZURE_SUBSCRIPTION": "12345678-1234-1234-1234-123456789abc",
-        "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
-        "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
-        "CLOUDTRAIN_AZURE_LOCATION": "eastus",
-    },
+    account=AZURE_ACCOUNT,
     right=(
         "image: {azure: 'azureml://registries/azureml/environments/acpt-pytorch/labels/latest', aws: auto}\n"
         "resources: {nodes: 2, gpus: 8, gpu: [L4, A100-80GB], shm: 16 GiB}\n"

@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cloudtrain.spec.search_space import Dimension, Scalar
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
 from cloudtrain.sweeps.rungs import goes_on
 from cloudtrain.sweeps.state import SweepState, Trial
 
@@ -138,3 +140,39 @@ def ended_sweep(
     folder = SweepFolder.create(data_dir, definition, {"spec.yaml": "", "plan.json": "{}"})
     drive(folder, FunctionTrials(folder, function, fails), pause=lambda: None)
     return folder
+
+
+class Killed(BaseException):
+    """A driver that is killed does nothing any more."""
+
+
+def raise_killed() -> None:
+    """How a driver is killed without a process of its own."""
+    raise Killed
+
+
+def kill_at(
+    folder: SweepFolder,
+    count: int,
+    run: Callable[[SweepFolder], object],
+    kill: Callable[[], None] = raise_killed,
+    *,
+    torn: bool = False,
+) -> None:
+    """Run a driver, and kill it right after that many events were written; `torn`: in the middle of the next one."""
+    written = sum(1 for _ in folder.events_from())
+    append = SweepFolder.append
+
+    def append_and_die(self: SweepFolder, *events: SweepEvent) -> None:
+        nonlocal written
+        append(self, *events)
+        written += len(events)
+        if written >= count:
+            if torn:
+                with (self.path / JOURNAL).open("ab") as file:
+                    file.write(b'{"type":"suggested","trial":99')
+            kill()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SweepFolder, "append", append_and_die)
+        run(folder)

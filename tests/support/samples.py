@@ -1,4 +1,4 @@
-"""Starting points of several unit tests: a folder of files, a run that was just submitted, events of any kind."""
+"""Starting points of several tests: a folder of files, a run that was just submitted, events, settings of accounts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ BORN: dict[str, Any] = {
     "nodes": 2,
     "processes": 4,
 }
+
+AWS_ACCOUNT = {
+    "CLOUDTRAIN_AWS_REGION": "us-east-1",
+    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
+    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
+}
+AZURE_ACCOUNT = {
+    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
+    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
+    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
+    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
+}
+"""Settings of accounts that nothing is asked of."""
 
 
 def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:

@@ -13,3 +13,13 @@ from cloudtrain.runs.store import RunStore
 def store(tmp_path: Path) -> RunStore:
     """A data folder without any run."""
     return RunStore(tmp_path / "data")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's folder to stand in, with a program; runs are kept beside it, in `data`."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.py").touch()
+    monkeypatch.chdir(tmp_path / "job")
+    return tmp_path / "job"

@@ -14,12 +14,8 @@ from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig, profile_of
 from tests.support.in_process import call
+from tests.support.samples import AWS_ACCOUNT
 
-ACCOUNT = {
-    "CLOUDTRAIN_AWS_REGION": "us-east-1",
-    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
-    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
-}
 Asked = Callable[..., list[str]]
 
 
@@ -28,17 +24,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home and a job's folder to stand in; nothing is known of any account."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").touch()
-    monkeypatch.chdir(tmp_path / "job")
-    return tmp_path / "job"
 
 
 @pytest.fixture
@@ -66,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def on_aws(monkeypatch: pytest.MonkeyPatch, **spec: object) -> Plan:
-    for name, value in ACCOUNT.items():
+    for name, value in AWS_ACCOUNT.items():
         monkeypatch.setenv(name, value)
     return cloudtrain.plan(cloudtrain.load({"limits": {"max_runtime": "1 h"}, **spec}), "aws")
 
@@ -132,7 +117,7 @@ def test_a_preview_of_a_known_account_is_its_plan(folder: Path, monkeypatch: pyt
 def test_a_profile_gives_its_region_and_is_kept_for_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.setenv(name, "another")
-    aws = folder.parent / "home" / ".aws"
+    aws = Path.home() / ".aws"
     aws.mkdir(parents=True)
     (aws / "config").write_text("[profile work]\nregion = eu-west-3\n")
     shown = call("plan", "train.py", "--provider", "aws", "--profile", "work").out

@@ -181,20 +181,18 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
 
 
 def test_a_measurement_of_a_job_that_names_a_place_for_checkpoints_has_one_of_its_own(
-    home: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In that of the job it would go on from what is there, which a run that begins anew is refused."""
-    (tmp_path / "job").mkdir()
-    monkeypatch.chdir(tmp_path / "job")
-    kept = f"file://{tmp_path}/kept/"
+    kept = f"file://{folder.parent}/kept/"
     job = cloudtrain.load({"name": "digits", "args": {"lr": 0.1}, "checkpoints": {"uri": kept}})
     plan = cloudtrain.plan(job, "local", run_id="a-1")
-    folder = home.create("a-1", {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())})
-    write_events(folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": "succeeded"})
-    (home.data_dir / "sources").mkdir()
-    (home.data_dir / "sources" / f"{plan.context.source.digest}.tar.gz").touch()
+    run = store.create("a-1", {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())})
+    write_events(run, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": "succeeded"})
+    (store.data_dir / "sources").mkdir()
+    (store.data_dir / "sources" / f"{plan.context.source.digest}.tar.gz").touch()
     with pytest.raises(UsageError, match=f"what run a-1 has saved in {kept} would be restored"):
-        Run(folder).plan_again(fresh=True)
+        Run(run).plan_again(fresh=True)
 
     started: list[Plan] = []
     monkeypatch.setattr("cloudtrain.cli.start.start", lambda plan, *_, **__: started.append(plan))

@@ -30,15 +30,6 @@ class Screen(io.StringIO):
         return True
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job's folder to stand in."""
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "job").mkdir()
-    monkeypatch.chdir(tmp_path / "job")
-    return tmp_path / "job"
-
-
 def on_terminal(monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80, colour: bool = False) -> list[str]:
     """The lines that a command writes to a terminal of so many columns."""
     screen = Screen()

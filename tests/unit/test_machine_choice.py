@@ -44,13 +44,8 @@ def listed(tmp_path: Path) -> Listed:
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
+def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Plans a job of those resources, without any account."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").touch()
-    monkeypatch.chdir(tmp_path / "job")
 
     def plan(provider: str, resources: Mapping[str, object], region: str = "", **limits: object) -> Plan:
         monkeypatch.setenv(f"CLOUDTRAIN_{'AWS_REGION' if provider == 'aws' else 'AZURE_LOCATION'}", region)

@@ -24,7 +24,7 @@ from cloudtrain.sweeps.ray import loop as ray_loop
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.ray.loop import drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
-from tests.support.function_trials import learning
+from tests.support.function_trials import Killed, kill_at, learning
 
 LAST = 4
 
@@ -181,25 +181,10 @@ def run_to_the_end(folder: SweepFolder, ray: Ray | None = None) -> SweepState:
     return drive_ray(folder, ray or Ray(jobs), jobs, pause=lambda _: None)
 
 
-class Killed(BaseException):
-    """A driver that is killed does nothing any more."""
-
-
-def kill_at(folder: SweepFolder, count: int) -> None:
+def killed_at(folder: SweepFolder, count: int) -> None:
     """Drive, and be killed right after that many events were written."""
-    written = sum(1 for _ in folder.events_from())
-    append = SweepFolder.append
-
-    def append_and_die(self: SweepFolder, *events: SweepEvent) -> None:
-        nonlocal written
-        append(self, *events)
-        written += len(events)
-        if written >= count:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(SweepFolder, "append", append_and_die)
-        run_to_the_end(folder)
+    with suppress(Killed):
+        kill_at(folder, count, run_to_the_end)
 
 
 def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
@@ -241,7 +226,7 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_loses_no_t
     expected = run_to_the_end(never_killed)
     for count in range(1, sum(1 for _ in never_killed.events_from()), 2):  # the other half: again and again, below
         folder = sweep(tmp_path / str(count))
-        kill_at(folder, count)
+        killed_at(folder, count)
         assert sum(1 for _ in folder.events_from()) == count
         found = run_to_the_end(folder)
         assert_nothing_is_lost_or_done_twice(folder)
@@ -253,7 +238,7 @@ def test_a_driver_that_is_killed_again_and_again_comes_to_the_end(tmp_path: Path
     for _ in range(200):
         if state(folder).state == "succeeded":
             break
-        kill_at(folder, sum(1 for _ in folder.events_from()) + 3)
+        killed_at(folder, sum(1 for _ in folder.events_from()) + 3)
     assert_nothing_is_lost_or_done_twice(folder)
 
 
@@ -325,7 +310,7 @@ def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -
 
 def test_a_stop_reaches_what_a_killed_driver_has_left_without_a_cluster(tmp_path: Path) -> None:
     folder = sweep(tmp_path, rungs=())
-    kill_at(folder, 6)
+    killed_at(folder, 6)
     assert {trial.state for trial in state(folder).trials} == {"running"}
     request_stop(folder)
     ray = Ray(Jobs(folder))

@@ -28,15 +28,7 @@ JOB: dict[str, Any] = {
     "azure": {"subscription": "9" * 8 + "-1111-2222-3333-" + "4" * 12, "resource_group": "rg", "workspace": "ws"},
 }
 ACCOUNTS = ("aws", "azure")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").write_text("print(1)\n")
-    monkeypatch.chdir(tmp_path / "job")
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def plan(provider: str, *, leave_out: tuple[str, ...] = (), as_: str | None = None, **changes: Any) -> Plan:
@@ -88,7 +80,7 @@ def test_a_request_that_has_changed_says_in_what_and_bears_no_tag(provider: str)
 
 def test_another_source_is_a_change_though_the_request_only_names_it(folder: Path) -> None:
     rehearse("aws")
-    (folder / "job" / "train.py").write_text("print(2)\n")
+    (folder / "train.py").write_text("print(2)\n")
     made = plan("aws")
     assert made.context.rehearsal is not None
     assert [text[:10] for text in made.context.rehearsal.changes] == ["the source"]
@@ -115,7 +107,7 @@ def test_a_rehearsal_for_one_cloud_says_nothing_of_the_other() -> None:
 
 def test_damaged_lines_and_removed_runs_are_passed_over(folder: Path) -> None:
     run = rehearse("aws")
-    ledger = folder / "data" / FILE
+    ledger = folder.parent / "data" / FILE
     text = ledger.read_text()
     ledger.write_bytes(b'\n{"name": "tiny", "provider": "aws"\n[]\n' + text.replace(run, "gone-1").encode() + b"\n")
     assert plan("aws").context.rehearsal is None

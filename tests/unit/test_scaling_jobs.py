@@ -19,19 +19,15 @@ from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.store import RunStore
 from tests.support.in_process import call
-from tests.support.samples import BORN, write_events
-from tests.unit.test_before_money import ACCOUNT
+from tests.support.samples import AWS_ACCOUNT, BORN, write_events
 
 JOB = {"name": "digits", "args": {"batch-size": 64}, "resources": {"processes": 2}}
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "job").mkdir()
-    monkeypatch.chdir(tmp_path / "job")
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("cloudtrain.api.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    return tmp_path / "data"
+    return folder.parent / "data"
 
 
 def plans(
@@ -82,7 +78,7 @@ def test_a_job_of_several_nodes_keeps_its_processes_per_node(home: Path) -> None
 
 
 def test_all_numbers_that_no_machine_has_are_refused_together(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ACCOUNT.items():
+    for name, value in AWS_ACCOUNT.items():
         monkeypatch.setenv(name, value)
     job = {**JOB, "resources": {"gpu": "A100-80GB", "gpus": 8}}
     with pytest.raises(UsageError) as refused:
@@ -199,7 +195,7 @@ def test_the_curve_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_costs_money_is_priced_asked_for_and_runs_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ACCOUNT.items():
+    for name, value in AWS_ACCOUNT.items():
         monkeypatch.setenv(name, value)
     Path("job.yaml").write_text("name: digits\nresources: {gpu: T4, gpus: 1}\n")
     asked = list[float | None]()

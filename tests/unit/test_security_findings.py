@@ -32,16 +32,7 @@ SAFE_AWS = {
 }
 SAFE_AZURE = {**AZURE, "compute": "gpu-cluster", "identity": "managed"}
 TOKEN = {"HF_TOKEN": {"aws": "secretsmanager:hf", "azure": "keyvault:vault/hf"}}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    job = tmp_path / "job"
-    job.mkdir()
-    monkeypatch.chdir(job)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    (job / "train.py").write_text("print('never run')\n")
-    return job
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def spec(section: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from cloudtrain.errors import UsageError
 from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
-from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested, SweepEvent
+from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import suggester_of
-from tests.support.function_trials import FunctionTrials
+from tests.support.function_trials import FunctionTrials, Killed, kill_at
 
 SPACE = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
 
@@ -74,36 +74,8 @@ def in_a_process(work: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-class Killed(BaseException):
-    """A driver that is killed does nothing any more."""
-
-
-def raise_killed() -> None:
-    raise Killed
-
-
 def kill_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_at(folder: SweepFolder, count: int, kill: Callable[[], None], *, torn: bool = False) -> None:
-    """Drive, and be killed right after that many events were written; `torn`: in the middle of the next one."""
-    written = len(history(folder))
-    append = SweepFolder.append
-
-    def append_and_die(self: SweepFolder, *events: SweepEvent) -> None:
-        nonlocal written
-        append(self, *events)
-        written += len(events)
-        if written >= count:
-            if torn:
-                with (self.path / JOURNAL).open("ab") as file:
-                    file.write(b'{"type":"suggested","trial":99')
-            kill()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SweepFolder, "append", append_and_die)
-        run_to_the_end(folder)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -114,7 +86,7 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_s
     for count in range(1, len(expected)):
         folder = sweep(tmp_path / str(count), name)
         with pytest.raises(Killed):
-            kill_at(folder, count, raise_killed, torn=count % 2 == 0)
+            kill_at(folder, count, run_to_the_end, torn=count % 2 == 0)
         written = history(folder)
         assert len(written) >= count
         assert written == expected[: len(written)]
@@ -129,7 +101,7 @@ def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(nam
     run_to_the_end(never_killed)
     expected = history(never_killed)
     for count in range(1, len(expected) + 1):
-        in_a_process(lambda count=count: kill_at(folder, count, kill_process))  # type: ignore[misc]
+        in_a_process(lambda count=count: kill_at(folder, count, run_to_the_end, kill_process))  # type: ignore[misc]
     assert history(folder) == expected
 
 
