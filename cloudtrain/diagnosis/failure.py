@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from cloudtrain.diagnosis.exception_kinds import advice_for
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, name_ranks
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Restart, Rule
@@ -100,6 +101,8 @@ def diagnose_search(found: Search, notes: Sequence[str] = ()) -> Diagnosis:
     root = ranked[0] if ranked else None
     if unknown and (root is None or _counts_before(unknown, root)):
         return _of_unknown(unknown, ranked, notes)
+    if root is None and found.mentioned:
+        return _of_unknown(found.mentioned, (), notes)
     if root is None:
         return Diagnosis(
             cause="no rule knows what failed here" if found.last_lines else "nothing in it looks like a failure",
@@ -132,9 +135,10 @@ def with_flight_record(found: Diagnosis, record: FlightRecord) -> Diagnosis:
     )
 
 
-def _weight(match: Match) -> tuple[bool, bool, int]:
+def _weight(match: Match) -> tuple[bool, bool, bool, int]:
     """What sorts a root cause before others: it says more, and came earlier."""
-    return match.rule.is_consequence, match.rule.is_general or match.is_warning, match.order
+    rule = match.rule
+    return rule.is_consequence, rule.is_general or match.is_warning, rule.is_catch_all, match.order
 
 
 def _counts_before(unknown: UnknownException, root: Match) -> bool:
@@ -145,14 +149,16 @@ def _counts_before(unknown: UnknownException, root: Match) -> bool:
 
 
 def _of_unknown(unknown: UnknownException, ranked: Sequence[Match], notes: Sequence[str]) -> Diagnosis:
-    who = f"rank {unknown.line.rank}" if unknown.line.rank is not None else "the program"
-    message = f": {unknown.message}" if unknown.message else ""
-    where = f" ({unknown.file}:{unknown.file_line})" if unknown.file else ""
+    raised, rank = unknown.raised, unknown.line.rank
+    who = f"rank {rank}" if rank is not None else "the program"
+    message = f": {raised.message}" if raised.message else ""
+    where = f" ({raised.place})" if raised.place else ""
     return Diagnosis(
-        cause=f"{who} raised {unknown.name}{message}{where}, which no rule knows",
+        cause=f"{who} raised {raised.name}{message}{where}, which no rule knows",
         confidence="none",
         evidence=(unknown.line,),
         consequences=_consequences(ranked),
+        remedy=advice_for(f"{raised.name}{message}"),
         notes=tuple(notes),
     )
 

@@ -21,4 +21,4 @@ def hint_for_message(message: str) -> str | None:
 def rule_of(message: str) -> Rule | None:
     """The rule that knows a message, None where none does. Of several the one that says most, then the first."""
     matching = [rule for rule in RULES if rule.matches(message)]
-    return min(matching, key=lambda rule: (rule.is_consequence, rule.is_general), default=None)
+    return min(matching, key=lambda rule: (rule.is_consequence, rule.is_general, rule.is_catch_all), default=None)

@@ -41,16 +41,22 @@ class Evidence:
         return f"{who}, {where}" if where else who
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
+_ESCAPES = re.compile(
+    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]"
+    r"|(?:#033|\^\[|\\x1b|\\033|\\u001b|\?)\[\d{0,3}(?:;\d{1,3}){0,4}m"  # colours as notebooks and shells write them
+)
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 _TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
 _PREFIX = re.compile(
     rf"(?:{_TIME}|\[(?:rank|default|local rank )? ?(?P<a>\d+)\]:?"  # [rank3]: [3]: [default3]:
-    r"|\[\d+,(?P<b>\d+)\]<std(?:out|err)>:?"  # mpirun's [1,3]<stderr>:
+    r"|\[\d+,(?:mpirank:)?(?P<b>\d+)(?:,[\w-]{1,40})?\]<std(?:out|err)>:?"  # mpirun's [1,3]<stderr>:, SageMaker's
     r"|rank ?(?P<c>\d+):(?= )|(?P<d>\d{1,6}):(?= )"  # srun -l
     r"|\[node (?P<n>\d+)\]|(?:algo|node|worker|master|ip)-[\w.-]{1,80} ?\|"  # docker compose, SageMaker's local mode
     r"|\[[\w-]+-(?:worker|master|launcher)-\d+\]|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)"  # Kubeflow, Ray
-    r"|\[(?:torchrun|std(?:out|err))\])[ \t]?"
+    r"|\[(?:torchrun|std(?:out|err))\]|std(?:out|err):(?= )|std(?:out|err) [FP](?= )"  # accelerate test, Kubernetes
+    r"|(?:(?:node|worker|host|ip)-?\d[\w.-]{0,60}|(?:\d{1,3}\.){3}\d{1,3}):(?= )"  # pdsh
+    r"|\| ?\d{13} ?\|"  # aws logs
+    r")[ \t]?"
 )
 _MAX_PREFIXES = 6
 _RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]

@@ -21,6 +21,9 @@ class Rule:
     """Stable, in lower case with hyphens: `gpu-out-of-memory`."""
     patterns: tuple[str, ...]
     """Regular expressions of a line; one of them must be found. None may take long on a hostile line."""
+    places: tuple[str, ...] = ()
+    """Regular expressions of an exception and where it was raised, as `Raised.described` writes it: for what is known
+    by the package or the function that raised it. They are asked where no pattern matches."""
     unless: str = ""
     """A regular expression that must not be found in the same line."""
     cause: str
@@ -34,12 +37,18 @@ class Rule:
     """It only says that another process is gone or late: never the root cause while another rule matches."""
     is_general: bool = False
     """It says little by itself, such as a killed process: a rule that says more counts before it."""
+    is_catch_all: bool = False
+    """It knows only the kind of a failure, such as any error of CUDA: another general rule counts before it, too."""
 
     def matches(self, text: str) -> bool:
         """Whether a line, or a message of several lines, shows this failure."""
         if not any(_compiled(pattern).search(text) for pattern in self.patterns):
             return False
         return not (self.unless and _compiled(self.unless).search(text))
+
+    def knows_place(self, described: str) -> bool:
+        """Whether an exception is known by where it was raised."""
+        return any(_compiled(place).search(described) for place in self.places)
 
     def remedy_for(self, text: str) -> str:
         """What to do, for the line that matched."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
+from cloudtrain.diagnosis.tracebacks import Raised, TracebackReader
 
 MAX_CHECKED, MAX_LAST_CHECKED = 20_000, 5_000
 """Different suspicious lines that are held against all rules: the first ones, and the last ones of a longer log."""
@@ -38,14 +39,19 @@ _SUSPICIOUS = tuple(
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(
-    r"\b\w*(Error|Exception)\b|\b(error|fatal|failed|failure|killed|aborted|panic|denied)\b|\bE\d{4} ", re.IGNORECASE
+    r"\b\w*(Error|Exception)\b|\b(error|fatal|failed|failure|killed|abort\w*|panic|denied|mismatch)\b|\bE\d{4} ",
+    re.IGNORECASE,
 )
-_INFORMATION = re.compile(r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|\b(INFO|DEBUG)\b[ :|-]")
+_INFORMATION = re.compile(r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|(?<![=_])\b(INFO|DEBUG)\b[ :|-]")
+_TRIED_AGAIN = re.compile(
+    r"[Rr]etrying (in|after|\(|up to [1-9])|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry \d+/|[Aa]ttempt \d+ (of|/)"
+)
+"""What is tried again may succeed; where it does not, the last try says so without these words."""
 _WARNING = re.compile(r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:", re.IGNORECASE)
 _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid")
-_TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^  File "([^"]+)", line (\d+)')
-_EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
+_LED_TO = re.compile(r"The above exception was the direct cause|During handling of the above exception")
+_MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
+"""An exception within a line."""
 
 
 @dataclass(slots=True)
@@ -65,23 +71,11 @@ class Match:
 
 @dataclass(slots=True)
 class UnknownException:
-    """An exception that ends a traceback, which no rule knows."""
+    """An exception that no rule knows."""
 
-    name: str
-    message: str
+    raised: Raised
     line: Evidence
     order: int
-    file: str = ""
-    """Of the innermost frame."""
-    file_line: int = 0
-
-
-@dataclass(slots=True)
-class _Traceback:
-    """A traceback that is being read, of one rank."""
-
-    file: str = ""
-    line: int = 0
 
 
 class Search:
@@ -90,36 +84,77 @@ class Search:
     def __init__(self) -> None:
         self.matches: dict[str, Match] = {}
         self.unknown: list[UnknownException] = []
+        self.mentioned: UnknownException | None = None
+        """The last exception that is named within a line, such as `job failed: ValueError: …`."""
         self.last_lines: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
         self._order = 0
         self._seen: dict[str, tuple[list[Rule], bool]] = {}
         """The rules of a line, and whether it looks like an error, by the line with its numbers left out."""
         self._late: deque[tuple[int, Evidence]] = deque(maxlen=MAX_LAST_CHECKED)
-        self._open: dict[tuple[int | None, int | None], _Traceback] = {}
+        self._tracebacks = TracebackReader()
+        self._before: dict[tuple[int | None, int | None], UnknownException] = {}
+        """The unknown exception of a rank that led to the one that is read next."""
 
     def read(self, lines: Iterable[Evidence]) -> Search:
         """Look at all lines, in order."""
         for line in lines:
             self.lines += 1
-            if self._follow_traceback(line):
-                continue  # a frame, whose code may say anything
-            self._order += 1
-            shape = _shape(line.text)
-            known = self._seen.get(shape)
-            rules, is_error_like = known if known is not None else self._look_at(line, shape)
-            if is_error_like:
-                self.last_lines.append(line)
-            if rules:
-                self._record(line, self._order, rules)
+            self._read_line(line)
+            if "\n" in line.text:  # a message of several lines, such as a cloud's reason
+                for part in line.text.splitlines():
+                    self._read_line(replace(line, text=part))
         late, self._late = list(self._late), deque(maxlen=0)
         for order, line in late:
             self._record(line, order, [rule for rule in RULES if rule.matches(line.text)])
         return self
 
+    def _read_line(self, line: Evidence) -> None:
+        self._order += 1
+        shape = _shape(line.text)
+        raised = False if "\n" in line.text else self._tracebacks.read(line.text, _key(line))
+        if raised is True:
+            return  # a frame, whose code may say anything
+        known = self._seen.get(shape)
+        rules, is_error_like = known if known is not None else self._look_at(line, shape)
+        if is_error_like:
+            self.last_lines.append(line)
+            self._mention(line)
+        if isinstance(raised, Raised):
+            if rules:
+                self._explained(line, rules)
+            elif len(self.unknown) < MAX_RANKS:
+                rules = self._rules_of(raised, line, is_checked=shape in self._seen)
+        elif _LED_TO.search(line.text) and self.unknown and _key(self.unknown[-1].line) == _key(line):
+            self._before[_key(line)] = self.unknown[-1]
+        if rules:
+            self._record(line, self._order, rules)
+
+    def _rules_of(self, raised: Raised, line: Evidence, *, is_checked: bool) -> list[Rule]:
+        """The rule that knows an exception by where it was raised; where none does, it is kept as unknown."""
+        if _INFORMATION.search(line.text[:160]):
+            return []
+        if not is_checked and (known := [rule for rule in RULES if rule.matches(line.text)]):
+            return known
+        if rule := next((rule for rule in RULES if rule.knows_place(raised.described)), None):
+            return [rule]
+        self.unknown.append(UnknownException(raised, line, self._order))
+        return []
+
+    def _explained(self, line: Evidence, rules: list[Rule]) -> None:
+        """An exception that a rule knows explains the unknown one that led to it, such as a KeyError of a mapping."""
+        led_here = self._before.pop(_key(line), None)
+        if led_here in self.unknown and not rules[0].is_consequence:
+            self.unknown = [each for each in self.unknown if each is not led_here]
+
+    def _mention(self, line: Evidence) -> None:
+        if found := _MENTIONED.search(line.text):
+            raised = Raised(found[1].rpartition(".")[2], found[2][:500])
+            self.mentioned = UnknownException(raised, line, self._order)
+
     def _look_at(self, line: Evidence, shape: str) -> tuple[list[Rule], bool]:
         """The rules of a line that is unlike all before it, and whether it looks like an error."""
-        if _INFORMATION.search(line.text[:160]):
+        if _INFORMATION.search(line.text[:160]) or _TRIED_AGAIN.search(line.text):
             found: tuple[list[Rule], bool] = [], False
             return self._seen.setdefault(shape, found) if len(self._seen) < MAX_CHECKED else found
         lowered = line.text.lower()
@@ -147,43 +182,14 @@ class Search:
             if line.rank is not None and len(match.ranks) < MAX_RANKS:
                 match.ranks.add(line.rank)
 
-    def _follow_traceback(self, line: Evidence) -> bool:
-        """Whether a line belongs to a traceback; the exception at its end is kept if no rule knows it."""
-        key = (line.rank, line.node)
-        if _TRACEBACK in line.text:
-            if len(self._open) < MAX_RANKS:
-                self._open[key] = _Traceback()
-            return True
-        traceback = self._open.get(key)
-        if traceback is None:
-            return False
-        if frame := _FRAME.match(line.text):
-            traceback.file, traceback.line = frame[1][-300:], int(frame[2][:9])
-            return True
-        if line.text.startswith(" ") or not line.text:
-            return True
-        del self._open[key]
-        found = _EXCEPTION.match(line.text)
-        if rules := _known_by_place(line.text, traceback):
-            self._record(line, self._order + 1, rules)
-        elif found and not any(rule.matches(line.text) for rule in RULES) and len(self.unknown) < MAX_RANKS:
-            message = (found[2] or "")[:500]
-            self.unknown.append(
-                UnknownException(
-                    found[1].rpartition(".")[2], message, line, self._order + 1, traceback.file, traceback.line
-                )
-            )
-        return False
-
 
 _NUMBERS_MATTER = ("Xid", "exitcode", "signal", "Signal", "GPUs", "code ", "status", "Errno", "Process ")
 """Lines with these are told apart by their numbers, too."""
 
 
-def _known_by_place(text: str, traceback: _Traceback) -> list[Rule]:
-    """The rules that know an exception by the file that raised it: its message alone says too little."""
-    where = f"{text} ({traceback.file}:{traceback.line})"
-    return [rule for rule in RULES if any(r"\.py:" in each for each in rule.patterns) and rule.matches(where)]
+def _key(line: Evidence) -> tuple[int | None, int | None]:
+    """What tells the lines of ranks apart."""
+    return line.rank, line.node
 
 
 def _shape(text: str) -> str:

@@ -16,6 +16,7 @@ from cloudtrain.diagnosis.rules import RULES
 
 DATA = Path(__file__).parents[1] / "data"
 EXAMPLES = dict(line.split(" ", 1) for line in (DATA / "rule_examples.txt").read_text().splitlines()[1:])
+HEALTHY = (DATA / "healthy_lines.txt").read_text().splitlines()[1:]
 BLOCKS = (DATA / "public_failures.txt").read_text().split("\n### ")[1:]
 PUBLIC = [(head.split(), lines) for head, *lines in (block.rstrip("\n").split("\n") for block in BLOCKS)]
 
@@ -101,6 +102,13 @@ def test_a_log_without_a_failure_is_not_given_one() -> None:
     assert (found.rule, found.cause) == (None, "nothing in it looks like a failure")
 
 
+def test_what_a_healthy_run_prints_is_taken_for_no_failure() -> None:
+    found = {line: name_of(diagnosed(line).rule) for line in HEALTHY}
+    assert {line: name for line, name in found.items() if name != "none"} == {}
+    assert name_of(diagnosed(*HEALTHY).rule) == "none"
+    assert name_of(diagnosed(*HEALTHY, EXAMPLES["settings-refused"], *HEALTHY).rule) == "settings-refused"
+
+
 def test_what_is_unknown_comes_with_the_last_lines_that_look_like_errors() -> None:
     found = diagnosed("ERROR: the flux compensator has failed", "bye")
     assert (found.rule, found.cause) == (None, "no rule knows what failed here")
@@ -114,6 +122,14 @@ PREFIXES = {
     "[3]: ": 3,
     "[1,3]<stderr>: ": 3,
     "3: ": 3,
+    "[1,mpirank:3,algo-1]<stderr>:": 3,
+    "2026-11-21T02:04:34.447123456Z stderr F ": None,
+    "stderr: [rank3]: ": 3,
+    "worker-1: ": None,
+    "10.0.0.7: [rank3]: ": 3,
+    "| 1584806925675 | ": None,
+    "#033[34m": None,
+    "?[31m": None,
     "2026-11-21T02:04:34.447Z [rank 3] ": 3,
     "algo-1-abcd | ": None,
     "[2026-11-21 02:04:34,447] ": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules.access import ACCESS
+from cloudtrain.diagnosis.rules.builds import BUILDS
 from cloudtrain.diagnosis.rules.capacity import CAPACITY
 from cloudtrain.diagnosis.rules.checkpoints import CHECKPOINTS
 from cloudtrain.diagnosis.rules.communication import COMMUNICATION
@@ -13,9 +14,12 @@ from cloudtrain.diagnosis.rules.hardware import HARDWARE
 from cloudtrain.diagnosis.rules.images import IMAGES
 from cloudtrain.diagnosis.rules.loaders import LOADERS
 from cloudtrain.diagnosis.rules.memory import MEMORY
+from cloudtrain.diagnosis.rules.models import MODELS
 from cloudtrain.diagnosis.rules.processes import PROCESSES
 from cloudtrain.diagnosis.rules.program import PROGRAM
+from cloudtrain.diagnosis.rules.settings import SAID_BY_LIBRARIES, SETTINGS
 from cloudtrain.diagnosis.rules.storage import STORAGE
+from cloudtrain.diagnosis.rules.tensors import TENSORS
 from cloudtrain.diagnosis.rules.versions import VERSIONS
 
 FIELDS: dict[str, tuple[Rule, ...]] = {
@@ -26,13 +30,18 @@ FIELDS: dict[str, tuple[Rule, ...]] = {
     "Loader": LOADERS,
     "GPUs and drivers": HARDWARE,
     "Communication": COMMUNICATION,
+    "Compiling": BUILDS,
+    "Models and tokenizers": MODELS,
     "Versions and packages": VERSIONS,
     "Checkpoints": CHECKPOINTS,
     "Data": DATA,
     "Storage": STORAGE,
+    "Tensors": TENSORS,
+    "Settings": SETTINGS,
     "Program": PROGRAM,
     "Processes": PROCESSES,
     "Consequences": CONSEQUENCES,
+    "Said by libraries": SAID_BY_LIBRARIES,
 }
 """The rules by field, in the order in which they are tried."""
 

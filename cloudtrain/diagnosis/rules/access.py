@@ -21,6 +21,8 @@ ACCESS = (
         patterns=(
             r"StreamAccess[\s\S]{0,2000}(AuthorizationPermissionMismatch|Authentication)",
             r"AuthorizationPermissionMismatch|AuthorizationFailure|ScriptExecution\.\w+\.Authentication",
+            r"This request is not authorized to perform this operation|KeyBasedAuthenticationNotPermitted|"
+            r"PublicAccessNotPermitted|Server failed to authenticate the request",
         ),
         cause="the job's identity may not read or write the storage account",
         remedy="the job's identity needs Storage Blob Data Contributor on the storage account of its inputs and "
@@ -35,6 +37,7 @@ ACCESS = (
         patterns=(
             r"ExpiredToken|security token included in the request is (expired|invalid)|InvalidClientTokenId",
             r"AADSTS(700082|70043|50173|50078)|token (has|is) expired|SignatureDoesNotMatch|RequestTimeTooSkewed",
+            r"Invalid user token|Invalid username or password|API key must be \d+ characters|InvalidAccessKeyId",
         ),
         cause="credentials were expired or not valid",
         remedy="log in again (aws sso login, az login); inside a job use its role or identity instead of copied keys",
@@ -47,6 +50,8 @@ ACCESS = (
             r"Unable to locate credentials|NoCredentialsError|DefaultAzureCredential failed to retrieve",
             r"CredentialUnavailableError|ManagedIdentityCredential authentication unavailable",
             r"api_key not configured|wandb.{0,40}[Nn]o API key|You must log in|Please run `?az login",
+            r"DefaultCredentialsError|LocalTokenNotFoundError|Token is required|PartialCredentialsError|"
+            r"No API key|ProfileNotFound|could not find credentials",
         ),
         cause="a program found no credentials for a service that it called",
         remedy="hand the key over as a secret (secrets: in job.yaml), or give the job's role or identity the right",
@@ -54,22 +59,11 @@ ACCESS = (
         source="https://boto3.amazonaws.com/v1/documentation/api/latest/guide/credentials.html",
     ),
     Rule(
-        name="gated-model",
-        patterns=(
-            r"Cannot access gated repo|is a gated repo|GatedRepoError|RepositoryNotFoundError",
-            r"401 Client Error.{0,200}huggingface|Repository Not Found for url|"
-            r"is not a local folder and is not a valid model identifier",
-        ),
-        cause="a model or data set of the hub was refused: it is gated or private, or its name is wrong",
-        remedy="check its name, accept its conditions on its page, and hand a token over as a secret (HF_TOKEN)",
-        restart="after a change",
-        source="https://huggingface.co/docs/hub/models-gated",
-    ),
-    Rule(
         name="aws-denied",
         patterns=(
             r"not authorized to perform|AccessDenied|Access Denied|An error occurred \(403\)",
             r"HTTP 403 Forbidden.{0,80}(S3|s3)|KMS\.?AccessDenied|kms:Decrypt",
+            r"does not have \S{1,80} access to the|UnauthorizedOperation|explicit deny",
         ),
         cause="the job's role lacks a right",
         remedy="the job's role (aws.role) lacks a permission that the message names",
@@ -83,5 +77,22 @@ ACCESS = (
         remedy="give the identity a role with the action that the message names: cloudtrain doctor azure says which",
         restart="after a change",
         source="https://learn.microsoft.com/azure/role-based-access-control/troubleshooting",
+    ),
+    Rule(
+        name="tracker-refused",
+        patterns=(
+            r"(wandb|W&B).{0,200}([Pp]ermission denied|not have permission|\bERROR\b|[Ee]rror 4\d\d\b|\[4\d\d\])",
+            r"CommError\b|upsertBucket",
+            r"(RestException|MlflowException): |mlflow.{0,120}(API request|failed with code)",
+            r"(neptune|comet_ml|clearml|aim)\.\S{0,80}(Exception|Error): ",
+        ),
+        places=(r" in [^<]{0,200}[/\\](wandb|mlflow|neptune|comet_ml|clearml|swanlab|aim)[/\\]",),
+        unless=r"[Rr]etrying (in|up to [1-9])|will be (resumed|retried)",
+        cause="the tracker of experiments (wandb, MLflow or another) refused or failed",
+        remedy="read what it says: a key, a project's name or rights, a value that it does not take, a server that is "
+        "down; to train without it: WANDB_MODE=offline in env, or the framework's setting (report_to: none)",
+        restart="after a change",
+        source="https://docs.wandb.ai/support/kb-articles/resolve_permission_errors_when_logging_run",
+        is_general=True,
     ),
 )

@@ -31,11 +31,38 @@ CAPACITY = (
         source="https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas",
     ),
     Rule(
+        name="quota-used-up",
+        patterns=(
+            r"VcpuLimitExceeded|MaxSpotInstanceCountExceeded|InstanceLimitExceeded|exceeded quota: ",
+            r"Quota '?\w{1,60}'? exceeded|quota .{0,40}(is|was|has been) exceeded|insufficient .{0,30}quota",
+        ),
+        unless=r"[Dd]isk quota|SageMaker",
+        cause="a quota of the cloud or of the cluster does not allow so much",
+        remedy="ask for more of what the message names, end what else uses it, or take a smaller or other machine",
+        restart="after a change",
+        source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-resource-limits.html",
+    ),
+    Rule(
+        name="slurm-refused",
+        patterns=(
+            r"srun: error: (Task launch|Unable to (create|confirm|allocate))|Job credential|"
+            r"Unable to allocate resources",
+            r"(sbatch|salloc|srun): error: .{0,80}(Invalid|Batch job submission failed|violates|not available|More)",
+            r"Requested node configuration is not available|Invalid account or account/partition|QOSMax|AssocGrp",
+        ),
+        cause="Slurm could not start the job, or a task of it",
+        remedy="look at what it says of the node, partition, account or limit; start again where a node or a "
+        "credential "
+        "failed",
+        restart="retry",
+        source="https://slurm.schedmd.com/troubleshoot.html",
+    ),
+    Rule(
         name="no-capacity",
         patterns=(
             r"CapacityError|Unable to provision|[Ii]nsufficient capacity|InsufficientInstanceCapacity",
             r"ZonalAllocationFailed|OverconstrainedAllocationRequest|AllocationFailed|SkuNotAvailable",
-            r"ZONE_RESOURCE_POOL_EXHAUSTED",
+            r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient nvidia\.com/gpu|0/\d+ nodes are available|stockout",
         ),
         cause="the cloud has no free machine of this type at present",
         remedy="name several instance types in order of preference, wait longer (limits.max_wait), or try "
@@ -75,5 +102,17 @@ CAPACITY = (
         remedy="wait a little and start again; let one process download what all need, instead of every rank",
         restart="retry",
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
+    ),
+    Rule(
+        name="cloud-failed",
+        patterns=(
+            r"InternalServerError|[Ww]e encountered an internal error|ServiceUnavailable|InternalFailure|"
+            r"\"code\": ?\"ServiceError\"",
+        ),
+        cause="the cloud's own service failed",
+        remedy="start again in some minutes; look at the cloud's page of its state if it comes back",
+        restart="retry",
+        source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
+        is_general=True,
     ),
 )

@@ -24,9 +24,9 @@ CHECKPOINTS = (
         patterns=(
             r"PytorchStreamReader failed|failed finding central directory|unexpected EOF, expected \d+ more bytes",
             r"Error while deserializing header|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
-            r"(OSError: \[Errno 22\]|EOFError).{0,200}/torch/serialization\.py:\d",
             r"UnpicklingError: (invalid load key|pickle data was truncated)|EOFError: Ran out of input",
         ),
+        places=(r"^(OSError: \[Errno 22\]|EOFError)[^<]*<[^<]*/torch/serialization\.py:",),
         cause="a checkpoint or file of weights is damaged or not complete",
         remedy="remove it and go on from the one before it; if it was downloaded, download it again (a text "
         "file of git "
@@ -39,7 +39,16 @@ CHECKPOINTS = (
         patterns=(
             r"Error\(s\) in loading state_dict|size mismatch for [\w.]+: copying a param|"
             r"loaded state dict (contains|has) .{0,60}(parameter group|different number)",
-            r"[Mm]issing key\(s\) in state_dict|from checkpoint, the shape in current model is",
+            r"([Mm]issing|[Uu]nexpected) key.{0,400} in state_dict|[Uu]nexpected key\(s\) in state_dict|"
+            r"from checkpoint, the shape in current model is|[Ss]hape mismatch for loaded|"
+            r"checkpoint contains only the (model|weights)",
+            r"[Cc]heckpoint .{0,60}(is not compatible|incompatible) with|different world ?size.{0,80}checkpoint|"
+            r"checkpoint was saved with .{0,80}(world|partition|parallel)",
+        ),
+        places=(
+            r"^KeyError[^<]*<[^<]*(state_dict|ckpt|checkpoint)\w*\[['\"]",
+            r"^(KeyError|ValueError|RuntimeError|AttributeError)[^<]*< (load_state_dict|load_checkpoint|restore_\w+|"
+            r"resume_\w+|_load_checkpoint|_load_from_checkpoint|_load_optimizer_and_scheduler) in ",
         ),
         cause="the checkpoint is of another model than the one that is built",
         remedy="build the model with the settings of the checkpoint, or start without it (cloudtrain rerun --fresh)",
@@ -48,12 +57,20 @@ CHECKPOINTS = (
     ),
     Rule(
         name="weights-only",
-        patterns=(r"Weights only load failed|weights_only",),
+        patterns=(r"Weights only load failed|\bweights_only\b",),
         unless=r"FutureWarning",
         cause="torch.load refuses a checkpoint that holds more than tensors",
         remedy="if the file is your own, pass weights_only=False or torch.serialization.add_safe_globals([…]); save a "
         "state dict the next time",
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/notes/serialization.html#weights-only",
+    ),
+    Rule(
+        name="checkpoint-of-other-device",
+        patterns=(r"Attempting to deserialize object on",),
+        cause="the checkpoint was saved from a device that this machine does not have",
+        remedy="pass map_location='cpu' to torch.load, and move the model to the rank's device after that",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/generated/torch.load.html",
     ),
 )

@@ -127,7 +127,7 @@ COMMUNICATION = (
         patterns=(
             r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined|RendezvousConnectionError",
             r"client socket has (timed out|failed).{0,80}(connect|server)|The connection to the C10d store has failed",
-            r"waiting for peers timed out|peers? (never|did not) (came|come|answer)",
+            r"connect\(\) timed out|waiting for peers timed out|peers? (never|did not) (came|come|answer)",
         ),
         cause="the ranks did not meet in time: a node did not start, or its network does not let them through",
         remedy="look at the log of the node that is missing; nodes need all ports open among each other (security "
@@ -141,12 +141,36 @@ COMMUNICATION = (
         name="group-not-made",
         patterns=(
             r"[Dd]efault process group has not been initialized|using env:// rendezvous.{0,120}expected, but not set",
+            r"KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_PROCID|OMPI_COMM_WORLD_\w+)'",
         ),
         cause="the script uses torch.distributed without a process group",
         remedy="call torch.distributed.init_process_group() first, and start the script through the launcher or "
-        "torchrun",
+        "torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE",
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#initialization",
+    ),
+    Rule(
+        name="group-misused",
+        patterns=(
+            r"initialize the default process group twice|Invalid rank \d+, rank should be in|"
+            r"No backend type associated with device type|Tensors must be (CUDA and dense|contiguous)|"
+            r"package doesn't have NCCL|(Unknown|Invalid) (c10d )?backend",
+        ),
+        cause="the process group and what it is used for do not fit: its ranks, its backend or the tensors' device",
+        remedy="make the group once per process; nccl moves tensors of GPUs, gloo those of CPUs (cpu:gloo,cuda:nccl "
+        "both)",
+        restart="after a change",
+        source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
+    ),
+    Rule(
+        name="nccl-misused",
+        patterns=(r"ncclInvalid(Usage|Argument)|invalid (usage|argument),? ?(\([^)]{0,60}\),? ?)?NCCL version",),
+        cause="NCCL was called in a way that it does not take: most often two ranks use one GPU",
+        remedy="call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made, and start no more "
+        "processes than GPUs; NCCL_DEBUG=WARN in env says what it refused",
+        restart="after a change",
+        source=_NCCL,
+        is_general=True,
     ),
     Rule(
         name="nccl-gpu-call-failed",
@@ -160,9 +184,20 @@ COMMUNICATION = (
     ),
     Rule(
         name="nccl-system-error",
-        patterns=(r"ncclSystemError|unhandled system error",),
+        patterns=(r"ncclSystemError|unhandled system error|ncclSuccess\. 2 vs 0",),
         cause="a system call inside NCCL failed: a network, shared memory or a device",
         remedy="NCCL_DEBUG=WARN in env names the call",
+        restart="after a change",
+        source=_NCCL,
+        is_general=True,
+    ),
+    Rule(
+        name="nccl-internal-error",
+        patterns=(r"ncclInternalError",),
+        cause="a check inside NCCL failed",
+        remedy="NCCL_DEBUG=WARN in env names it; a network interface that does not reach the others, a proxy, and "
+        "mixed "
+        "versions of NCCL are usual",
         restart="after a change",
         source=_NCCL,
         is_general=True,

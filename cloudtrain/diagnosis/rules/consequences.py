@@ -15,6 +15,7 @@ CONSEQUENCES = (
             r"[Ss]ome NCCL operations have failed or timed out|Heartbeat monitor timed out|watchdog got stuck",
             r"Timed out waiting \d+ms for (recv|send) operation|failed to pass monitoredBarrier|Wait timeout|"
             r"collective of NCCL has timed out|[Tt]imeout at NCCL work|take down the entire process",
+            r"due to a collective timeout|Observed flight recorder dump signal|Timeout(Error)?: .{0,60}barrier",
         ),
         cause="a collective operation timed out: some rank did not come to it",
         remedy=_OTHERS,
@@ -33,6 +34,7 @@ CONSEQUENCES = (
             r"connectFullMesh|Connection reset by peer|Broken pipe|socketProgress|socketPollConnect|DistNetworkError|"
             r"RendezvousClosedError|store.{0,60}(closed|timeout)|Socket closed",
             r"has failed to (shutdown|send a keep-alive heartbeat to) the rendezvous",
+            r"Call to (recv|send|connect|poll|accept)\b.{0,120}failed",
         ),
         cause="another process was gone",
         remedy=_OTHERS,
@@ -45,9 +47,11 @@ CONSEQUENCES = (
         patterns=(
             r"closing signal SIGTERM|got signal: 15|SIGTERM\b|[Ss]ignal 15\b|exitcode {0,3}: ?-15\b|"
             r"Received 15 death signal",
-            r"killed by signal: Terminated|Terminating (remaining )?process|sending SIGTERM",
+            r"killed by signal: Terminated|Terminating (remaining )?process|sending SIGTERM|^KeyboardInterrupt$",
+            r"\*\*\* (JOB|STEP) \S{1,60} ON .{1,80} CANCELLED AT \S{1,40} \*\*\*",
         ),
-        cause="a process was told to end (SIGTERM), as the others are when one fails, and as a platform does at a stop",
+        cause="a process was told to end (SIGTERM, Ctrl-C), as the others are when one fails, and as a platform does "
+        "at a stop",
         remedy="look at what failed before it, and at whether somebody or the platform stopped the job",
         restart="retry",
         source="https://docs.pytorch.org/docs/stable/elastic/errors.html",
@@ -61,7 +65,8 @@ CONSEQUENCES = (
             r"exitcode {0,3}: ?[1-9]\d*\b|no rank gave a reason|Primary job +terminated normally|"
             r"non-zero (exit )?status",
             r"RayTaskError|launcher has (exited|ended)|exited with code [1-9]\d*\b|AlgorithmError",
-            r"A worker died or was killed while executing a task",
+            r"A worker died or was killed while executing a task|exited with status code [1-9]|CrashLoopBackOff|"
+            r"MPI_ABORT was invoked",
         ),
         cause="a launcher says that one of its processes failed",
         remedy="look at the first traceback of that process; @record on the script's main function puts it into "

@@ -21,7 +21,11 @@ DATA = (
     ),
     Rule(
         name="input-empty",
-        patterns=(r"No S3 objects found|S3 (prefix|key|object).{0,200}not (found|exist)|NoSuchKey",),
+        patterns=(
+            r"No S3 objects found|S3 (prefix|key|object).{0,200}not (found|exist)|NoSuchKey",
+            r"An error occurred \(404\)|([Oo]bject|[Kk]ey) \"?s3://\S{1,300} (not found|does not exist)",
+            r"[Kk]ey \"[^\"]{1,200}\" does not exist",
+        ),
         cause="there is nothing at the address of an input",
         remedy="there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
         restart="after a change",
@@ -29,9 +33,15 @@ DATA = (
     ),
     Rule(
         name="input-unreadable",
-        patterns=(r"StreamAccess|DataAccess|data asset .{0,200} not found|BlobNotFound|ContainerNotFound",),
-        cause="an input on Azure cannot be read",
-        remedy="an input cannot be read: look at its address in job.yaml, and whether the job's identity may read it",
+        patterns=(
+            r"StreamAccess|DataAccess|data asset .{0,200} not found|BlobNotFound|ContainerNotFound",
+            r"AZFMountError|DatasetMount|([Cc]ould not|[Uu]nable to|[Cc]annot|[Ff]ailed to) mount|"
+            r"ResourceNotFound.{0,80}blob",
+        ),
+        cause="an input cannot be read or mounted",
+        remedy="an input cannot be read: look at its address in job.yaml, and whether the job's identity may read it "
+        "and "
+        "its network reaches it",
         restart="after a change",
         source=_AZURE,
         is_general=True,
@@ -42,6 +52,7 @@ DATA = (
             r"num_samples should be a positive integer value, but got num_samples=0",
             r"(has no images in class folders|Found no valid file for the classes|found 0 (images|files|samples))",
             r"contain(s|ing)? no (training )?(data|samples|examples)\b|Couldn't find any class folder",
+            r"EmptyDatasetError|DataFilesNotFoundError|Found array with 0 sample|[Nn]o (images|samples) found in",
         ),
         cause="the data set is empty",
         remedy="look at the folder that the script reads (CLOUDTRAIN_INPUT_<NAME>) and at its pattern of file names",
@@ -54,6 +65,8 @@ DATA = (
             r"cannot identify image file|image file is truncated|UnidentifiedImageError|broken data stream",
             r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid|tarfile\.ReadError",
             r"Compressed file ended before|unexpected end of data|JSONDecodeError|cannot be read as an image",
+            r"UnicodeDecodeError|ParserError: Error tokenizing|EmptyDataError|file signature not found|_src\.empty\(\)",
+            r"Object arrays cannot be loaded when allow_pickle=False|Failed to interpret file .{0,200} as a pickle",
         ),
         cause="a file of the data is damaged or of another format than its name says",
         remedy="find it by the traceback or by reading all files once, and copy it again or leave it out",
@@ -89,13 +102,45 @@ DATA = (
         patterns=(
             r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen error|ConnectTimeout(Error)?\b",
             r"[Nn]etwork is unreachable|Failed to establish a new connection|offline mode is enabled",
-            r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error 5\d\d|LocalEntryNotFoundError",
-            r"\b50[234] Server Error|ProxyError|RemoteDisconnected|Gateway Time-?out",
+            r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error \d+|LocalEntryNotFoundError",
+            r"\b50[0234] Server Error|ProxyError|RemoteDisconnected|Gateway Time-?out|CERTIFICATE_VERIFY_FAILED",
+            r"Connection error, and we cannot find|(requests|urllib3)\.exceptions\.(?!\w*Warning)\w|"
+            r"ReadTimeout(Error)?\b|IncompleteRead",
+            r"ConnectionError: (\(|HTTP|Couldn't reach)|httpx\.\w+(Error|Timeout)|SSLError|"
+            r"Cannot reach .{0,120}offline",
         ),
         cause="the program wanted to download something and could not",
         remedy="give it as an input instead, or see that the job's network reaches that host (a private subnet needs a "
         "NAT or an endpoint)",
         restart="retry",
         source="https://huggingface.co/docs/huggingface_hub/guides/download",
+    ),
+    Rule(
+        name="columns-differ",
+        patterns=(
+            r"No columns in the dataset match|Column name .{0,80}not in the dataset|DatasetGenerationCastError|"
+            r"CastError",
+            r"Couldn't cast|features can't be aligned|column names don't match|Unknown split |"
+            r"BuilderConfig .{0,80}not found",
+            r"Unable to create tensor, you should probably|NonMatchingSplitsSizesError|"
+            r"Provided `function` which is applied",
+        ),
+        cause="the data set has other columns, types or splits than the program expects",
+        remedy="print the data set's columns and one entry, and compare them with those that the program names; "
+        "cached data "
+        "of an earlier try may be the reason, too",
+        restart="after a change",
+        source="https://huggingface.co/docs/datasets/loading",
+    ),
+    Rule(
+        name="data-not-prepared",
+        patterns=(r"DatasetGenerationError|An error occurred while generating the dataset",),
+        cause="the data set could not be prepared",
+        remedy="look at the exception before it in the same traceback: it names what could not be read, and in which "
+        "file",
+        restart="after a change",
+        source="https://huggingface.co/docs/datasets/loading",
+        is_general=True,
+        is_catch_all=True,
     ),
 )

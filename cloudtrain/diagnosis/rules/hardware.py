@@ -10,7 +10,10 @@ _ANOTHER = "start again on another machine; if it comes back on the same one, re
 HARDWARE = (
     Rule(
         name="gpu-lost",
-        patterns=(r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost|NVML_ERROR_GPU_IS_LOST",),
+        patterns=(
+            r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost|Unable to determine the device handle for GPU|"
+            r"NVML_ERROR_GPU_IS_LOST",
+        ),
         cause="a GPU has fallen off the bus (Xid 79): the machine's hardware failed",
         remedy=_ANOTHER,
         restart="retry",
@@ -31,7 +34,7 @@ HARDWARE = (
         name="nvlink-error",
         patterns=(
             r"Xid.{0,60}[:,] ?(74|137|14[4-9]|150)\b|previous Xid (74|14[4-9]|150)|[Uu]ncorrectable NVLink|"
-            r"cudaErrorNvlinkUncorrectable",
+            r"cudaErrorNvlinkUncorrectable|peer GPU memory over nvlink",
         ),
         cause="a link between GPUs (NVLink) failed",
         remedy=_ANOTHER,
@@ -99,7 +102,7 @@ HARDWARE = (
     ),
     Rule(
         name="gpus-missing",
-        patterns=(r"shows \d+ GPUs", r"invalid device ordinal"),
+        patterns=(r"shows \d+ GPUs", r"invalid device ordinal|Invalid device id|You requested gpu: \["),
         cause="fewer GPUs are visible than the processes want",
         remedy="ask for fewer GPUs, or for a machine that has as many; in an image of your own: whether it sees the "
         "driver",
@@ -113,13 +116,47 @@ HARDWARE = (
             r"nvidia-container-cli: initialization error|could not select device driver .{0,20}with capabilities",
             r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled|"
             r"couldn't communicate with the NVIDIA driver|cannot give GPUs to containers",
-            r"torch\.cuda\.is_available\(\) is False",
+            r"torch\.cuda\.is_available\(\) is False|([Uu]nknown|invalid) runtime (name|specified):? ?\"?nvidia",
+            r"can only be used on CUDA|No supported gpu backend found|ProcessGroupNCCL is only supported with GPUs",
+            r"CUDA (is|was) not available|requires? (a )?(CUDA|GPU) (device|support|to)|No GPUs? (found|detected)\b",
+            r"libnvidia-ml\.so\S* (not found|cannot)|NVML Shared Library Not Found",
         ),
         cause="the program wants a GPU, and none is visible",
         remedy="ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
         "CUDA_VISIBLE_DEVICES is not empty",
         restart="after a change",
         source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
+    ),
+    Rule(
+        name="gpu-too-old",
+        patterns=(
+            r"only supports? Ampere GPUs|[Bb](float16|f16|F16).{0,80}(not supported|requires|only supported)|"
+            r"[Ss]etup doesn't support bf16|[Rr]equires? (GPU|device)s? with compute capability",
+        ),
+        unless=r"not implemented for '",
+        cause="the GPU lacks what the program asks for, such as bf16 or flash attention",
+        remedy="take fp16 or fp32 and attn_implementation='sdpa', or a machine with a newer GPU",
+        restart="after a change",
+        source="https://developer.nvidia.com/cuda-gpus",
+    ),
+    Rule(
+        name="gpu-peer-access",
+        patterns=(
+            r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC handle|"
+            r"doesn't support faster communication broadband via P2P",
+        ),
+        cause="these GPUs cannot reach each other's memory",
+        remedy="NCCL_P2P_DISABLE=1 in env, and NCCL_IB_DISABLE=1 on GPUs of the RTX 4000 series",
+        restart="after a change",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ),
+    Rule(
+        name="node-failed",
+        patterns=(r"DUE TO NODE FAILURE|NODE_FAIL\b|[Nn]ode .{0,60}(is|became) (NotReady|unhealthy|down)\b",),
+        cause="a machine failed or was taken out of the cluster",
+        remedy=_ANOTHER,
+        restart="retry",
+        source="https://slurm.schedmd.com/squeue.html",
     ),
     Rule(
         name="gpu-busy",
@@ -150,5 +187,21 @@ HARDWARE = (
         restart="retry",
         source=_XID,
         is_general=True,
+    ),
+    Rule(
+        name="gpu-call-failed",
+        patterns=(
+            r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+|CUDA driver error",
+            r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+|cublas runtime error|HIP error: \w",
+        ),
+        unless=r"NCCL|NO_DEVICE",
+        cause="a call of CUDA or of one of its libraries failed",
+        remedy="CUDA_LAUNCH_BLOCKING=1 in env names the operation; shapes or a batch that the kernel does not take, "
+        "memory "
+        "that is full, and packages of another CUDA are usual",
+        restart="after a change",
+        source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        is_general=True,
+        is_catch_all=True,
     ),
 )

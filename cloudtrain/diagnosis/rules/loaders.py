@@ -36,6 +36,19 @@ LOADERS = (
         source="https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
     ),
     Rule(
+        name="too-many-processes",
+        patterns=(
+            r"can't start new thread|pthread_create failed|Thread creation failed|fork: (retry|Resource)|"
+            r"Resource temporarily unavailable",
+        ),
+        unless=r"NCCL|socket",
+        cause="no more processes or threads may be started",
+        remedy="use fewer DataLoader workers and OMP_NUM_THREADS=1 in env, or a higher limit (ulimit -u, docker run "
+        "--pids-limit)",
+        restart="after a change",
+        source="https://man7.org/linux/man-pages/man2/fork.2.html",
+    ),
+    Rule(
         name="loader-timeout",
         patterns=(r"DataLoader timed out after \d+",),
         cause="a worker of the DataLoader delivered no batch in time",

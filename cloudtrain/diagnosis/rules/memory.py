@@ -41,6 +41,7 @@ MEMORY = (
             r"Out of memory: Kill(ed)? process|CONSTRAINT_NONE|oom_reaper: reaped process|invoked oom-killer",
             r"[Dd]etected \d+ oom[-_]kill event|oom-kill event|task .{0,60} was killed .{0,20}OOM|OutOfMemoryHandler",
             r"killed due to the node running low on memory|node was low on resource: memory",
+            r"[Ee]xceeded (job|step) memory limit|use an instance (type )?with more memory",
             r"killed by SIGKILL: out of host memory",
         ),
         cause="the machine ran out of host memory, and a process was killed for it",

@@ -19,6 +19,14 @@ PROCESSES = (
         source="https://github.com/pytorch/pytorch/issues/190489",
     ),
     Rule(
+        name="terminal-closed",
+        patterns=(r"got signal: 1\b|SIGHUP\b|exitcode {0,3}: ?-1\b",),
+        cause="the terminal or the session in which the job ran was closed (SIGHUP)",
+        remedy="start it so that it outlives its terminal (cloudtrain submit does; else nohup, tmux, sbatch)",
+        restart="retry",
+        source=_TORCHRUN,
+    ),
+    Rule(
         name="illegal-instruction",
         patterns=(r"SIGILL|[Ii]llegal instruction|exitcode {0,3}: ?-4\b|Signal 4\b",),
         cause="a binary uses an instruction that this processor does not have",
@@ -43,7 +51,9 @@ PROCESSES = (
         patterns=(
             r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|Fatal Python error: "
             "Aborted|terminate called after throwing",
+            r"free\(\): invalid|double free or corruption|malloc\(\): |corrupted size vs|munmap_chunk\(\)",
         ),
+        is_catch_all=True,
         cause="native code gave up (SIGABRT)",
         remedy="the line before it in the log says what native code found wrong",
         restart="after a change",
@@ -53,7 +63,8 @@ PROCESSES = (
     Rule(
         name="killed",
         patterns=(
-            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|(exit(ed with)?|status) (code|status):? 137|^\s*Killed\s*$",
+            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|(exit(ed with)?|status) (code|status):? \(?137|"
+            r"^\s*Killed\s*$",
             r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
         ),
         cause="a process was killed (SIGKILL), and nothing says by whom",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
 
-_AUTOGRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
-
 PROGRAM = (
     Rule(
         name="arguments",
@@ -23,6 +21,7 @@ PROGRAM = (
         patterns=(
             r"NotFinite\b|[Ll]oss (is|was) (nan|NaN|inf|not finite)",
             r"[Nn]on-?finite (loss|gradient|grad)|loss.{0,20}diverged",
+            r"satisfy the constraint .{0,40}(but|found invalid)|Loss is (infinite|inf)",
             r"returned nan values in its \d+th output|(NaN|nan|Inf|inf) (loss|detected|encountered|found) ",
             r"(contains|input contains|found|has) NaN\b|loss (became|went|=|is:?) nan|weights are not finite",
             r"\b(is|are|became) (all )?(nan|NaN|NAN)\b|probability tensor contains either `?inf`?, `?nan`?|"
@@ -46,63 +45,6 @@ PROGRAM = (
         remedy="use bf16, or lower the learning rate and warm it up",
         restart="after a change",
         source="https://www.deepspeed.ai/docs/config-json/#fp16-training-options",
-    ),
-    Rule(
-        name="devices-mixed",
-        patterns=(
-            r"[Ee]xpected all tensors to be on the same device|is not on the expected device|should be the same|"
-            r"Input type .{0,80}and weight type",
-        ),
-        unless=r"(shape|size|length|number)s? .{0,20}should be the same",
-        cause="an operation got tensors of different devices or types",
-        remedy="move the model and every tensor of a batch to the rank's device (.to(device)), and use one dtype or "
-        "autocast",
-        restart="after a change",
-        source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.device",
-    ),
-    Rule(
-        name="dtypes-mixed",
-        patterns=(
-            r"expected scalar type|must have the same dtype|expected .{0,30}dtype|not implemented for '(Half|Long|Int)",
-        ),
-        cause="an operation got a tensor of a type that it does not take",
-        remedy="convert it (.float(), .long()) or run under torch.autocast; labels of cross entropy are whole numbers",
-        restart="after a change",
-        source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.dtype",
-    ),
-    Rule(
-        name="shapes-differ",
-        patterns=(
-            r"shapes cannot be multiplied|[Ss]izes of tensors must match|must match the size of tensor|"
-            r"size of tensor a",
-            r"shape '\[.{0,80}\]' is invalid for input|[Ee]xpected input batch_size|mat1 dim 1 must match|"
-            r"expected input\[.{0,80}\] to have \d+ channels",
-            r"Mismatch in shape: |to have the same number of dimensions",
-        ),
-        cause="an operation got tensors whose shapes do not fit",
-        remedy="compare the shape of a batch with what the first layer expects; look at the line of the traceback",
-        restart="after a change",
-        source="https://docs.pytorch.org/docs/stable/notes/broadcasting.html",
-    ),
-    Rule(
-        name="changed-in-place",
-        patterns=(
-            r"has been modified by an inplace operation|marked (as )?ready (only )?(once|twice)|"
-            r"backward through the graph a second time",
-        ),
-        cause="autograd needs a value that was changed or freed before",
-        remedy="replace the operation in place (+=, relu_), call backward once per forward, and use "
-        "checkpoint(use_reentrant=False) with DDP; torch.autograd.set_detect_anomaly(True) names the operation",
-        restart="after a change",
-        source=_AUTOGRAD,
-    ),
-    Rule(
-        name="no-gradient",
-        patterns=(r"does not require grad and does not have a grad_fn|optimizer got an empty parameter list",),
-        cause="nothing that the loss depends on is trained",
-        remedy="see that parameters have requires_grad, and that the loss is not computed under no_grad or detached",
-        restart="after a change",
-        source=_AUTOGRAD,
     ),
     Rule(
         name="syntax",

@@ -9,7 +9,11 @@ _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 STORAGE = (
     Rule(
         name="disk-full",
-        patterns=(r"No space left|ENOSPC|[Nn]ot enough (free )?disk space|disk is full",),
+        patterns=(
+            r"No space left|ENOSPC|([Nn]ot enough|[Ii]nsufficient) (free |local )?(disk )?space|disk is full|"
+            r"StorageFull",
+            r"low on resource: ephemeral-storage|exceeds? .{0,60}ephemeral|DiskPressure|\d+ requested and \d+ written",
+        ),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
         cause="a disk was full",
         remedy="free some disk space, or ask for more: resources.disk",
@@ -53,7 +57,7 @@ STORAGE = (
     Rule(
         name="permission-denied",
         patterns=(r"PermissionError|Permission denied|\[Errno 13\]|EACCES|Operation not permitted",),
-        unless=r"[Pp]ublickey|ptrace|perf_event|set_mempolicy|numa",
+        unless=r"[Pp]ublickey|ptrace|perf_event|set_mempolicy|numa|wandb|W&B|upsertBucket",
         cause="the process may not read, write or run a file",
         remedy="write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which user the container "
         "runs as and who owns the file",
@@ -63,7 +67,7 @@ STORAGE = (
     Rule(
         name="file-not-found",
         patterns=(r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",),
-        unless=r"lib\w[\w.+-]*\.so",
+        unless=r"lib\w[\w.+-]*\.so|fatal error: ",
         cause="a file or folder that the program opens is not there",
         remedy="only files inside the source folder are in the archive; data is an input (CLOUDTRAIN_INPUT_<NAME>)",
         restart="after a change",

@@ -9,53 +9,17 @@ _PIP = "https://pip.pypa.io/en/stable/topics/dependency-resolution/"
 
 VERSIONS = (
     Rule(
-        name="compiler-missing",
-        patterns=(
-            r"InvalidCxxCompiler|No working C\+\+ compiler|[Ff]ailed to find C compiler",
-            r"(gcc|g\+\+|cc|c\+\+|clang)['\"]?: (command )?not found|No such file or directory: '(gcc|g\+\+|cc|c\+\+)'",
-        ),
-        cause="torch.compile or Triton needs a compiler, and the image has none",
-        remedy='torch.compile needs a compiler in the image: image.args = ["WITH_COMPILER=1"] in cloudtrain.toml '
-        "(CLOUDTRAIN_IMAGE_ARGS=WITH_COMPILER=1) for our own image, or g++ in yours",
-        restart="after a change",
-        source="docs/reference/image.md",
-    ),
-    Rule(
-        name="compile-failed",
-        patterns=(
-            r"BackendCompilerFailed|InductorError|torch\._(dynamo|inductor)\.exc\.\w+|triton\.compiler\.errors\.\w+",
-            r"Triton Error \[CUDA\]|Cannot find a working triton installation",
-        ),
-        cause="torch.compile could not compile the model, or a kernel that it made failed",
-        remedy="run once without it (TORCH_COMPILE_DISABLE=1 in env): if that works, update torch, with the Triton of "
-        "its release, or leave the function that the message names out (torch.compiler.disable)",
-        restart="after a change",
-        source="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
-        is_general=True,
-    ),
-    Rule(
         name="numpy-abi",
         patterns=(
             r"numpy\.(dtype|ufunc) size changed|module that was compiled using NumPy 1\.x cannot be run",
             r"numpy\.core\.multiarray failed to import|_ARRAY_API not found|compiled against (ABI|API) version",
+            r"[Nn]umpy is not available",
         ),
         cause="a package was built for another version of NumPy than the one installed",
         remedy="name a NumPy that fits in the requirements (often numpy<2), or a newer release of the package that the "
         "traceback names",
         restart="after a change",
         source="https://numpy.org/doc/stable/user/troubleshooting-importerror.html",
-    ),
-    Rule(
-        name="gpu-not-in-build",
-        patterns=(
-            r"no kernel image is available for execution|is not compatible with the current PyTorch installation",
-            r"invalid device function|CUDA error: device kernel image is invalid|sm_\d+ is not compatible",
-        ),
-        cause="torch or an extension was not built for this GPU's architecture",
-        remedy="take an image with a torch that is built for this GPU (torch.cuda.get_arch_list() names them), or "
-        "another GPU",
-        restart="after a change",
-        source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#application-compatibility",
     ),
     Rule(
         name="torchvision-mismatch",
@@ -85,17 +49,6 @@ VERSIONS = (
         source="https://github.com/pypa/manylinux",
     ),
     Rule(
-        name="cuda-toolkit",
-        patterns=(
-            r"CUDA_HOME environment variable is not set|detected CUDA version .{0,80}mismatches the version",
-            r"nvcc(: not found| was not found|.{0,20}No such file)|CUDA_HOME does not exist",
-        ),
-        cause="an extension is being compiled, and the CUDA toolkit is missing or of another version than torch's",
-        remedy="take a ready wheel of the extension, or a -devel image whose CUDA is that of torch",
-        restart="after a change",
-        source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
-    ),
-    Rule(
         name="bitsandbytes-setup",
         patterns=(r"CUDA Setup failed despite|Could not find the bitsandbytes CUDA binary",),
         cause="bitsandbytes found no CUDA library of its own for the CUDA that torch has",
@@ -108,7 +61,7 @@ VERSIONS = (
         name="library-missing",
         patterns=(
             r"lib[\w+.-]+\.so[.\d]*: cannot open shared object file|OSError: lib\S+ not found|"
-            r"Library \S+ not (found|loaded)",
+            r"Library \S+ not (found|loaded)|Could not load library lib|DLL load failed",
         ),
         cause="a shared library is not in the image",
         remedy="install the package that holds it in the image (apt-get), or take a wheel that brings it",
@@ -120,6 +73,7 @@ VERSIONS = (
         patterns=(
             r"No matching distribution found|Could not find a version that satisfies|requires a different Python",
             r"ResolvePackageNotFound|ResolutionImpossible|conflicting dependencies|No solution found when resolving",
+            r"PackagesNotFoundError|Could not find a suitable version|Could not open requirements file",
         ),
         cause="pip or conda found no set of packages that fits the requirements",
         remedy="look at the name, version and Python that it names: loosen the pin, or use an image with "
@@ -128,8 +82,25 @@ VERSIONS = (
         source=_PIP,
     ),
     Rule(
+        name="versions-conflict",
+        patterns=(
+            r"is required for a normal functioning of this module|VersionConflict|DistributionNotFound|"
+            r"Descriptors cannot (not )?be created directly|cuDNN version (incompat|mismatch)",
+            r"\brequires? [\w.-]{1,60} ?([<>=!~]=?|version) ?.{1,60}(but|found|installed)|"
+            r"is incompatible with .{0,60}version",
+        ),
+        cause="packages are installed in versions that do not go together",
+        remedy="install the versions that the message names (pip install 'name==version'), in requirements.txt or "
+        "the image",
+        restart="after a change",
+        source=_PIP,
+    ),
+    Rule(
         name="flash-attention-missing",
-        patterns=(r"flash_attn.{0,80}(not installed|seems to be not installed)|FlashAttention2 has been toggled on",),
+        patterns=(
+            r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not installed|"
+            r"FlashAttention2 has been toggled on",
+        ),
         cause="the model asks for flash attention, and the package is not installed",
         remedy="install flash-attn for the torch and CUDA of the image, or choose attn_implementation='sdpa'",
         restart="after a change",
@@ -156,7 +127,12 @@ VERSIONS = (
     ),
     Rule(
         name="module-not-found",
-        patterns=(r"ModuleNotFoundError|ImportError: No module named|No module named ['\"]?\w",),
+        patterns=(
+            r"ModuleNotFoundError|ImportError: No module named|No module named ['\"]?\w|PackageNotFoundError",
+            r"ImportError: .{0,200}(requires? (the )?.{0,80}(librar|package|install)|[Pp]lease .{0,20}(pip )?install)",
+            r"(was|were) not found in your environment|(Error|Exception): .{0,200}(is not installed|"
+            r"[Pp]lease install \w)",
+        ),
         cause="a module that the program imports is not installed where it runs",
         remedy="name it in requirements.txt beside the program, or under dependencies in job.yaml: it is "
         "installed before "
@@ -166,16 +142,28 @@ VERSIONS = (
     ),
     Rule(
         name="attribute-not-in-package",
-        patterns=(r"AttributeError: module '[\w.]+' has no attribute",),
-        cause="a package is installed in a version that lacks the attribute that is used",
-        remedy="pin the package that the message names to the release that the program was written for",
+        patterns=(
+            r"AttributeError: module '[\w.]+' has no attribute",
+            r"AttributeError: (type object )?'(?!NoneType|Tensor|Parameter|str|int|float|bool|list|dict|tuple|set|"
+            r"bytes|"
+            r"function|method|DeepSpeedCPUAdam|ndarray|generator|DataFrame|Series|"
+            r"Namespace)[A-Za-z_]\w*'( object)? has no attribute",
+        ),
+        cause="a package, or an object of one, lacks the attribute that is used, often since its version is another",
+        remedy="if it is a package's, pin that to the release that the program was written for; if it is your own, "
+        "correct "
+        "the name",
         restart="after a change",
         source=_PIP,
     ),
     Rule(
         name="argument-not-in-package",
-        patterns=(r"TypeError: .{0,120}(got an unexpected|is an invalid) keyword argument",),
-        cause="a function was called with an argument that it does not have, often one of another version of a package",
+        patterns=(
+            r"TypeError: .{0,120}(got an unexpected|is an invalid) keyword argument",
+            r"TypeError: .{0,120}takes (no|from \d+ to \d+|\d+) (positional )?arguments?",
+            r"TypeError: .{0,120}(missing \d+ required|got multiple values for)",
+        ),
+        cause="a function was called with other arguments than it has, often those of another version of a package",
         remedy="if the function is a package's, pin it to the release that the program was written for; if it is your "
         "own, correct the call",
         restart="after a change",

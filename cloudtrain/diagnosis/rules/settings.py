@@ -1,0 +1,69 @@
+"""Rules: settings that contradict each other, are unknown or are missing; and what a library says by itself."""
+
+from __future__ import annotations
+
+from cloudtrain.diagnosis.rule import Rule
+
+_OF_PYTHON = r"(?![^<]*(NoneType|to unpack|expected str|subscriptable|not iterable))"
+"""What Python itself says: its kind tells more."""
+_ERROR = rf"^{_OF_PYTHON}(\w+Error|\w*Exception)"
+_LIBRARY = r"<[^<]*(site|dist)-packages/"
+
+SETTINGS = (
+    Rule(
+        name="settings-refused",
+        patterns=(
+            r"MisconfigurationException|omegaconf\.errors\.\w+|hydra\.errors\.\w+|MissingMandatoryValue|"
+            r"is not in struct|"
+            r"ConfigAttributeError|ConfigKeyError|InstantiationException|Error merging '|Cannot find primary config",
+            r"correct the following DeepSpeed config|DeepSpeedConfigError|[Bb]atch related parameters|"
+            r"--\w{2,60} requires |validation errors? for \w|Could not override '|Missing mandatory value",
+            r"yaml\.(scanner|parser|constructor|reader)\.\w+Error|TOMLDecodeError|jsonargparse|Unknown (optimizer|"
+            r"scheduler|"
+            r"loss|dataset|model name|strategy|argument|config)|is not in the \w+ registry|mutually exclusive",
+            r"is not a valid \w+, please select|(can ?not|can't) be used (together|with|at the same time)|"
+            r"Some keys are not used",
+            r"must be (divisible|a multiple) (by|of)|should be divisible by|is not divisible by|"
+            r"Some specified arguments are not",
+        ),
+        places=(
+            r"^(?!KeyboardInterrupt)[^<]*<[^<]*[/\\](hydra|omegaconf|pydantic|pydantic_core|jsonargparse|yaml|"
+            r"simple_parsing)[/\\]",
+            r"^(ValueError|AssertionError|KeyError|TypeError)[^<]*<[^<]*/(training_args|hf_argparser|"
+            r"deepspeed/runtime/config\w*|config_utils|configuration_utils|data_connector|"
+            r"configuration_validator)\.py:",
+        ),
+        unless=r"ModuleNotFound|No module named|shape|[Ww]arning",
+        cause="the program refused its settings: one is unknown, missing, or contradicts another",
+        remedy="the message names it: correct it in the configuration or in args; the versions of the packages "
+        "decide which "
+        "settings there are",
+        restart="after a change",
+        source="docs/reference/job-yaml.md",
+    ),
+)
+
+SAID_BY_LIBRARIES = (
+    Rule(
+        name="refused-by-library",
+        patterns=(
+            r"^\[?(ERROR|FATAL)\]?:? .{0,200}\b[Pp]lease (check|set|specify|provide|use|make sure|upgrade|install)\b",
+        ),
+        places=(
+            _ERROR
+            + r": [^<]*\b([Pp]lease|[Yy]ou (can ?not|can't|must|should|need|have to|are (trying|attempting)|passed|"
+            r"provided|specified|set)|[Mm]ake sure|[Tt]ry (to|using|setting)|[Cc]onsider|[Dd]id you)\b",
+            _ERROR + r": [^<]*\b((must|should|has to|have to|needs? to|expected to) (be|have|match|equal)|(is|are) not "
+            r"(supported|allowed|implemented|compatible|valid|available)|not supported|[Uu]nsupported|[Ii]nvalid|"
+            r"only supports?|"
+            r"requires?)\b",
+            _ERROR + r"(?<!IndexError)(?<!KeyError)(?<!AttributeError): [^<]{12,}" + _LIBRARY,
+        ),
+        cause="a library refused what it was asked for, and says so",
+        remedy="read its message: it says what it expects; the frame of the program shows which call it is",
+        restart="after a change",
+        source="docs/guides/diagnose.md",
+        is_general=True,
+        is_catch_all=True,
+    ),
+)
