@@ -6,8 +6,9 @@ Nothing is imported: a module's syntax tree tells which names it can have.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from cloudtrain.issues import Issue, Keys, did_you_mean
@@ -34,13 +35,11 @@ def factories_of(plan: Plan) -> list[Factory]:
     """The functions that the arguments name; none for a program of the user's own."""
     if plan.spec.entrypoint is not None:
         return []
-    words = words_of(plan.spec.args)
-    following = [*(word for word, _ in words[1:]), ""]
-    return list(_factories([(word, after, path) for (word, path), after in zip(words, following, strict=True)]))
+    return list(_factories(words_of(plan.spec.args)))
 
 
-def _factories(words: list[tuple[str, str, Keys]]) -> Iterator[Factory]:
-    for word, following, path in words:
+def _factories(words: Sequence[tuple[str, Keys]]) -> Iterator[Factory]:
+    for (word, path), (following, _) in pairwise([*words, ("", ())]):
         option, equals, value = word.partition("=")
         match = re.fullmatch(r"([A-Za-z_][\w.]*):(\w+)", value if equals else following)
         if option in OPTIONS and match:
