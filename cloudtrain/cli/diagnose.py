@@ -18,11 +18,11 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.diagnosis.counterfactuals import what_parts_cost
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
-from cloudtrain.diagnosis.log_text import read_log
+from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override
 from cloudtrain.diagnosis.slowness import Slowness
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import RunNotFound, UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
 from cloudtrain.runs.record import RunRecord
@@ -96,19 +96,43 @@ def diagnose_command(
         asked = Asked(target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder)
         show_scaling(asked, yes=yes, as_json=as_json, output=output, force=force)
     elif measure:
+        _refuse_log(target, "--measure runs the job of a run once more")
         _measure(chosen_run(target, folder), yes=yes, as_json=as_json)
     elif target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
-    elif target and Path(target).is_file():
+    elif target and _is_log(Path(target)):
         _show_log(diagnose_log(Path(target)), target, as_json)
     elif target and Path(target).is_dir() and (dumps := read_dumps(Path(target))).ranks:
         _show_dumps(dumps, target, as_json)
     else:
-        found = chosen(target, folder)
+        found = _run_or_sweep(target, folder)
         if isinstance(found, Run):
             _show_run(found, as_json)
         else:
             _show_sweep(found, as_json)
+
+
+def _is_log(path: Path) -> bool:
+    """Whether it is a file, or a pipe such as the shell makes of `<(zstdcat train.log.zst)`."""
+    return path.is_file() or path.is_fifo() or path.is_char_device()
+
+
+def _refuse_log(target: str | None, why: str) -> None:
+    if target and target != "last" and (target == "-" or Path(target).is_file()):
+        raise UsageError(f"{why}, and {target} is a log", hint="name a run: cloudtrain list shows them")
+
+
+def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
+    """What is meant. RunNotFound says, where a name looks like a file's, that there is none either."""
+    try:
+        return chosen(target, folder)
+    except RunNotFound as unknown:
+        if target and Path(target).is_dir():
+            message = f"{target} is a folder without dumps of the flight recorder, and no run"
+            raise RunNotFound(message, hint="for a log name the file itself: cloudtrain diagnose FILE") from None
+        if target and ("/" in target or "." in target):
+            raise RunNotFound(f"there is no file {target}, and no run of that name", hint=unknown.hint) from None
+        raise
 
 
 def diagnose_log(path: Path | None) -> Diagnosis:
@@ -117,7 +141,7 @@ def diagnose_log(path: Path | None) -> Diagnosis:
     if path is None:
         return diagnose_lines(read_log(sys.stdin.buffer, "line", notes), notes)
     try:
-        with open_regular_file(path) as file:
+        with open_regular_file(path) if path.is_file() else path.open("rb") as file:
             return diagnose_lines(read_log(file, path.name, notes), notes)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None

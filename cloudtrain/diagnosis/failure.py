@@ -104,12 +104,7 @@ def diagnose_search(found: Search, notes: Sequence[str] = ()) -> Diagnosis:
     if root is None and found.mentioned:
         return _of_unknown(found.mentioned, (), notes)
     if root is None:
-        return Diagnosis(
-            cause="no rule knows what failed here" if found.last_lines else "nothing in it looks like a failure",
-            confidence="none",
-            last_lines=tuple(found.last_lines),
-            notes=tuple(notes),
-        )
+        return _of_nothing_known(found, notes)
     return _of_rule(root, ranked[1:], found, notes)
 
 
@@ -146,6 +141,16 @@ def _counts_before(unknown: UnknownException, root: Match) -> bool:
     if root.rule.is_consequence:
         return True
     return (root.rule.is_general or root.is_warning) and unknown.order < root.order
+
+
+def _of_nothing_known(found: Search, notes: Sequence[str]) -> Diagnosis:
+    cause, lines = "no rule knows what failed here", tuple(found.last_lines)
+    if not lines and found.first_traceback:
+        cause = "an exception was raised, and which one is not in what was read"
+        lines = (found.first_traceback,)
+    elif not lines:
+        cause = "nothing in it looks like a failure" if found.lines else "there is no text in it"
+    return Diagnosis(cause=cause, confidence="none", last_lines=lines, notes=tuple(notes))
 
 
 def _of_unknown(unknown: UnknownException, ranked: Sequence[Match], notes: Sequence[str]) -> Diagnosis:

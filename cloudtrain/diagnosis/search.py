@@ -88,6 +88,7 @@ class Search:
         """The last exception that is named within a line, such as `job failed: ValueError: …`."""
         self.last_lines: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
+        self.first_traceback: Evidence | None = None
         self._order = 0
         self._seen: dict[str, tuple[list[Rule], bool]] = {}
         """The rules of a line, and whether it looks like an error, by the line with its numbers left out."""
@@ -114,6 +115,7 @@ class Search:
         shape = _shape(line.text)
         raised = False if "\n" in line.text else self._tracebacks.read(line.text, _key(line))
         if raised is True:
+            self.first_traceback = self.first_traceback or line
             return  # a frame, whose code may say anything
         known = self._seen.get(shape)
         rules, is_error_like = known if known is not None else self._look_at(line, shape)

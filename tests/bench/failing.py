@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
-from cloudtrain.diagnosis.log_text import read_log
+from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.rules import rule_named
 from tests.bench.failing_programs import PRELUDE
 

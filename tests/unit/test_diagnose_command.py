@@ -13,7 +13,6 @@ import pytest
 import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
-from cloudtrain.diagnosis import log_text
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.files import as_text
@@ -163,7 +162,7 @@ def test_of_a_huge_log_the_beginning_and_the_end_are_read_and_its_lines_keep_the
     home: RunStore, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HEAD_BYTES", "TAIL_BYTES"):
-        monkeypatch.setattr(log_text, name, 1 << 17)
+        monkeypatch.setattr(f"cloudtrain.diagnosis.log_file.{name}", 1 << 17)
     (tmp_path / "x.log").write_text("a line of text\n" * 100_000 + f"{OOM}\n")
     text = shown(capsys, "x.log")
     assert "x.log:100001  torch.OutOfMemoryError" in text
@@ -178,6 +177,33 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
         main(["diagnose", "no-such"])
     assert ended.value.code == 2
     assert "no-such" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train.log"], "there is no file train.log, and no run of that name"),
+        (["runs/7"], "there is no file runs/7, and no run of that name"),
+        (["empty"], "empty is a folder without dumps of the flight recorder, and no run"),
+        (["x.log", "--measure"], "--measure runs the job of a run once more, and x.log is a log"),
+        (["-", "--measure"], "--measure runs the job of a run once more, and - is a log"),
+    ],
+)
+def test_a_file_that_is_not_there_or_cannot_be_meant_is_not_taken_for_a_run(
+    home: RunStore, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.log").write_text("step 1\n")
+    result = call("diagnose", *arguments)
+    assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
+
+
+def test_a_log_may_come_through_a_pipe_that_the_shell_names(home: RunStore) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, f"{OOM}\n".encode())
+    os.close(write_end)
+    assert "gpu-out-of-memory" in call("diagnose", f"/dev/fd/{read_end}").out
+    os.close(read_end)
 
 
 def test_a_measurement_of_a_job_that_names_a_place_for_checkpoints_has_one_of_its_own(

@@ -69,7 +69,8 @@ STORAGE = (
         patterns=(r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",),
         unless=r"lib\w[\w.+-]*\.so|fatal error: ",
         cause="a file or folder that the program opens is not there",
-        remedy="only files inside the source folder are in the archive; data is an input (CLOUDTRAIN_INPUT_<NAME>)",
+        remedy="correct the path that the message names; of a job only files inside the source folder are in the "
+        "archive, and data is an input (CLOUDTRAIN_INPUT_<NAME>)",
         restart="after a change",
         source="docs/guides/data.md",
     ),

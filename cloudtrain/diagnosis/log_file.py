@@ -1,0 +1,156 @@
+"""Reads a log file, or a pipe: compressed or not, in UTF-8 or UTF-16, as lines or as the JSON that log services write.
+
+A log may be hostile: huge, one endless line, compressed to a thousandth. What is kept of it in memory is bounded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from cloudtrain.diagnosis.log_text import MAX_CHARS, Evidence, evidence_of
+
+HEAD_BYTES, TAIL_BYTES = 16 << 20, 48 << 20
+"""Of a log that is larger than both, these are read: its beginning and its end."""
+_BLOCK = 1 << 16
+_MAX_LINE = 4 * MAX_CHARS
+_GZIP = b"\x1f\x8b"
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_MESSAGE = re.compile(r'"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*)(?:"|\\?$)')
+"""Of a record of CloudWatch, Docker, or a logging library. The last one of a line may be cut off."""
+_LEVEL = re.compile(r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE)
+_BETWEEN_RECORDS = re.compile(rb"(?<=\}),\s?(?=\{)")
+
+
+def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidence]:
+    """The lines of a log, cleaned. What is left out, and why, is said in `notes`."""
+    odd = seen = 0
+    for number, raw in _numbered_lines(_ends(_plain(iter(lambda: file.read(_BLOCK), b""), notes), notes)):
+        if not raw.strip(b"\0 \t\r"):
+            continue
+        texts = _messages(raw.decode("utf-8", "replace"))
+        found = [each for text in texts for each in evidence_of(text, source, number)]
+        odd += not found and any(text.strip() for text in texts)
+        seen += 1
+        yield from found
+    if odd > seen // 2:
+        notes.append(
+            "most of it is not text: is it a log? One that is packed otherwise than by gzip must be unpacked first"
+        )
+    elif odd:
+        notes.append(
+            "1 line that is not text was left out" if odd == 1 else f"{odd} lines that are not text were left out"
+        )
+
+
+def _plain(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
+    """The blocks of a file without its compression, in UTF-8."""
+    first = next(blocks, b"")
+    blocks = _with_first(first, blocks)
+    if first.startswith(_GZIP):
+        blocks = _unzipped(blocks, notes)
+        first = next(blocks, b"")
+        blocks = _with_first(first, blocks)
+    name = _UTF16.get(first[:2])
+    return _recoded(blocks, name) if name else blocks
+
+
+def _with_first(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from blocks
+
+
+def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
+    """What a file of gzip holds, also one of several members; of a damaged or unfinished one what can be read."""
+    member = zlib.decompressobj(wbits=31)
+    for block in blocks:
+        rest = block
+        while rest:
+            if member.eof:
+                member = zlib.decompressobj(wbits=31)
+            try:
+                plain = member.decompress(rest, _BLOCK)
+            except zlib.error:
+                notes.append("the compressed log is damaged: what comes after that place was not read")
+                return
+            if plain:
+                yield plain
+            rest = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+    while plain := member.decompress(b"", _BLOCK) if not member.eof else b"":
+        yield plain
+    if not member.eof:
+        notes.append("the compressed log is not complete: its end is missing")
+
+
+def _recoded(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(name)("replace")
+    for block in blocks:
+        yield decoder.decode(block).lstrip("\ufeff").encode()
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _messages(line: str) -> list[str]:
+    """A line; or the lines that it holds, where it is of a record in JSON."""
+    if not line.lstrip().startswith(("{", "[", '"')) or not (found := _MESSAGE.findall(line)):
+        return [line]
+    level = _LEVEL.search(line)
+    mark = f"{level[1].upper()}: " if level and len(found) == 1 else ""
+    return [mark + part for text in found for part in _unquoted(text).split("\n") if part]
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return str(json.loads(f'{text}"', strict=False))
+    except ValueError:  # cut off in the middle of an escape
+        return text[1:]
+
+
+def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, int]]:
+    """The first and the last of these blocks, each with how many lines before it were left out."""
+    read = 0
+    for block in blocks:
+        yield block, 0
+        read += len(block)
+        if read >= HEAD_BYTES:
+            break
+    kept = deque[bytes]()
+    size = bytes_left_out = lines_left_out = 0
+    for block in blocks:
+        kept.append(block)
+        size += len(block)
+        while size - len(kept[0]) >= TAIL_BYTES:
+            gone = kept.popleft()
+            size, bytes_left_out = size - len(gone), bytes_left_out + len(gone)
+            lines_left_out += gone.count(b"\n")
+    if bytes_left_out:
+        notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
+    for number, block in enumerate(kept):
+        yield block, 0 if number else lines_left_out
+
+
+def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers, from 1; of a longer one only its first bytes, or each of the records that it holds."""
+    rest, number, is_json = b"", 1, False
+    for index, (block, left_out) in enumerate(blocks):
+        is_json = block.lstrip()[:1] in (b"{", b"[") if index == 0 else is_json
+        number += left_out
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            for part in _records(line, is_json):
+                yield number, part[:_MAX_LINE]
+            number += 1
+        *records, rest = _records(rest, is_json)
+        for part in records:
+            yield number, part[:_MAX_LINE]
+        rest = rest[:_MAX_LINE]
+    if rest:
+        yield number, rest
+
+
+def _records(line: bytes, is_json: bool) -> list[bytes]:
+    return _BETWEEN_RECORDS.split(line) if is_json and len(line) > _MAX_LINE else [line]
