@@ -1,4 +1,4 @@
-"""What `fetch` leaves on the disk: a folder that is complete or not there, and that the next submit does not send."""
+"""`fetch`: the results of a run in a folder that is complete or not there, and that the next submit does not send."""
 
 from __future__ import annotations
 
@@ -6,11 +6,68 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.runs.files import storing
+
+if TYPE_CHECKING:
+    from cloudtrain.providers import Note, Progress, Provider
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 IGNORE_FILE = ".gitignore"
 _IGNORE_ALL = (
     "# Fetched by cloudtrain: neither sent with the next job nor committed. Delete this file to change that.\n*\n"
 )
+
+
+MAX_LISTED = 20
+"""As many of the files that were left out are named in an error."""
+
+
+def refuse_taken(target: Path, run: str, *, force: bool) -> None:
+    """UsageError for a target that is not empty; `force`: unless it is a folder."""
+    if not is_free(target) and not (force and target.is_dir()):
+        hint = f"--force replaces model and output in it; or: cloudtrain fetch {run} ANOTHER_FOLDER"
+        raise UsageError(f"{target} exists and is not empty", hint=hint)
+
+
+def fetch_results(
+    provider: Provider,
+    run: RunFolder,
+    state: RunState,
+    names: Sequence[str],
+    target: Path,
+    progress: Progress | None,
+    note: Note | None,
+) -> None:
+    """Copy what the run has left by these names to the target. The arguments and errors are those of `Run.fetch`."""
+    draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
+    left_out: list[str] = []
+    with storing(target, f"cloudtrain fetch {run.run_id} ANOTHER_FOLDER"):
+        try:
+            draft.mkdir(parents=True)
+            found = provider.fetch(run, state, names, draft, progress, left_out.append)
+            if found:
+                put_in_place(draft, target, found)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    if not found:
+        raise _no_files(state, left_out)
+    if note is not None:
+        for text in left_out:
+            note(text)
+
+
+def _no_files(state: RunState, left_out: Sequence[str]) -> StorageError:
+    run = state.run_id
+    message = f"run {run} left no files"
+    hint = f"cloudtrain logs {run}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
+    if not state.has_ended:
+        message = f"run {run} is still {state.state}: its model comes at the end"
+        hint = f"cloudtrain wait {run}; --checkpoints brings what is saved already"
+    return StorageError("; ".join([message, *left_out[:MAX_LISTED]]), hint=hint)
 
 
 def is_free(target: Path) -> bool:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from html import escape
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.api.fetched import is_free, put_in_place
+from cloudtrain.api.fetched import fetch_results, refuse_taken
 from cloudtrain.api.log_stream import LogStream
 from cloudtrain.api.monitor import RunMonitor
+from cloudtrain.api.updates import Update, Wait, updates
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress
-from cloudtrain.runs.events import Event
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
-from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
+from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState
@@ -32,32 +27,10 @@ from cloudtrain.runs.terms import terms_of
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
-POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.2
-"""Between two looks at the run folder while waiting, at first and after 10 s; how often a cloud is asked is up to its
-provider.
-"""
 RETRY_SECONDS = 1.0
 """Before a stop is tried again; doubled with each attempt."""
-MAX_LISTED = 20
-"""As many of the files that were left out are named in an error."""
 STOP_ATTEMPTS = 5
 """Attempts to send a stop, besides the retries of an SDK."""
-EVENT_BATCH_BYTES = 1 << 20
-"""An update holds about this much of the events file at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What is new about a run since the update before."""
-
-    state: RunState
-    """The state now; the same object in every update."""
-    events: list[Event]
-    """In the order in which they were written."""
-    lines: list[LogLine]
-    """Of all nodes, by time."""
-    last_error: str = ""
-    """Why the cloud could not be asked, or the log not read, this time; it is tried again. Empty when all is well."""
 
 
 class Run:
@@ -117,38 +90,7 @@ class Run:
         `timeout` seconds, while the run goes on. CloudError when the cloud cannot be asked, and asking again would not
         help.
         """
-        reader, offset, began = LogReader(self.folder), 0, time.monotonic()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._monitor.refresh()
-        if tail is not None:
-            offset = self.folder.events_end()
-            latest = list(islice(reader.read_backward(), max(1, tail)))[:tail]  # what is skipped counts as read
-            yield Update(self._monitor.state, [], latest[::-1], self._monitor.last_error)
-        while True:
-            # Lines first: the event of an error is written before the lines that show it: it is never read after them.
-            lines = reader.read_batch()
-            state = self._monitor.refresh()
-            last_error = self._monitor.last_error or state.log_error
-            events, offset = self.folder.events_since(offset, EVENT_BATCH_BYTES)
-            while events and (following := self.folder.events_since(offset, EVENT_BATCH_BYTES))[0]:
-                yield Update(state, events, [], last_error)
-                events, offset = following
-            while state.has_ended and (rest := reader.read_batch()):
-                if len(lines) + len(rest) > BATCH_LINES:
-                    yield Update(state, events, lines, last_error)
-                    lines, events = [], []
-                lines += rest
-            yield Update(state, events, lines, last_error)
-            if state.has_ended:
-                return
-            self._raise_if_over(deadline, timeout)
-            if not lines:
-                _pause(began)
-
-    def _raise_if_over(self, deadline: float | None, timeout: float | None) -> None:
-        if deadline is not None and time.monotonic() > deadline:
-            state = self._monitor.state.state
-            raise TimeoutError(f"run {self.id} is still {state} after {timeout:g} s; it goes on")
+        yield from updates(self._monitor, tail=tail, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the run goes on.
@@ -157,15 +99,14 @@ class Run:
 
         CloudError when the cloud cannot be asked, and asking again would not help.
         """
-        began = time.monotonic()
-        deadline = None if timeout is None else began + timeout
         from cloudtrain.api.card import live_card
 
+        wait = Wait(self._monitor, timeout)
         with live_card() as show:
             while not (state := self._monitor.refresh()).has_ended:
                 show(state)
-                self._raise_if_over(deadline, timeout)
-                _pause(began)
+                wait.raise_if_over()
+                wait.pause()
             show(state)
         return state
 
@@ -200,14 +141,14 @@ class Run:
         """
         stream = LogStream(self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics)
         yield from stream.stored(tail=tail, retry=follow)
-        began = time.monotonic()
+        wait = Wait(self._monitor)
         while follow:
             yield from stream.fresh()
             if stream.has_ended:
                 return
             if waiting is not None:
                 waiting(self._monitor.state)
-            _pause(began)
+            wait.pause()
 
     def metrics(self) -> list[MetricPoint]:
         """Every report of metrics so far, as last seen. StorageError when the events cannot be read."""
@@ -280,31 +221,10 @@ class Run:
         copy or the disk refuses.
         """
         target = Path(folder or self.id)
-        if not is_free(target) and not (force and target.is_dir()):
-            hint = f"--force replaces model and output in it; or: cloudtrain fetch {self.id} ANOTHER_FOLDER"
-            raise UsageError(f"{target} exists and is not empty", hint=hint)
+        refuse_taken(target, self.id, force=force)
         names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
-        draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
         state = self.last_known()  # stored files can be copied also when the provider does not answer
-        left_out: list[str] = []
-        with storing(target, f"cloudtrain fetch {self.id} ANOTHER_FOLDER"):
-            try:
-                draft.mkdir(parents=True)
-                found = self._monitor.provider.fetch(self.folder, state, names, draft, progress, left_out.append)
-                if found:
-                    put_in_place(draft, target, found)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
-        if not found:
-            if not state.has_ended:
-                hint = f"cloudtrain wait {self.id}; --checkpoints brings what is saved already"
-                message = f"run {self.id} is still {state.state}: its model comes at the end"
-                raise StorageError("; ".join([message, *left_out[:MAX_LISTED]]), hint=hint)
-            hint = f"cloudtrain logs {self.id}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
-            raise StorageError("; ".join([f"run {self.id} left no files", *left_out[:MAX_LISTED]]), hint=hint)
-        if note is not None:
-            for text in left_out:
-                note(text)
+        fetch_results(self._monitor.provider, self.folder, state, names, target, progress, note)
         return target
 
     def artifacts(self) -> Mapping[str, str]:
@@ -345,11 +265,3 @@ class Run:
         from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
-
-
-def _pause(began: float) -> None:
-    """Sleep until the next look at a run folder: longer in a long run, in which it matters less and costs more.
-
-    `began`: when the waiting did, by `time.monotonic()`.
-    """
-    time.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, (time.monotonic() - began) / 50)))

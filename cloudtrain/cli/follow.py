@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import click
 
-from cloudtrain.api.run import Run, Update
+from cloudtrain.api.run import Run
+from cloudtrain.api.updates import Update
 from cloudtrain.cli import github
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.progress import activity_text, progress_line

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cloudtrain.api.fetched import fetched_files
-from cloudtrain.api.run import MAX_LISTED, Run
+from cloudtrain.api.fetched import MAX_LISTED, fetched_files
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.log_lines import print_log_line

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from cloudtrain.api.run import Run, Update
+from cloudtrain.api.run import Run
+from cloudtrain.api.updates import Update
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import follow
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument

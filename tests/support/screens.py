@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.api.run import Update
+from cloudtrain.api.updates import Update
 from cloudtrain.runs.events import from_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.logs import EVENT_MARK, log_line, split_events
