@@ -119,12 +119,14 @@ def _parts(text: str) -> list[tuple[float, str]]:
 
 
 def format_number(value: Any) -> str:
-    """A metric with three or four significant digits: `0.0712`, `1.9k`. Anything but a number as it is."""
+    """A metric with three or four significant digits: `0.0712`, `1.9k`, `3e+14`. Anything but a number as it is."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
     if not math.isfinite(value):
         return str(value)
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    if abs(value) >= 999.5e9:
+        return f"{value:.3g}"
+    for limit, unit, suffix in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):  # never "1e+03k"
         if abs(value) >= limit:
-            return f"{value / {'G': 1e9, 'M': 1e6, 'k': 1e3}[suffix]:.3g}{suffix}"
+            return f"{value / unit:.3g}{suffix}"
     return str(value) if isinstance(value, int) else f"{value:.4g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cloudtrain.charts.svg import Point, line, shortened, text
 from cloudtrain.units import format_number
@@ -13,6 +14,8 @@ WIDTH, HEIGHT = 440.0, 284.0
 LEFT, RIGHT, TOP, BOTTOM = 66.0, 428.0, 40.0, 240.0
 MAX_POINTS = 300
 """So many points of one curve are drawn: a screen shows no more."""
+FLATTENED = 10
+"""Values that lie far off are left outside where the others would have less than this part of the chart with them."""
 MAX_NAME = 48
 """So many characters of an axis's name have room above it."""
 
@@ -54,11 +57,15 @@ class Scale:
         return math.log(max(value, 1e-300)) if self.log else value
 
 
-def y_scale(values: Iterable[float]) -> Scale:
-    """Upwards, for these values and a little room; a few that lie far off, as after a divergence, are left outside."""
+def y_scale(values: Iterable[float], lowest: float | None = None) -> Scale:
+    """Upwards, for these values and a little room; a few that lie far off, as after a divergence, are left outside.
+
+    `lowest`: it begins there, unless there are lower ones.
+    """
     low, high = usual_range(values)
+    low = low if lowest is None else min(low, lowest)
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
-    return Scale(low - room, high + room, BOTTOM, TOP)
+    return Scale(low - room if low != lowest else low, high + room, BOTTOM, TOP)
 
 
 def x_scale(low: float, high: float) -> Scale:
@@ -67,25 +74,61 @@ def x_scale(low: float, high: float) -> Scale:
 
 
 def usual_range(values: Iterable[float]) -> tuple[float, float]:
-    """The least and the greatest value, without those that lie five times the middle half's width away from it."""
+    """The least and the greatest value; where the others would be flat beside them, without those that lie five times
+    the middle half's width away from it.
+    """
     ordered = sorted(value for value in values if math.isfinite(value))
     if not ordered:
         return 0.0, 1.0
     quarter, three = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
     reach = 5 * (three - quarter) or math.inf
-    return max(ordered[0], quarter - reach), min(ordered[-1], three + reach)
+    low, high = max(ordered[0], quarter - reach), min(ordered[-1], three + reach)
+    if ordered[-1] / FLATTENED - ordered[0] / FLATTENED > high - low:
+        return low, high
+    return ordered[0], ordered[-1]
 
 
 def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
-    """A curve in pieces where something between them is not a finite number, thinned to what a screen shows."""
-    every = max(1, math.ceil(len(points) / MAX_POINTS))
+    """A curve in pieces where something between them is not a finite number, thinned to what a screen shows.
+
+    Of points that would lie in one place the lowest and the highest are kept, so that no peak is lost.
+    """
+    every = 1 if len(points) <= MAX_POINTS else math.ceil(2 * len(points) / MAX_POINTS)
     found: list[list[Point]] = [[]]
-    for number, (at, value) in enumerate(points):
-        if not math.isfinite(value):
+    for begin in range(0, len(points), every):
+        finite = [point for point in points[begin : begin + every] if math.isfinite(point[1])]
+        if not finite:
             found.append([])
-        elif number % every == 0 or number == len(points) - 1:
-            found[-1].append((at, value))
+        elif len(finite) == 1:
+            found[-1] += finite
+        else:
+            ends = {finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)}
+            found[-1] += [finite[number] for number in sorted(ends)]
     return [piece for piece in found if piece]
+
+
+def inside(piece: Sequence[Point], y: Scale) -> Sequence[Sequence[Point]]:
+    """A piece of a curve, cut off where it leaves the axis and begun anew where it returns."""
+    found: list[list[Point]] = [[piece[0]] if y.low <= piece[0][1] <= y.high else []]
+    for one, other in pairwise(piece):
+        if max(one[1], other[1]) < y.low or min(one[1], other[1]) > y.high:
+            continue
+        begin, end = _held(one, other, y), _held(other, one, y)
+        if begin != one:
+            found.append([begin])
+        found[-1].append(end)
+        if end != other:
+            found.append([])
+    return [each for each in found if each]
+
+
+def _held(point: Point, towards: Point, y: Scale) -> Point:
+    """A point on the axis; for one that is beyond it, where the line towards another reaches it."""
+    (at, value), edge = point, min(max(point[1], y.low), y.high)
+    if edge == value:
+        return point
+    part = (edge / 2 - value / 2) / (towards[1] / 2 - value / 2)  # halves: 1e308 and -1e308 lie too far apart
+    return at + (towards[0] - at) * part, edge
 
 
 def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None) -> str:
@@ -113,6 +156,7 @@ def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float]
 def labels_of(ticks: Sequence[float]) -> Sequence[str]:
     """Ticks as texts, with so many digits that no two of them look alike."""
     found = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
-    if len(set(found)) == len(found):
-        return found
-    return [f"{tick:.7g}" for tick in ticks]
+    digits = 7
+    while len(set(found)) < len({*ticks}) and digits <= 17:
+        found, digits = [f"{tick:.{digits}g}" for tick in ticks], digits + 5
+    return found

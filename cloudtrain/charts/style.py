@@ -34,6 +34,7 @@ svg .good { stroke: var(--good); stroke-width: 1.6; stroke-opacity: 1; }
 svg .curve.best { stroke: var(--main); stroke-width: 3; stroke-opacity: 1; }
 svg .curve.second { stroke: var(--ink); stroke-width: 2; stroke-opacity: 1; stroke-dasharray: 7 4; }
 svg .curve { stroke-linecap: round; }
+svg .curve.alone { stroke-width: 8; }
 svg .span { stroke: var(--other); stroke-width: 14; }
 svg .waiting { stroke: var(--faint); }
 svg .training { stroke: var(--main); }

@@ -23,6 +23,8 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
         run = find_run(data_dir=data_dir)
         print_message(f"{run.id}, the last run")
         return run
+    if not name:  # such as "$RUN" where that is not set: nobody means the last run by it
+        raise UsageError("the name of the run is empty", hint="cloudtrain list shows all runs")
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     sweep = sweep_named(name, folder, RunStore(folder).ids())
     if not sweep:

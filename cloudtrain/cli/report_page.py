@@ -37,7 +37,9 @@ def report_command(folder: str | None, /, run: str | None, other: str | None, ou
         return
     from cloudtrain.run_page.page import page
 
-    runs = [found, *([chosen_run(other, folder)] if other else [])]
+    runs = [found, *([chosen_run(other, folder)] if other is not None else [])]
+    if len({each.id for each in runs}) < len(runs):
+        raise UsageError(f"{run} and {other} are the same run", hint="cloudtrain list shows the others")
     for each in runs:
         each.last_known()
     file = file_to_write(output or Path(f"{'-and-'.join(each.id for each in runs)}.html"), force)

@@ -89,6 +89,10 @@ def file_to_write(file: Path, force: bool) -> Path:
     """The file to write. UsageError where something is there already."""
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint=f"-o {file / 'page.html'} names a file in it")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(
+            f"{file}: there is no folder {file.parent}", hint="make it first, or name another file with -o"
+        )
     if file.exists() and not force:
         raise UsageError(f"{file} is there already", hint="--force writes over it, -o names another file")
     return file

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cloudtrain.charts.axes import HEIGHT, WIDTH, frame, pieces, x_scale, y_scale
+from cloudtrain.charts.axes import HEIGHT, WIDTH, frame, inside, pieces, x_scale, y_scale
 from cloudtrain.charts.svg import Point, line, picture
 from cloudtrain.run_page.story import Story
 from cloudtrain.run_page.timeline import time_unit
+from cloudtrain.units import format_number
 
 Curves = Sequence[tuple[str, Sequence[Point]]]
 """Each with its name, which is shown where the mouse rests."""
@@ -16,41 +17,65 @@ CLASSES = ("curve best", "curve second")
 """Of the first run and of the second."""
 
 
-def metric_chart(name: str, curves: Curves) -> str:
-    """One metric over the steps of each run."""
-    return _chart("", curves, "step", CLASSES, label=name)
+def metric_chart(name: str, curves: Curves, *, x_name: str = "step") -> str:
+    """One metric over the steps of each run, or over its reports."""
+    return _chart("", curves, x_name, CLASSES, label=name)
+
+
+def unseen_values(curves: Curves, lowest: float | None = None) -> str:
+    """What a chart of these curves does not show, in words: values beyond its axis, and those that are no number."""
+    values = [value for _, points in curves for _, value in points]
+    finite = [value for value in values if math.isfinite(value)]
+    y = y_scale(finite, lowest)
+    found = []
+    if len(finite) < len(values):
+        found.append(f"{len(values) - len(finite)} of {len(values)} values are NaN or infinite.")
+    if above := [value for value in finite if value > y.high]:
+        found.append(f"Above the chart: {_values(above)}, up to {format_number(max(above))}.")
+    if below := [value for value in finite if value < y.low]:
+        found.append(f"Below the chart: {_values(below)}, down to {format_number(min(below))}.")
+    return " ".join(found)
 
 
 def throughput_chart(stories: Sequence[tuple[str, Story]]) -> str:
-    """Samples per second of each run, over the time since its start."""
+    """Samples per second of each run, over the time since it was submitted."""
     return _over_time("samples per second", [(name, story, story.throughput) for name, story in stories], CLASSES)
 
 
 def busy_chart(name: str, story: Story) -> str:
-    """How busy each GPU was, or each rank's cores, over the time since the run's start. A thin line for each."""
+    """How busy each GPU was, or each rank's cores, over the time since the run was submitted. A thin line for each."""
     what = "GPU busy (%)" if story.gpus else "CPU of each rank (100 % is a core)"
     curves = [(f"{name}, {each}", story, points) for each, points in story.busy.items()]
     return _over_time(what, curves, ("curve good",) * len(curves))
 
 
+def _values(found: Sequence[float]) -> str:
+    return "1 value" if len(found) == 1 else f"{len(found)} values"
+
+
 def _over_time(name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], classes: Sequence[str]) -> str:
+    """From zero: a share or a rate that differs by a hundredth must not look like a collapse."""
     unit, size = time_unit(max((story.end - story.begin for _, story, _ in curves), default=0.0))
     shifted = [(label, [((t - story.begin) / size, v) for t, v in points]) for label, story, points in curves]
-    return _chart(name, shifted, f"time since the start ({unit})", classes)
+    return _chart(name, shifted, f"time since it was submitted ({unit})", classes, lowest=0.0)
 
 
-def _chart(name: str, curves: Curves, x_name: str, classes: Sequence[str], label: str = "") -> str:
-    """`name` stands above the axis; `label` is read out where there is none. Nothing without a finite point."""
-    finite = [[point for point in points if math.isfinite(point[1])] for _, points in curves]
-    everything = [point for points in finite for point in points]
+def _chart(
+    name: str, curves: Curves, x_name: str, classes: Sequence[str], label: str = "", lowest: float | None = None
+) -> str:
+    """`name` stands above the axis; `label` is read out where there is none. Nothing without a finite point.
+
+    `lowest`: the axis begins there, or lower.
+    """
+    everything = [point for _, points in curves for point in points if math.isfinite(point[1])]
     if not everything:
         return ""
     x = x_scale(min(at for at, _ in everything), max(at for at, _ in everything))
-    y = y_scale([value for _, value in everything])
-    parts = [frame(x, y, x_name, name)]
+    y = y_scale([value for _, value in everything], lowest)
+    whole = all(at == int(at) for at, _ in everything)
+    parts = [frame(x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None)]
     for (title, points), class_ in zip(curves, classes, strict=False):
-        parts += [
-            line([(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])], class_, title)  # one alone is a dot
-            for piece in pieces(points)
-        ]
+        for part in (part for piece in pieces(points) for part in inside(piece, y)):
+            drawn = [(x.at(at), y.at(value)) for at, value in (*part, part[-1])]
+            parts.append(line(drawn, class_ if len(part) > 1 else f"{class_} alone", title))
     return picture(WIDTH, HEIGHT, f"{name or label} over the {x_name}", *parts)

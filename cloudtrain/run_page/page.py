@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,11 +13,11 @@ from typing import Any
 from cloudtrain.api.compare import compare
 from cloudtrain.api.run import Run
 from cloudtrain.charts.page import chart, document, folded, table
-from cloudtrain.charts.svg import element, words
+from cloudtrain.charts.svg import Point, element, words
 from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.diagnosis.run_slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
-from cloudtrain.run_page.curves import busy_chart, metric_chart, throughput_chart
+from cloudtrain.run_page.curves import busy_chart, metric_chart, throughput_chart, unseen_values
 from cloudtrain.run_page.phases import phases_chart, phases_legend
 from cloudtrain.run_page.story import Story, story_of
 from cloudtrain.run_page.timeline import legend, timeline
@@ -81,7 +82,7 @@ def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
     return [
         element("h1", words(" and ".join(names))),
         *lines,
-        *(part for each in shown for part in (*_failure(each), *_verdict(each))),
+        *(part for each in shown for part in (*_failure(each, each.run.id), *_verdict(each, each.run.id))),
         element("h2", words("Settings that differ" if settings else "The settings are the same")),
         table(("", *names), settings),
         element(
@@ -103,13 +104,13 @@ def headline(state: RunState, end: float) -> str:
     return f"{verb or f'{state.state} for'} {took}, {size} {where}"
 
 
-def _failure(shown: _Shown) -> list[str]:
-    """Why it failed, and what to do, where it did."""
+def _failure(shown: _Shown, name: str = "") -> list[str]:
+    """Why it failed, and what to do, where it did. `name`: whose failure it is, where there are two."""
     if shown.state.state != "failed":
         return []
     found = diagnose_run(shown.run.folder, shown.state)
     rows = [
-        explain(shown.state),
+        _of(name, explain(shown.state)),
         *([found.cause] if not _is_said(found.cause, explain(shown.state)) else []),
         *(f"{line.place}  {line.text}" for line in found.evidence),
         *([f"What to do: {found.remedy}"] if found.remedy else []),
@@ -117,13 +118,17 @@ def _failure(shown: _Shown) -> list[str]:
     return [element("div", *(element("p", words(text[:1000])) for text in rows if text), class_="failure")]
 
 
-def _verdict(shown: _Shown) -> list[str]:
+def _verdict(shown: _Shown, name: str = "") -> list[str]:
     """Where most of the time went, and what to change, where the ranks have reported their times."""
     found = diagnose_slowness(shown.run.folder, shown.state)
     if found.cause == "unknown":
         return []
-    rows = [found.sentence, *([f"What to change: {found.change}"] if found.change else [])]
+    rows = [_of(name, found.sentence), *([f"What to change: {found.change}"] if found.change else [])]
     return [element("div", *(element("p", words(text)) for text in rows if text), class_="verdict")]
+
+
+def _of(name: str, text: str) -> str:
+    return f"{name}: {text}" if name and text else text
 
 
 def _phases(shown: _Shown) -> list[str]:
@@ -145,7 +150,8 @@ def _facts(shown: _Shown) -> list[list[str]]:
     state = shown.state
     found = {
         "job": state.name,
-        "submitted": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.created)) if state.created else "",
+        "submitted": _moment(state.created) if state.created else "",
+        "as it was at": "" if state.has_ended else _moment(shown.story.end),
         "machines": state.instance,
         "image": state.image,
         "restarts": str(state.restarts) if state.restarts else "",
@@ -170,6 +176,10 @@ def _origin(run: Run) -> dict[str, str]:
     return {}
 
 
+def _moment(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))
+
+
 def _cost(state: RunState) -> str:
     if state.billing is None:
         return ""
@@ -186,40 +196,52 @@ def _timeline(shown: _Shown) -> list[str]:
     drawing = timeline(shown.story)
     if not drawing:
         return []
-    about = "Bars are checkpoints, triangles restarts and resumes, a cross the error; more where the mouse rests."
-    return [chart(f"Timeline of {shown.run.id}", about, legend(shown.story) + drawing)]
+    return [chart(f"Timeline of {shown.run.id}", "More where the mouse rests.", legend(shown.story) + drawing)]
 
 
 def _charts(shown: Sequence[_Shown]) -> list[str]:
-    names = list(dict.fromkeys(name for each in shown for name in each.story.metrics))
-    about = "" if len(shown) == 1 else f"Solid: {shown[0].run.id}; dashed: {shown[1].run.id}."
-    drawn = [
-        (name, metric_chart(name, [(each.run.id, each.story.metrics.get(name, [])) for each in shown]))
-        for name in names[:MAX_METRICS]
-    ]
-    drawn.append(("Throughput", throughput_chart([(each.run.id, each.story) for each in shown])))
-    return [chart(name, about, drawing) for name, drawing in drawn if drawing]
+    names = _metric_names(shown)
+    both = "" if len(shown) == 1 else f"Solid: {shown[0].run.id}; dashed: {shown[1].run.id}."
+    drawn = []
+    for name in names[:MAX_METRICS]:
+        curves = [(each.run.id, each.story.metrics.get(name, [])) for each in shown]
+        steps = "report" if any(name in each.story.without_steps for each in shown) else "step"
+        drawn.append((name, unseen_values(curves), metric_chart(name, curves, x_name=steps)))
+    rates = unseen_values([(each.run.id, each.story.throughput) for each in shown], 0.0)
+    drawn.append(("Throughput", rates, throughput_chart([(each.run.id, each.story) for each in shown])))
+    return [chart(name, f"{both} {unseen}".strip(), drawing) for name, unseen, drawing in drawn if drawing or unseen]
+
+
+def _metric_names(shown: Sequence[_Shown]) -> list[str]:
+    return list(dict.fromkeys(name for each in shown for name in each.story.metrics))
 
 
 def _busy(shown: _Shown) -> list[str]:
     if not shown.story.busy:
         return []
-    about = f"A line for each of {len(shown.story.busy)}."
+    about = f"A line for each of {count}." if (count := len(shown.story.busy)) > 1 else ""
     title = "Utilisation" if shown.story.gpus else "CPU"
     drawing = busy_chart(shown.run.id, shown.story)
     return [chart(f"{title} of {shown.run.id}", about, drawing)] if drawing else []
 
 
 def _metrics_table(shown: Sequence[_Shown]) -> list[str]:
-    """The last value and the range of every metric."""
+    """The last value and the range of every metric; of what is no number the range says nothing."""
     rows = [
-        [name, each.run.id, *(format_number(value) for value in (values[-1], min(values), max(values)))]
+        [name, each.run.id, *(format_number(value) for value in (points[-1][1], *_range(points)))]
         for each in shown
         for name, points in each.story.metrics.items()
-        if (values := [value for _, value in points])
     ]
-    header = ("metric", "run", "last", "lowest", "highest")
-    return [folded(f"All {len(rows)} metrics", table(header, rows))] if rows else []
+    header, count = ("metric", "run", "last", "lowest", "highest"), len(_metric_names(shown))
+    title = "The metric" if count == 1 else f"All {count} metrics"
+    if count > MAX_METRICS:
+        title += f"; the first {MAX_METRICS} are drawn above"
+    return [folded(title, table(header, rows))] if rows else []
+
+
+def _range(points: Sequence[Point]) -> tuple[float, float]:
+    known = [value for _, value in points if not math.isnan(value)] or [math.nan]
+    return min(known), max(known)
 
 
 def _documents(shown: _Shown) -> list[str]:
@@ -231,5 +253,8 @@ def _documents(shown: _Shown) -> list[str]:
                 text = json.dumps(shown.run.folder.document(name), indent=2, ensure_ascii=False)
             else:
                 text = shown.run.folder.text(name)
-            found.append(folded(name, element("pre", words(text[:MAX_DOCUMENT_CHARACTERS]))))
+            if len(text) > MAX_DOCUMENT_CHARACTERS:
+                left = len(text) - MAX_DOCUMENT_CHARACTERS
+                text = f"{text[:MAX_DOCUMENT_CHARACTERS]}\n… and {left} more characters"
+            found.append(folded(name, element("pre", words(text))))
     return found

@@ -56,6 +56,8 @@ class Story:
     moments: list[Moment] = field(default_factory=list)
     metrics: dict[str, list[Point]] = field(default_factory=dict)
     """By name: (step, value), or (number of the report, value) where no step was reported."""
+    without_steps: set[str] = field(default_factory=set)
+    """The names of metrics that were reported without a step."""
     throughput: list[Point] = field(default_factory=list)
     """(time, samples per second)."""
     busy: dict[str, list[Point]] = field(default_factory=dict)
@@ -139,7 +141,11 @@ class _Teller:
         if isinstance(event, events.Metrics):
             for name, value in event.values.items():
                 points = self.story.metrics.setdefault(name, [])
-                points.append((event.step if event.step is not None else float(len(points) + 1), value))
+                if event.step is None or not math.isfinite(event.step):
+                    self.story.without_steps.add(name)
+                    points.append((float(len(points) + 1), value))
+                else:
+                    points.append((event.step, value))
         elif isinstance(event, events.Progress) and event.samples_per_s is not None and event.time:
             self.story.throughput.append((event.time, event.samples_per_s))
         elif isinstance(event, events.Usage):

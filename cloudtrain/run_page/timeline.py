@@ -18,6 +18,8 @@ KINDS = {
     "stopping": "stopping",
 }
 """The kinds of spans, with what they mean in the legend."""
+MARKS = {"checkpoint": "checkpoint", "restart": "restart or resume", "error": "error"}
+"""The kinds of moments, with what they mean in the legend."""
 _MOMENTS = {"checkpoint": "M0 -8L0 8", "restart": "M-5 -6L5 0L-5 6Z", "error": "M-5 -5L5 5M-5 5L5 -5"}
 
 
@@ -46,10 +48,10 @@ def timeline(story: Story) -> str:
 
 
 def legend(story: Story) -> str:
-    """What the colours of the spans mean, as HTML."""
-    found = {span.kind for span in story.spans}
-    kinds = [(kind, what) for kind, what in KINDS.items() if kind in found]
-    return page.legend((line([(1, 8), (15, 8)], f"span {kind}"), what) for kind, what in kinds)
+    """What the colours of the spans mean, and the marks of the moments, as HTML."""
+    found = {span.kind for span in story.spans}, {moment.kind for moment in story.moments}
+    spans = [(line([(1, 8), (15, 8)], f"span {kind}"), what) for kind, what in KINDS.items() if kind in found[0]]
+    return page.legend([*spans, *((_mark(kind, 8, 8), what) for kind, what in MARKS.items() if kind in found[1])])
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -68,7 +70,9 @@ def _span(span: Span, begin: float, end: float, y: float) -> str:
 
 
 def _moment(moment: Moment, x: float, y: float) -> str:
+    return _mark(moment.kind, x, y, moment.what)
+
+
+def _mark(kind: str, x: float, y: float, about: str = "") -> str:
     place = f"translate({plain(x)} {plain(y)})"
-    return element(
-        "path", *tooltip(moment.what), d=_MOMENTS[moment.kind], transform=place, class_=f"moment {moment.kind}"
-    )
+    return element("path", *tooltip(about), d=_MOMENTS[kind], transform=place, class_=f"moment {kind}")

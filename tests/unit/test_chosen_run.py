@@ -52,6 +52,14 @@ def test_a_run_that_is_named_is_not_called_the_last(ended: Ended) -> None:
     assert "the last run" not in call("status", "digits-aaaa").err
 
 
+@pytest.mark.parametrize("word", ["stop", "rerun", "status", "logs", "wait"])
+def test_an_empty_name_means_no_run(ended: Ended, word: str) -> None:
+    ended("digits-aaaa")
+    result = call(word, "")
+    assert (result.code, result.out) == (2, "")
+    assert "the name of the run is empty" in result.err
+
+
 def test_a_folder_alone_is_where_fetch_writes_the_last_run(ended: Ended, tmp_path: Path) -> None:
     ended("digits-aaaa")
     ended("digits-bbbb")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.units import (
     format_duration,
+    format_number,
     format_size,
     parse_duration,
     parse_money,
@@ -178,3 +179,11 @@ def test_a_very_long_text_is_shortened_in_the_message() -> None:
     with pytest.raises(ValueError) as caught:
         parse_duration("x" * 10_000)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.07123, "0.07123"), (12_345.0, "12.3k"), (999_960.0, "1M"), (3e14, "3e+14"), (1e300, "1e+300")],
+)
+def test_a_metric_is_written_with_one_suffix_or_one_exponent(value: float, text: str) -> None:
+    assert format_number(value) == text

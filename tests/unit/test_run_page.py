@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.api.run import Run
+from cloudtrain.charts.axes import BOTTOM, TOP
 from cloudtrain.charts.svg import words
 from cloudtrain.cli import cli
+from cloudtrain.errors import UsageError
 from cloudtrain.run_page.page import page
 from cloudtrain.run_page.story import story_of
 from cloudtrain.runs import events
@@ -147,6 +150,82 @@ def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(tmp_path: Pat
     assert looks(browser, file) == {}
 
 
+def metrics(values: Sequence[float | None], **more: float) -> list[Event]:
+    """A run that has reported one metric, `loss`, step by step; and others at its first step."""
+    reports = [
+        events.Metrics(time=START + at, rank=0, step=float(at), values={"loss": math.nan if v is None else v})
+        for at, v in enumerate(values)
+    ]
+    return [began(), *reports, events.Metrics(time=START, rank=0, step=0.0, values=more)]
+
+
+def page_of(root: Path, found: Sequence[Event]) -> str:
+    return page([run_of(root, "digits-1", found)], START + 900)
+
+
+def drawn(text: str) -> list[list[tuple[float, float]]]:
+    """The corners of each curve of a page."""
+    paths = re.findall(r'd="M([^"]+)" class="curve', text)
+    return [[(float(x), float(y)) for x, y in (corner.split() for corner in path.split("L"))] for path in paths]
+
+
+def test_a_curve_leaves_the_chart_where_its_values_do_and_the_page_says_how_far_they_go(tmp_path: Path) -> None:
+    text = page_of(tmp_path, metrics([*(1.0 + at % 7 for at in range(50)), *(10.0**at for at in range(5, 15))]))
+    assert "Above the chart: 10 values, up to 1e+14." in text
+    assert [y for _, y in drawn(text)[0]].count(TOP) == 2  # where it leaves the chart; a line ends with its last point
+
+
+def test_values_of_an_ordinary_curve_are_all_drawn(tmp_path: Path) -> None:
+    text = page_of(tmp_path, metrics([1 / (step + 1) for step in range(60)]))
+    assert "Above the chart" not in text
+    assert min(y for _, y in drawn(text)[0]) > TOP
+
+
+def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:
+    (curve,) = drawn(page_of(tmp_path, metrics([*[1.0] * 5000, 5.0, *[1.0] * 5000])))
+    assert len({y for _, y in curve}) > 1
+    assert len(curve) < 400
+
+
+def test_a_metric_that_is_never_a_number_is_not_left_out(tmp_path: Path) -> None:
+    text = page_of(tmp_path, metrics([None, None]))
+    assert "2 of 2 values are NaN or infinite." in text
+    assert "<h2>loss</h2>" in text
+
+
+def test_the_range_of_a_metric_leaves_out_what_is_no_number(tmp_path: Path) -> None:
+    text = page_of(tmp_path, metrics([None, 3.0, 1.0, 2.0]))
+    assert "<td>loss</td><td>digits-1</td><td>2</td><td>1</td><td>3</td>" in text
+
+
+def test_reports_without_steps_are_not_called_steps(tmp_path: Path) -> None:
+    found = [began(), *(events.Metrics(time=START, rank=0, values={"loss": float(value)}) for value in range(3))]
+    assert "loss over the report" in page_of(tmp_path, found)
+
+
+def test_how_busy_a_rank_was_is_drawn_from_zero(tmp_path: Path) -> None:
+    usage = [events.Usage(time=START + at, node=0, rank_cpu_percent={"0": 90.0 + at}) for at in range(5)]
+    (curve,) = drawn(page_of(tmp_path, [began(), *usage]))
+    assert max(y for _, y in curve) - min(y for _, y in curve) < (BOTTOM - TOP) / 10
+
+
+def test_metrics_are_counted_once_and_those_without_a_chart_are_said(tmp_path: Path) -> None:
+    many = [began(), events.Metrics(time=START, rank=0, step=1.0, values={f"m{at}": 1.0 for at in range(30)})]
+    text = page([run_of(tmp_path, "digits-1", many), run_of(tmp_path, "digits-2", many)], START + 9)
+    assert "All 30 metrics; the first 24 are drawn above" in text
+
+
+def test_of_two_runs_it_is_said_which_one_failed(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, "digits-1", training(SUCCEEDED)), run_of(tmp_path, "digits-2", training(FAILED))]
+    assert "digits-2: rank 1 (node 1) CUDA out of memory" in page(runs, START + 900)
+
+
+def test_the_page_of_a_run_that_goes_on_says_of_when_it_is(tmp_path: Path) -> None:
+    going_on = training(SUCCEEDED)[:-1]
+    assert "as it was at" in page([run_of(tmp_path, "digits-1", going_on)], START + 900)
+    assert "as it was at" not in page([run_of(tmp_path, "digits-2", training(SUCCEEDED))], START + 900)
+
+
 def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Browser) -> None:
     file = tmp_path / "page.html"
     file.write_text(page([run_of(tmp_path, "digits-1", [began()])], START + 3600))
@@ -162,3 +241,22 @@ def test_the_command_names_its_file_and_writes_over_none(tmp_path: Path, monkeyp
     assert "val_accuracy" in Path("digits-1.html").read_text()
     again = runner.invoke(cli, arguments)
     assert "is there already" in str(again.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["digits-1", "-o", "no/page.html"], "there is no folder no"),
+        (["digits-1", "digits-1"], "are the same run"),
+        ([""], "the name of the run is empty"),
+        (["digits-1", ""], "the name of the run is empty"),
+    ],
+)
+def test_the_command_refuses_what_nobody_can_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
+    refused = CliRunner().invoke(cli, ["--data-dir", str(tmp_path / "data"), "report", *words])
+    assert isinstance(refused.exception, UsageError)
+    assert told in str(refused.exception)
