@@ -22,7 +22,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.paths import file_name
 from cloudtrain.source.requirements import hide_passwords
-from cloudtrain.spec.fields import Input
+from cloudtrain.spec.inputs import Input
 from cloudtrain.submission.comparable import without_varying
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes

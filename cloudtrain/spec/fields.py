@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
@@ -21,13 +20,7 @@ MAX_VARIABLE_BYTES = 131_072
 """Of `NAME=value` and the zero after it: MAX_ARG_STRLEN in execve(2)."""
 
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
-
-
-INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
-"""Values of an input's `type`. Tables (MLTable) and models are Azure ML's; elsewhere they are folders."""
-_AZURES_TYPES = {"uri_file": "file", "uri_folder": "folder", "mltable": "table", "custom_model": "model"}
 
 
 class FieldErrors(ValueError):
@@ -51,20 +44,6 @@ class Arguments:
 
     argv: tuple[str, ...] = ()
     values: Mapping[str, Any] | tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One input: where it is for each provider ("*": for all), whether it is copied or streamed, and what it is."""
-
-    uri: Mapping[str, str]
-    mode: Literal["copy", "stream"] = "copy"
-    type: str | None = None
-    """One of `INPUT_TYPES`; None: by the suffix of its name, or as it is on this machine."""
-
-    def on(self, provider: str) -> str | None:
-        """Where it is for one provider; None when the spec has nothing for it."""
-        return self.uri.get(provider, self.uri.get("*"))
 
 
 def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
@@ -114,9 +93,9 @@ def read_arguments(value: Any) -> Arguments:
     if isinstance(value, Arguments):
         return value
     if isinstance(value, (list, tuple)):
-        argv = tuple(_each(dict(enumerate(value)), read_text).values())
+        argv = tuple(read_each(dict(enumerate(value)), read_text).values())
         return Arguments(argv, argv)
-    pairs = _each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
+    pairs = read_each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
     argv = tuple(
         word
         for key, words in pairs.items()
@@ -132,7 +111,7 @@ def _argument(value: Any) -> tuple[str, ...] | None:
     if value is True:
         return ()
     if isinstance(value, (list, tuple)):
-        return tuple(_each(dict(enumerate(value)), read_text).values())
+        return tuple(read_each(dict(enumerate(value)), read_text).values())
     if value is None:
         raise FieldError("has no value", "write true for a bare flag, '' for an empty text")
     return (read_text(value),)
@@ -141,7 +120,7 @@ def _argument(value: Any) -> tuple[str, ...] | None:
 def read_env(value: Any) -> Mapping[str, str]:
     """Environment variables. FieldErrors for invalid names and values, and for `CLOUDTRAIN_*`, which is reserved."""
     expect(value, dict, "a mapping (NAME: value)")
-    found = _each(value, read_text, _variable)
+    found = read_each(value, read_text, _variable)
     for name, text in found.items():
         size = len(f"{name}={text}".encode()) + 1
         if size > MAX_VARIABLE_BYTES:
@@ -158,15 +137,15 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
         if not isinstance(sources, dict):
             raise FieldError("expected a mapping from provider to where the secret is kept", _NO_SECRETS)
         pairs = {provider: (provider, place) for provider, place in sources.items()}
-        return _each(pairs, _secret_address)
+        return read_each(pairs, _secret_address)
 
     if not isinstance(value, dict):
         raise FieldError("expected a mapping (NAME: where it is kept)", _NO_SECRETS)
-    return _each(value, read, _variable)
+    return read_each(value, read, _variable)
 
 
 def _secret_address(pair: tuple[str, Any]) -> str:
-    provider, address = _provider(pair[0]), pair[1]
+    provider, address = known_provider(pair[0]), pair[1]
     store, _, name = address.partition(":") if isinstance(address, str) else ("", "", "")
     stores = declaration_of(provider).secret_stores
     if store not in stores or not name.strip() or "\0" in name:
@@ -177,7 +156,7 @@ def _secret_address(pair: tuple[str, Any]) -> str:
 
 def read_tags(value: Any) -> Mapping[str, str]:
     """Tags by their names. FieldError if one is not text."""
-    return _each(expect(value, dict, "a mapping (name: value)"), read_text)
+    return read_each(expect(value, dict, "a mapping (name: value)"), read_text)
 
 
 def read_gpus(value: Any) -> tuple[str, ...]:
@@ -189,7 +168,7 @@ def read_gpus(value: Any) -> tuple[str, ...]:
         raise FieldError("names no GPU", "leave it out, or name at least one")
     if isinstance(value, str):
         return (_gpu(value),)
-    return tuple(_each(dict(enumerate(names)), _gpu).values())
+    return tuple(read_each(dict(enumerate(names)), _gpu).values())
 
 
 def _gpu(name: Any) -> str:
@@ -205,7 +184,7 @@ def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
     if value is None:
         return {}
     expect(value, dict, "a mapping from provider to instance types")
-    return _each(value, _machines, _provider)
+    return read_each(value, _machines, known_provider)
 
 
 def _machines(value: Any) -> tuple[str, ...]:
@@ -220,57 +199,11 @@ def read_strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     expect(value, (list, tuple), "a text or a list of texts")
-    return tuple(_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text"))).values())
+    return tuple(read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text"))).values())
 
 
-def read_inputs(value: Any) -> Mapping[str, Input]:
-    """Inputs by name. FieldErrors for invalid names and URIs, and for names that would share a variable."""
-    inputs = _each(expect(value, dict, "a mapping (name: where it is)"), _input, _input_name)
-    seen: dict[str, str] = {}
-    for name in inputs:
-        variable = name.upper().replace("-", "_")
-        if variable in seen:
-            shared = f"shares the variable CLOUDTRAIN_INPUT_{variable} with {seen[variable]!r}"
-            raise FieldError(shared, "give one of them another name", at=(name,))
-        seen[variable] = name
-    return inputs
-
-
-def _input(value: Any) -> Input:
-    if isinstance(value, (str, Input)):
-        return value if isinstance(value, Input) else Input({"*": _uri(value)})
-    rest = dict(expect(value, dict, "a URI, a path, or a mapping"))
-    mode = rest.pop("mode", "copy")
-    if mode not in ("copy", "stream"):
-        raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
-    kind = rest.pop("type", None)
-    kind = _AZURES_TYPES.get(kind, kind) if isinstance(kind, str) else kind
-    if kind is not None and kind not in INPUT_TYPES:
-        near = did_you_mean(str(kind), INPUT_TYPES)
-        raise FieldError(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
-    if not rest:
-        raise FieldError("has no URI", "write uri: …, or one URI per provider")
-    uris = _each(rest, _uri, lambda k: k if k == "uri" else _provider(k))
-    slashed = next((uri for uri in uris.values() if uri.endswith("/")), None)
-    if kind == "file" and slashed:
-        raise FieldError(f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",))
-    return Input({"*" if key == "uri" else key: uri for key, uri in uris.items()}, mode, kind)
-
-
-def _uri(value: Any) -> str:
-    uri = read_text(expect(value, str, "a URI or a path"))
-    if not uri.strip():
-        raise FieldError("has no URI", "an address such as s3://bucket/data/, or a folder such as ./data")
-    if "://" not in uri:
-        _refuse_long(uri)
-    try:
-        Path(uri).expanduser()
-    except RuntimeError:
-        raise FieldError(f"there is no such user: {kind_of(uri)}", "write ./~name for a folder of that name") from None
-    return uri
-
-
-def _refuse_long(path: str) -> None:
+def refuse_long(path: str) -> None:
+    """FieldError for a path that no disk can hold."""
     if max(len(os.fsencode(part)) for part in path.split("/")) > 255 or len(os.fsencode(path)) > 4000:
         raise FieldError("holds a longer name than any disk keeps")
 
@@ -280,7 +213,7 @@ def _image(value: Any) -> str:
     text = read_text(expect(value, str, "text"))
     if not text.strip():
         raise FieldError("names no image", "leave it out, or write auto")
-    _refuse_long(text)
+    refuse_long(text)
     return text
 
 
@@ -291,8 +224,8 @@ def read_image(value: Any) -> str | Mapping[str, str]:
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
     if not mapping:
         raise FieldError("names no image", "leave it out, or write auto")
-    known = (lambda key: key) if set(mapping) == {"build"} else _provider
-    return _each(mapping, _image, known)
+    known = (lambda key: key) if set(mapping) == {"build"} else known_provider
+    return read_each(mapping, _image, known)
 
 
 def read_processes(value: Any) -> int | Literal["auto"]:
@@ -317,7 +250,7 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, int) else float(value)
 
 
-def _each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str) -> dict[Any, Any]:
+def read_each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str) -> dict[Any, Any]:
     """Every item read, and all that is wrong with them raised together, each with its key."""
     good: dict[Any, Any] = {}
     issues: list[Issue] = []
@@ -341,13 +274,8 @@ def _variable(name: str) -> str:
     return name
 
 
-def _input_name(name: str) -> str:
-    if not _INPUT_NAME.fullmatch(name):
-        raise FieldError("is not a valid input name", "letters, digits, - and _, starting with a letter")
-    return name
-
-
-def _provider(name: str) -> str:
+def known_provider(name: str) -> str:
+    """The name of a provider. FieldError for any other."""
     if not is_provider(name):
         known = provider_names()
         raise FieldError(f"unknown provider{did_you_mean(name, known)}", f"one of {', '.join(known)}")

@@ -12,7 +12,8 @@ from cloudtrain.catalog import gpu_names
 from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
-from cloudtrain.spec.fields import Arguments, Input
+from cloudtrain.spec.fields import Arguments
+from cloudtrain.spec.inputs import INPUT_TYPES, Input, read_inputs
 from cloudtrain.spec.kept_files import read_keep
 from cloudtrain.spec.metric_patterns import read_metrics
 from cloudtrain.spec.section import (
@@ -53,7 +54,7 @@ def _inputs_schema() -> dict[str, Any]:
     properties = {
         **{place: {"type": "string"} for place in ("uri", *provider_names())},
         "mode": {"enum": ["copy", "stream"]},
-        "type": {"enum": list(fields.INPUT_TYPES)},
+        "type": {"enum": list(INPUT_TYPES)},
     }
     item = {"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": False, "properties": properties}]}
     return {"type": "object", "additionalProperties": item}
@@ -161,7 +162,7 @@ class JobSpec(Section):
     resources: Resources = Resources.model_construct()
     inputs: Annotated[
         Mapping[str, Input],
-        BeforeValidator(fields.read_inputs),
+        BeforeValidator(read_inputs),
         LazySchema(_inputs_schema),
     ] = Field({}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>")
     checkpoints: Checkpoints = Checkpoints.model_construct()

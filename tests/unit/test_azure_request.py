@@ -19,7 +19,8 @@ from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, input_uri, job_of
-from cloudtrain.spec.fields import Arguments, Input
+from cloudtrain.spec.fields import Arguments
+from cloudtrain.spec.inputs import Input
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.limits import HANG_SECONDS
 

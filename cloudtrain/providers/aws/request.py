@@ -18,7 +18,7 @@ from cloudtrain.providers.cloud.tags import TAG_PREFIX, tags
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.aws.section import AwsSection
-    from cloudtrain.spec.fields import Input
+    from cloudtrain.spec.inputs import Input
 
 SOURCE, JOB, RESUME = (f"{TAG_PREFIX}{name}" for name in ("source", "job", "resume"))
 JOB_FILE = "job.json"

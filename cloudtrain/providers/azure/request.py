@@ -19,7 +19,7 @@ from cloudtrain.providers.cloud.tags import tags
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.azure.section import AzureSection
-    from cloudtrain.spec.fields import Input
+    from cloudtrain.spec.inputs import Input
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import StorageError
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
-    from cloudtrain.spec.fields import Input
+    from cloudtrain.spec.inputs import Input
 
 PREFIX = "cloudtrain"
 """The folder of the user's storage below which everything of ours is stored."""
