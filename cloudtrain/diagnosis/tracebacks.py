@@ -115,7 +115,7 @@ class TracebackReader:
         if frame := _FRAME.match(text) or _NOTEBOOK.match(text) or _BOXED.match(text):
             return self._add(found, frame, key)
         if found is None:
-            return _raised(_ALONE.match(text), ())
+            return _raised(_ALONE.match(text.lstrip()), ())
         stripped = text.lstrip()
         is_code = found.wants_code and found.indent == 0 and not _ALONE.match(text)
         is_inside = _INSIDE.match(text) and not (len(text) - len(stripped) < found.indent and _ALONE.match(stripped))

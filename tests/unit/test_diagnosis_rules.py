@@ -83,6 +83,8 @@ def test_a_failed_allocation_counts_before_the_errors_that_follow_from_it() -> N
     assert name_of(found.rule) == "gpu-out-of-memory"
     found = diagnosed(EXAMPLES["illegal-gpu-access"], EXAMPLES["gpu-memory-error"])
     assert name_of(found.rule) == "gpu-memory-error"
+    found = diagnosed(EXAMPLES["gpu-call-failed"], EXAMPLES["illegal-gpu-access"])
+    assert name_of(found.rule) == "illegal-gpu-access", "a rule of a kind says less than a general one"
 
 
 def test_an_exception_that_no_rule_knows_gets_no_remedy() -> None:

@@ -95,7 +95,7 @@ PLACES = {
         f"{LIBRARY}/peft/tuners.py",
         "check",
         "raise",
-        "ValueError: Target modules xy not found in it",
+        "ValueError: The adapter xy is none of its own",
     ),
 }
 

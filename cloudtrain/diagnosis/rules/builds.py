@@ -22,6 +22,7 @@ BUILDS = (
         patterns=(
             r"BackendCompilerFailed|InductorError|torch\._(dynamo|inductor)\.exc\.\w+|triton\.compiler\.errors\.\w+",
             r"Triton Error \[CUDA\]|Cannot find a working triton installation|torch\._(dynamo|inductor)\S*: \[ERROR\]",
+            r"CppCompileError|C\+\+ compile error|LoweringException|TritonMissing|ptxas fatal",
         ),
         places=(r" in [^<]{0,200}/torch/_(dynamo|inductor|functorch)/|^[^<]*<[^<]*/triton/",),
         cause="torch.compile could not compile the model, or a kernel that it made failed",
@@ -49,6 +50,7 @@ BUILDS = (
         patterns=(
             r"CUDA_HOME environment variable is not set|detected CUDA version .{0,80}mismatches the version",
             r"nvcc(: not found| was not found|.{0,20}No such file)|CUDA_HOME does not exist",
+            r"Installed CUDA version .{0,80}does not match|CUDAMismatchException|MissingCUDAException",
         ),
         cause="an extension is being compiled, and the CUDA toolkit is missing or of another version than torch's",
         remedy="take a ready wheel of the extension, or a -devel image whose CUDA is that of torch",

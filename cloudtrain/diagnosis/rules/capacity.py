@@ -97,7 +97,10 @@ CAPACITY = (
     ),
     Rule(
         name="throttled",
-        patterns=(r"ThrottlingException|Rate exceeded|TooManyRequests|\b429 (Client Error|Too Many)|SlowDown\b",),
+        patterns=(
+            r"ThrottlingException|Rate exceeded|TooManyRequests|\b429 (Client Error|Too Many)|SlowDown\b",
+            r"toomanyrequests|pull rate limit",
+        ),
         cause="a service refused requests since there were too many at a time",
         remedy="wait a little and start again; let one process download what all need, instead of every rank",
         restart="retry",
@@ -112,6 +115,16 @@ CAPACITY = (
         cause="the cloud's own service failed",
         remedy="start again in some minutes; look at the cloud's page of its state if it comes back",
         restart="retry",
+        source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
+        is_general=True,
+    ),
+    Rule(
+        name="request-refused",
+        patterns=(r"\bValidationException|InvalidParameterValue|ResourceInUse\b|ConflictException|\bBadRequest\b",),
+        cause="the cloud refused the request as not valid",
+        remedy="the message names the field: correct it in job.yaml or cloudtrain.toml (cloudtrain check finds most "
+        "before)",
+        restart="after a change",
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
         is_general=True,
     ),

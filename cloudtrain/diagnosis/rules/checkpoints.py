@@ -12,6 +12,8 @@ CHECKPOINTS = (
         patterns=(
             r"PytorchStreamWriter failed writing|write\(\): fd \d+ failed|unexpected pos \d+ vs "
             r"\d+|basic_ios::clear: iostream error",
+            r"[Ss]afetensors? .{0,40}I/O error|SafetensorError: Error while serializing(?!.*(PermissionDenied|"
+            r"StorageFull))",
         ),
         cause="a checkpoint could not be written to its end, as happens when the disk is full",
         remedy="look at the free space of that disk: keep fewer checkpoints (checkpoints.keep), or ask for more "
@@ -25,6 +27,7 @@ CHECKPOINTS = (
             r"PytorchStreamReader failed|failed finding central directory|unexpected EOF, expected \d+ more bytes",
             r"Error while deserializing header|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization",
             r"UnpicklingError: (invalid load key|pickle data was truncated)|EOFError: Ran out of input",
+            r"mmap length .{0,60}greater than file size|Unable to load weights from pytorch checkpoint",
         ),
         places=(r"^(OSError: \[Errno 22\]|EOFError)[^<]*<[^<]*/torch/serialization\.py:",),
         cause="a checkpoint or file of weights is damaged or not complete",
@@ -44,6 +47,7 @@ CHECKPOINTS = (
             r"checkpoint contains only the (model|weights)",
             r"[Cc]heckpoint .{0,60}(is not compatible|incompatible) with|different world ?size.{0,80}checkpoint|"
             r"checkpoint was saved with .{0,80}(world|partition|parallel)",
+            r"Trying to set a tensor of shape",
         ),
         places=(
             r"^KeyError[^<]*<[^<]*(state_dict|ckpt|checkpoint)\w*\[['\"]",
@@ -72,5 +76,27 @@ CHECKPOINTS = (
         remedy="pass map_location='cpu' to torch.load, and move the model to the rank's device after that",
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/generated/torch.load.html",
+    ),
+    Rule(
+        name="checkpoint-not-found",
+        patterns=(
+            r"[Cc]an't find a valid checkpoint|No valid checkpoint found|Unable to find latest file|"
+            r"[Cc]heckpoint .{0,120}(not found|does not exist)",
+        ),
+        cause="the checkpoint from which training is to go on is not there",
+        remedy="look at its address and at what the folder holds; start without it if there is none yet",
+        restart="after a change",
+        source=_SAVING,
+    ),
+    Rule(
+        name="tensors-shared",
+        patterns=(r"[Ss]ome tensors share memory|contained shared tensors|Removed shared tensor .{0,200}while saving",),
+        unless=r"[Ww]arning",
+        cause="safetensors does not save tensors that share their memory, such as tied embeddings",
+        remedy="save with safe_serialization=False (Trainer: save_safetensors=False), by "
+        "safetensors.torch.save_model, or "
+        "clone one of the tensors before",
+        restart="after a change",
+        source="https://huggingface.co/docs/safetensors/torch_shared_tensors",
     ),
 )

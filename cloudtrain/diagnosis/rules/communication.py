@@ -73,6 +73,7 @@ COMMUNICATION = (
         patterns=(
             r"Detected mismatch between collectives on ranks|Mismatch between collective operation types",
             r"DistributedOperationException|All shapes across devices must be valid",
+            r"Message truncated|Forward order differs across ranks|message truncated : received",
         ),
         cause="the ranks called different collectives, or with different shapes",
         remedy="look for a branch that only some ranks take (if rank == 0, an uneven number of batches) around that "
@@ -82,7 +83,10 @@ COMMUNICATION = (
     ),
     Rule(
         name="unused-parameters",
-        patterns=(r"Expected to have finished reduction in the prior iteration",),
+        patterns=(
+            r"Expected to have finished reduction in the prior iteration",
+            r"parameters that were not used in producing the loss",
+        ),
         cause="some parameters of the model took no part in the loss, which DDP does not allow by itself",
         remedy="remove parameters that are not used, or pass find_unused_parameters=True to DistributedDataParallel",
         restart="after a change",
@@ -102,7 +106,10 @@ COMMUNICATION = (
     ),
     Rule(
         name="port-in-use",
-        patterns=(r"Address already in use|EADDRINUSE",),
+        patterns=(
+            r"Address already in use|EADDRINUSE",
+            r"port is already allocated",
+        ),
         cause="the port at which the ranks meet was taken",
         remedy="the port was taken in that very moment; cloudtrain rerun RUN tries another",
         restart="retry",
@@ -128,6 +135,7 @@ COMMUNICATION = (
             r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined|RendezvousConnectionError",
             r"client socket has (timed out|failed).{0,80}(connect|server)|The connection to the C10d store has failed",
             r"connect\(\) timed out|waiting for peers timed out|peers? (never|did not) (came|come|answer)",
+            r"No route to host|Connect to \S{1,80} failed|errno: 110 - ",
         ),
         cause="the ranks did not meet in time: a node did not start, or its network does not let them through",
         remedy="look at the log of the node that is missing; nodes need all ports open among each other (security "
@@ -201,5 +209,16 @@ COMMUNICATION = (
         restart="after a change",
         source=_NCCL,
         is_general=True,
+    ),
+    Rule(
+        name="node-not-reached",
+        patterns=(
+            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey|Host key verification failed",
+        ),
+        cause="a node could not be reached over SSH, by which the program starts its processes",
+        remedy="start one launcher on each node (torchrun) instead, or let the nodes log in to each other without a "
+        "password",
+        restart="after a change",
+        source="https://www.deepspeed.ai/getting-started/#launching-deepspeed-training",
     ),
 )

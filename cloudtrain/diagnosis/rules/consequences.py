@@ -16,6 +16,7 @@ CONSEQUENCES = (
             r"Timed out waiting \d+ms for (recv|send) operation|failed to pass monitoredBarrier|Wait timeout|"
             r"collective of NCCL has timed out|[Tt]imeout at NCCL work|take down the entire process",
             r"due to a collective timeout|Observed flight recorder dump signal|Timeout(Error)?: .{0,60}barrier",
+            r"monitoredBarrier",
         ),
         cause="a collective operation timed out: some rank did not come to it",
         remedy=_OTHERS,
@@ -35,6 +36,7 @@ CONSEQUENCES = (
             r"RendezvousClosedError|store.{0,60}(closed|timeout)|Socket closed",
             r"has failed to (shutdown|send a keep-alive heartbeat to) the rendezvous",
             r"Call to (recv|send|connect|poll|accept)\b.{0,120}failed",
+            r"Connection(Refused|Reset|Aborted)Error|BrokenPipeError",
         ),
         cause="another process was gone",
         remedy=_OTHERS,
@@ -49,6 +51,7 @@ CONSEQUENCES = (
             r"Received 15 death signal",
             r"killed by signal: Terminated|Terminating (remaining )?process|sending SIGTERM|^KeyboardInterrupt$",
             r"\*\*\* (JOB|STEP) \S{1,60} ON .{1,80} CANCELLED AT \S{1,40} \*\*\*",
+            r"exitcode {0,3}: ?-2\b|SIGINT\b|[Ee]xit ?[Cc]ode:? 143\b",
         ),
         cause="a process was told to end (SIGTERM, Ctrl-C), as the others are when one fails, and as a platform does "
         "at a stop",
@@ -67,6 +70,7 @@ CONSEQUENCES = (
             r"RayTaskError|launcher has (exited|ended)|exited with code [1-9]\d*\b|AlgorithmError",
             r"A worker died or was killed while executing a task|exited with status code [1-9]|CrashLoopBackOff|"
             r"MPI_ABORT was invoked",
+            r"[Ee]xit ?[Cc]ode:? [1-9]\d*\b|Failed to run \[",
         ),
         cause="a launcher says that one of its processes failed",
         remedy="look at the first traceback of that process; @record on the script's main function puts it into "

@@ -53,8 +53,10 @@ DATA = (
             r"(has no images in class folders|Found no valid file for the classes|found 0 (images|files|samples))",
             r"contain(s|ing)? no (training )?(data|samples|examples)\b|Couldn't find any class folder",
             r"EmptyDatasetError|DataFilesNotFoundError|Found array with 0 sample|[Nn]o (images|samples) found in",
+            r"expects a non-empty TensorList|expected a non-empty list of Tensors|[Nn]o samples? found|"
+            r"No labels .{0,80}can ?not (start )?train",
         ),
-        cause="the data set is empty",
+        cause="the data set, or a batch of it, is empty",
         remedy="look at the folder that the script reads (CLOUDTRAIN_INPUT_<NAME>) and at its pattern of file names",
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/data.html",
@@ -63,10 +65,12 @@ DATA = (
         name="damaged-sample",
         patterns=(
             r"cannot identify image file|image file is truncated|UnidentifiedImageError|broken data stream",
-            r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid|tarfile\.ReadError",
+            r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid: (?!Could not convert|"
+            r"Column|cannot mix|Schema|offset|JSON parse error: Column)|tarfile\.ReadError",
             r"Compressed file ended before|unexpected end of data|JSONDecodeError|cannot be read as an image",
             r"UnicodeDecodeError|ParserError: Error tokenizing|EmptyDataError|file signature not found|_src\.empty\(\)",
             r"Object arrays cannot be loaded when allow_pickle=False|Failed to interpret file .{0,200} as a pickle",
+            r"DECORDError|LibsndfileError|moov atom not found",
         ),
         cause="a file of the data is damaged or of another format than its name says",
         remedy="find it by the traceback or by reading all files once, and copy it again or leave it out",
@@ -124,6 +128,8 @@ DATA = (
             r"BuilderConfig .{0,80}not found",
             r"Unable to create tensor, you should probably|NonMatchingSplitsSizesError|"
             r"Provided `function` which is applied",
+            r"ArrowInvalid: (Could not convert|Column|cannot mix|Schema|JSON parse error: Column)|ArrowTypeError",
+            r"did not return a loss from the inputs|method that includes input_ids",
         ),
         cause="the data set has other columns, types or splits than the program expects",
         remedy="print the data set's columns and one entry, and compare them with those that the program names; "
@@ -142,5 +148,14 @@ DATA = (
         source="https://huggingface.co/docs/datasets/loading",
         is_general=True,
         is_catch_all=True,
+    ),
+    Rule(
+        name="column-too-large",
+        patterns=(r"offset overflow while concatenating|ArrowCapacityError|array cannot contain more than \d+ bytes",),
+        cause="one piece of a column holds more than Arrow takes (2 GiB)",
+        remedy="use smaller pieces: batch_size and writer_batch_size of datasets.map, or split entries that are very "
+        "large",
+        restart="after a change",
+        source="https://huggingface.co/docs/datasets/process#map",
     ),
 )

@@ -83,7 +83,10 @@ HARDWARE = (
     ),
     Rule(
         name="driver-mismatch",
-        patterns=(r"Driver/library version mismatch|API mismatch: the client has the version",),
+        patterns=(
+            r"Driver/library version mismatch|API mismatch: the client has the version",
+            r"unsupported display driver / cuda driver combination|Error 803:",
+        ),
         cause="the NVIDIA driver was updated while its old kernel module is still loaded",
         remedy="restart the machine, or start the job on another one",
         restart="after a change",
@@ -102,7 +105,11 @@ HARDWARE = (
     ),
     Rule(
         name="gpus-missing",
-        patterns=(r"shows \d+ GPUs", r"invalid device ordinal|Invalid device id|You requested gpu: \["),
+        patterns=(
+            r"shows \d+ GPUs",
+            r"invalid device ordinal|Invalid device id|You requested gpu: \[",
+            r"Invalid CUDA '?device",
+        ),
         cause="fewer GPUs are visible than the processes want",
         remedy="ask for fewer GPUs, or for a machine that has as many; in an image of your own: whether it sees the "
         "driver",
@@ -120,6 +127,7 @@ HARDWARE = (
             r"can only be used on CUDA|No supported gpu backend found|ProcessGroupNCCL is only supported with GPUs",
             r"CUDA (is|was) not available|requires? (a )?(CUDA|GPU) (device|support|to)|No GPUs? (found|detected)\b",
             r"libnvidia-ml\.so\S* (not found|cannot)|NVML Shared Library Not Found",
+            r"Unexpected error from cudaGetDeviceCount|Failed to initialize NVML|CUDA driver initialization failed",
         ),
         cause="the program wants a GPU, and none is visible",
         remedy="ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
@@ -193,6 +201,7 @@ HARDWARE = (
         patterns=(
             r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+|CUDA driver error",
             r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+|cublas runtime error|HIP error: \w",
+            r"CUFFT_[A-Z]\w+",
         ),
         unless=r"NCCL|NO_DEVICE",
         cause="a call of CUDA or of one of its libraries failed",
@@ -201,6 +210,18 @@ HARDWARE = (
         "that is full, and packages of another CUDA are usual",
         restart="after a change",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        is_general=True,
+        is_catch_all=True,
+    ),
+    Rule(
+        name="torch-internal-error",
+        patterns=(r"INTERNAL ASSERT FAILED",),
+        cause="a check inside torch itself failed",
+        remedy="look the message up in torch's issues, and try its next release; another backend or setting of the "
+        "feature "
+        "that the traceback names often goes around it",
+        restart="after a change",
+        source="https://github.com/pytorch/pytorch/issues",
         is_general=True,
         is_catch_all=True,
     ),

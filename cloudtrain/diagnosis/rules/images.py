@@ -42,6 +42,7 @@ IMAGES = (
         name="image-build-failed",
         patterns=(
             r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull|failed to run step ID: acb_step",
+            r"failed to solve: |executor failed running|The command '.{1,400}' returned a non-zero code",
         ),
         cause="the cloud could not build or pull the environment's image",
         remedy="look at the image: its log is in the studio, under the environment; the workspace must be "
@@ -51,8 +52,19 @@ IMAGES = (
         source=_AZURE,
     ),
     Rule(
+        name="no-docker",
+        patterns=(r"[Cc]annot connect to the Docker daemon|while trying to connect to the [Dd]ocker (daemon|API)",),
+        cause="the Docker engine does not answer, or may not be used",
+        remedy="start it (systemctl start docker), and join its group (usermod -aG docker USER, then log in again)",
+        restart="after a change",
+        source="https://docs.docker.com/engine/daemon/troubleshoot/",
+    ),
+    Rule(
         name="wrong-architecture",
-        patterns=(r"exec format error|Exec format error|does not match the detected host platform",),
+        patterns=(
+            r"exec format error|Exec format error|does not match the detected host platform",
+            r"no matching manifest for",
+        ),
         cause="the image, or a program in it, is built for another processor architecture than this machine has",
         remedy="the image is built for another processor architecture than this machine has: docker build --platform …",
         restart="after a change",

@@ -41,7 +41,7 @@ LOADERS = (
             r"can't start new thread|pthread_create failed|Thread creation failed|fork: (retry|Resource)|"
             r"Resource temporarily unavailable",
         ),
-        unless=r"NCCL|socket",
+        unless=r"NCCL|socket|lock file|\.lock",
         cause="no more processes or threads may be started",
         remedy="use fewer DataLoader workers and OMP_NUM_THREADS=1 in env, or a higher limit (ulimit -u, docker run "
         "--pids-limit)",
@@ -59,7 +59,10 @@ LOADERS = (
     ),
     Rule(
         name="loader-worker-exited",
-        patterns=(r"DataLoader worker \(pid\(?s?\)? .{0,60}\) exited unexpectedly",),
+        patterns=(
+            r"DataLoader worker \(pid\(?s?\)? .{0,60}\) exited unexpectedly",
+            r"Pin memory thread exited unexpectedly",
+        ),
         cause="a worker of the DataLoader ended without a word",
         remedy="run once with num_workers=0: what the data code raises is then seen; look at host and shared "
         "memory too",
@@ -69,7 +72,10 @@ LOADERS = (
     ),
     Rule(
         name="cuda-in-forked-worker",
-        patterns=(r"Cannot re-initialize CUDA in forked subprocess",),
+        patterns=(
+            r"Cannot re-initialize CUDA in forked subprocess",
+            r"can't create new processes if CUDA is already initialized|CUDA error: initialization error",
+        ),
         cause="CUDA was used in a forked process, such as a worker of the DataLoader",
         remedy="keep tensors on the CPU in the data set, or start workers by multiprocessing_context='spawn'",
         restart="after a change",

@@ -43,6 +43,7 @@ MEMORY = (
             r"killed due to the node running low on memory|node was low on resource: memory",
             r"[Ee]xceeded (job|step) memory limit|use an instance (type )?with more memory",
             r"killed by SIGKILL: out of host memory",
+            r"task \d+: Out Of Memory",
         ),
         cause="the machine ran out of host memory, and a process was killed for it",
         remedy="use fewer DataLoader workers, load less into memory at once, or take a machine with more memory",
@@ -55,6 +56,7 @@ MEMORY = (
             r"[Bb]us error|SIGBUS|unable to (open|allocate|mmap|write).{0,80}(shared memory|/torch_)",
             r"/torch_\d+.{0,200}No space left|insufficient shared memory|out of shared memory",
             r"/shm/nccl-|creating shared memory segment|posix_fallocate failed",
+            r"exitcode {0,3}: ?-7\b|[Ee]xit ?[Cc]ode:? 135\b",
         ),
         cause="shared memory (/dev/shm) was too small",
         remedy="shared memory is too small for the batches of the DataLoader workers: raise resources.shm (docker, "
@@ -82,6 +84,7 @@ MEMORY = (
             r"(CUDA|HIP|XPU|MPS backend) (error: )?out of memory|torch\.(cuda\.)?OutOfMemoryError",
             r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating tensor|OutOfMemoryError: CUDA",
             r"Cuda failure '?(2 )?'?out of memory",
+            r"No executable batch size found",
         ),
         cause="the program asked for more memory than the GPU had left",
         remedy=_gpu_memory,
@@ -93,6 +96,7 @@ MEMORY = (
         patterns=(
             r"CUDNN_STATUS_(NOT_INITIALIZED|ALLOC_FAILED)|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
             r"GET was unable to find an engine to execute this computation|CUSOLVER_STATUS_ALLOC_FAILED",
+            r"NVML_SUCCESS == r INTERNAL ASSERT|valid cuDNN algorithm to run",
         ),
         cause="cuDNN or cuBLAS could not start on the GPU, as happens when its memory is full",
         remedy="look at the GPU's memory (nvidia-smi): if it is full, make the batch smaller or end what else uses it; "

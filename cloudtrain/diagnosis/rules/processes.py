@@ -52,6 +52,7 @@ PROCESSES = (
             r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|Fatal Python error: "
             "Aborted|terminate called after throwing",
             r"free\(\): invalid|double free or corruption|malloc\(\): |corrupted size vs|munmap_chunk\(\)",
+            r"exitcode {0,3}: ?-[58]\b|[Ee]xit ?[Cc]ode:? 13[46]\b|Floating point exception",
         ),
         is_catch_all=True,
         cause="native code gave up (SIGABRT)",
@@ -67,6 +68,7 @@ PROCESSES = (
             r"^\s*Killed\s*$",
             r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
         ),
+        unless=_RAY_GUESSES,
         cause="a process was killed (SIGKILL), and nothing says by whom",
         remedy="look at the machine's memory before it (cloudtrain top, dmesg): if it was full, use fewer DataLoader "
         "workers, a smaller batch, or a larger machine; if not, look for who sent the signal",

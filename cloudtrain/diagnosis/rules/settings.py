@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
 
-_OF_PYTHON = r"(?![^<]*(NoneType|to unpack|expected str|subscriptable|not iterable))"
+_OF_PYTHON = (
+    r"(?![^<]*(NoneType|to unpack|expected str|subscriptable|not iterable))"
+    r"(?!(UnboundLocal|Name|ZeroDivision|Index|Key|Attribute)Error: [^<]{0,100}(<|$))"
+)
 """What Python itself says: its kind tells more."""
 _ERROR = rf"^{_OF_PYTHON}(\w+Error|\w*Exception)"
+_ADVISES = (
+    r"\b([Pp]lease|[Yy]ou (can ?not|can't|must|should|need|have to|are (trying|attempting)|passed|provided|set)|"
+    r"[Yy]ou specified|[Mm]ake sure|[Tt]ry (to|using|setting)|[Cc]onsider|[Dd]id you)\b"
+)
+_FORBIDS = (
+    r"\b((must|should|has to|have to|needs? to|expected to) (be|have|match|equal)|can only|can ?not be|"
+    r"(is|are) not (supported|allowed|implemented|compatible|valid|available)|not supported|[Uu]nsupported|[Ii]nvalid|"
+    r"only supports?|requires?)\b"
+)
+_LONG = r": [^<]{12,}"
 _LIBRARY = r"<[^<]*(site|dist)-packages/"
 
 SETTINGS = (
@@ -25,6 +38,9 @@ SETTINGS = (
             r"Some keys are not used",
             r"must be (divisible|a multiple) (by|of)|should be divisible by|is not divisible by|"
             r"Some specified arguments are not",
+            r"Target modules .{0,200}not found|conditioned on metric|could not find the monitored key|"
+            r"Could not find the transformer layer class",
+            r"Additional properties are not allowed|is not valid under any of the given schemas",
         ),
         places=(
             r"^(?!KeyboardInterrupt)[^<]*<[^<]*[/\\](hydra|omegaconf|pydantic|pydantic_core|jsonargparse|yaml|"
@@ -50,14 +66,9 @@ SAID_BY_LIBRARIES = (
             r"^\[?(ERROR|FATAL)\]?:? .{0,200}\b[Pp]lease (check|set|specify|provide|use|make sure|upgrade|install)\b",
         ),
         places=(
-            _ERROR
-            + r": [^<]*\b([Pp]lease|[Yy]ou (can ?not|can't|must|should|need|have to|are (trying|attempting)|passed|"
-            r"provided|specified|set)|[Mm]ake sure|[Tt]ry (to|using|setting)|[Cc]onsider|[Dd]id you)\b",
-            _ERROR + r": [^<]*\b((must|should|has to|have to|needs? to|expected to) (be|have|match|equal)|(is|are) not "
-            r"(supported|allowed|implemented|compatible|valid|available)|not supported|[Uu]nsupported|[Ii]nvalid|"
-            r"only supports?|"
-            r"requires?)\b",
-            _ERROR + r"(?<!IndexError)(?<!KeyError)(?<!AttributeError): [^<]{12,}" + _LIBRARY,
+            _ERROR + r": [^<]*" + _ADVISES,
+            _ERROR + r": [^<]*" + _FORBIDS,
+            _ERROR + _LONG + _LIBRARY,
         ),
         cause="a library refused what it was asked for, and says so",
         remedy="read its message: it says what it expects; the frame of the program shows which call it is",

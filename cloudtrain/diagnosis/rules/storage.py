@@ -39,7 +39,10 @@ STORAGE = (
     ),
     Rule(
         name="stale-file-handle",
-        patterns=(r"Stale (NFS )?file handle|ESTALE|Transport endpoint is not connected",),
+        patterns=(
+            r"Stale (NFS )?file handle|ESTALE|Transport endpoint is not connected",
+            r"Device or resource busy: .{0,200}\.nfs",
+        ),
         cause="a network disk went away while it was in use",
         remedy="start again; if it comes back, look at the file server, or copy the data to the machine first",
         restart="retry",
@@ -47,7 +50,10 @@ STORAGE = (
     ),
     Rule(
         name="disk-error",
-        patterns=(r"Input/output error|\[Errno 5\]",),
+        patterns=(
+            r"Input/output error|\[Errno 5\]",
+            r"Remote I/O error",
+        ),
         unless=r"NCCL|tcgetattr|stdin",
         cause="a disk or a network file system failed to read or write",
         remedy="start again on another machine; if it comes back, look at the disk (dmesg) or the file server",
@@ -56,7 +62,10 @@ STORAGE = (
     ),
     Rule(
         name="permission-denied",
-        patterns=(r"PermissionError|Permission denied|\[Errno 13\]|EACCES|Operation not permitted",),
+        patterns=(
+            r"PermissionError|Permission denied|\[Errno 13\]|EACCES|Operation not permitted",
+            r"kind: PermissionDenied",
+        ),
         unless=r"[Pp]ublickey|ptrace|perf_event|set_mempolicy|numa|wandb|W&B|upsertBucket",
         cause="the process may not read, write or run a file",
         remedy="write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which user the container "
@@ -66,12 +75,35 @@ STORAGE = (
     ),
     Rule(
         name="file-not-found",
-        patterns=(r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",),
+        patterns=(
+            r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",
+            r"Dataset .{0,80}not found|missing paths ?\[",
+        ),
         unless=r"lib\w[\w.+-]*\.so|fatal error: ",
         cause="a file or folder that the program opens is not there",
         remedy="correct the path that the message names; of a job only files inside the source folder are in the "
         "archive, and data is an input (CLOUDTRAIN_INPUT_<NAME>)",
         restart="after a change",
         source="docs/guides/data.md",
+    ),
+    Rule(
+        name="file-exists",
+        patterns=(r"FileExistsError|\[Errno 17\]",),
+        cause="a file or folder that the program makes is there already",
+        remedy="where ranks make the same one at the same time: os.makedirs(…, exist_ok=True), or only on rank 0; "
+        "else it is "
+        "of an earlier run",
+        restart="after a change",
+        source=_ERRNO,
+    ),
+    Rule(
+        name="file-locked",
+        patterns=(r"unable to lock file|database is locked|Timeout: .{0,200}\.lock|could not be acquired",),
+        cause="a file is locked by another process",
+        remedy="let each rank open a file of its own or read only; HDF5_USE_FILE_LOCKING=FALSE in env for HDF5 on a "
+        "network "
+        "disk; remove a lock that a killed process left",
+        restart="after a change",
+        source="https://docs.h5py.org/en/stable/high/file.html",
     ),
 )

@@ -29,6 +29,7 @@ TENSORS = (
             r"Found dtype \w+ but expected|Input type .{0,40}c10::\w+|following scalar types|"
             r"[Ee]xpected object of scalar type",
             r"can't be cast to the desired output type|source and destination dtypes match|cannot be cast to",
+            r"can't convert np\.ndarray of type",
         ),
         cause="an operation got a tensor of a type that it does not take",
         remedy="convert it (.float(), .long()) or run under torch.autocast; labels of cross entropy are whole numbers",
@@ -53,6 +54,10 @@ TENSORS = (
             r"elements)|inconsistent numbers? of samples|input\.size\(-1\) must be equal|"
             r"must match except in dimension",
             r"non-empty \d+-?D|Padding size should be less|target size .{0,60}(must|different)",
+            r"negative dimension|has no dimensions|0-d(im)? tensor|more than one (value|element).{0,40}(ambiguous|"
+            r"scalar)|only one element tensors",
+            r"must be the same as input size|should be of size .{0,60}but|multi-target not supported|"
+            r"cannot reshape (tensor|array)|cannot be converted to Scalar",
         ),
         cause="an operation got tensors whose shapes do not fit",
         remedy="compare the shape of a batch with what the first layer expects; look at the line of the traceback",

@@ -14,6 +14,7 @@ VERSIONS = (
             r"numpy\.(dtype|ufunc) size changed|module that was compiled using NumPy 1\.x cannot be run",
             r"numpy\.core\.multiarray failed to import|_ARRAY_API not found|compiled against (ABI|API) version",
             r"[Nn]umpy is not available",
+            r"was removed in the NumPy 2|Unable to avoid copy while creating an array",
         ),
         cause="a package was built for another version of NumPy than the one installed",
         remedy="name a NumPy that fits in the requirements (often numpy<2), or a newer release of the package that the "
@@ -82,6 +83,19 @@ VERSIONS = (
         source=_PIP,
     ),
     Rule(
+        name="command-not-found",
+        patterns=(
+            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|is not recognized as an internal or external",
+            r"executable file not found in \$PATH|pdsh' not installed",
+        ),
+        cause="a program that the job starts is not installed, or not on PATH",
+        remedy="install its package in the image, or start it by its Python: python -m accelerate.commands.launch, "
+        "python -m "
+        "torch.distributed.run",
+        restart="after a change",
+        source="https://docs.docker.com/reference/dockerfile/#env",
+    ),
+    Rule(
         name="versions-conflict",
         patterns=(
             r"is required for a normal functioning of this module|VersionConflict|DistributionNotFound|"
@@ -132,6 +146,7 @@ VERSIONS = (
             r"ImportError: .{0,200}(requires? (the )?.{0,80}(librar|package|install)|[Pp]lease .{0,20}(pip )?install)",
             r"(was|were) not found in your environment|(Error|Exception): .{0,200}(is not installed|"
             r"[Pp]lease install \w)",
+            r"need to have (sentencepiece|tiktoken|protobuf)\w* (or \w+ )?installed",
         ),
         cause="a module that the program imports is not installed where it runs",
         remedy="name it in requirements.txt beside the program, or under dependencies in job.yaml: it is "
