@@ -11,37 +11,24 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
-from cloudtrain.spec.dependencies import CONDA_WAY, OFF
+from cloudtrain.spec.contradictions import contradictions
+from cloudtrain.spec.dependencies import OFF
 from cloudtrain.spec.entrypoint import entrypoint_problem
-from cloudtrain.spec.fields import NAME, FieldErrors
-from cloudtrain.spec.metric_patterns import TRAINER_METRICS
+from cloudtrain.spec.fields import NAME
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
-from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
+from cloudtrain.spec.model_errors import issues_of
+from cloudtrain.spec.raw_values import mapping_of
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import trial_issues
-from cloudtrain.spec.yaml_document import Document, kind_of, parse_scalar
-from cloudtrain.units import parse_duration
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-}
+from cloudtrain.spec.yaml_document import Document, parse_scalar
 
 
 def load_spec(path: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()) -> tuple[JobSpec, Document]:
@@ -110,7 +97,7 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
     `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
     """
     spec, found = _read(document.values, folder, look=look)
-    if look and _mapping(document.values, "sweep"):  # a rerun, and a trial, is of a spec that was found right
+    if look and mapping_of(document.values, "sweep"):  # a rerun, and a trial, is of a spec that was found right
         found += trial_issues(document.values, lambda text: _issues_of_trial(document, text, folder))
     if found or spec is None:
         issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
@@ -130,11 +117,12 @@ def _read(values: Mapping[str, Any], folder: Path, *, look: bool) -> tuple[JobSp
             spec = spec_model(sections).model_validate(values)
     except ValidationError as error:
         for item in error.errors(include_url=False):
-            found += _from_pydantic(item)
-    found += _contradictions(values)
+            found += issues_of(item, lambda: spec_model(section_models()))
+    found += contradictions(values)
     if isinstance(sweep := values.get("sweep"), dict):
         found += Sweep.contradictions(sweep, values)
-    found += [issue for key, model in sections.items() for issue in model.contradictions(_mapping(values, key), values)]
+    for key, section in sections.items():
+        found += section.contradictions(mapping_of(values, key), values)
     found += _on_disk(values, folder) if look else []
     return spec, found
 
@@ -180,93 +168,6 @@ def _by_place(issue: Issue) -> tuple[str, list[int], str]:
     return name, [int(number) for number in numbers if number.isdecimal()], issue.field
 
 
-def _from_pydantic(item: Any) -> list[Issue]:
-    keys, kind, given = tuple(item["loc"]), item["type"], item["input"]
-    context = item.get("ctx", {})
-    if kind == "extra_forbidden":
-        message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(keys[:-1]))}"
-        return [Issue(keys, message, CONDA_WAY if "conda" in str(keys[-1]) or _has_conda(given) else None)]
-    if kind == "value_error" and isinstance(context["error"], FieldErrors):
-        return [replace(issue, path=(*keys, *issue.path)) for issue in context["error"].issues]
-    if kind in _EXPECTED:
-        return [Issue(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}")]
-    if kind == "missing":
-        return [Issue(keys, "is missing", _meaning(keys))]
-    if kind == "literal_error":
-        return [Issue(keys, _not_one_of(re.findall(r"'([^']+)'", context["expected"]), given))]
-    if kind == "greater_than_equal":
-        return [Issue(keys, f"must be at least {context['ge']}, got {kind_of(given)}")]
-    if kind == "less_than_equal":
-        return [Issue(keys, f"must be at most {context['le']}, got {kind_of(given)}")]
-    return [Issue(keys, f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {kind_of(given)}")]
-
-
-def _has_conda(given: Any) -> bool:
-    """Whether it is an environment as Azure ML's own documents have it."""
-    return isinstance(given, dict) and any("conda" in str(key) for key in given)
-
-
-def _not_one_of(known: Sequence[str], given: Any) -> str:
-    """`expected minimize or maximize, got 'max' (did you mean 'maximize'?)`."""
-    start = next((word for word in known if isinstance(given, str) and given and word.startswith(given.lower())), None)
-    near = f" (did you mean {start!r}?)" if start else did_you_mean(str(given), known)
-    return f"expected {', '.join(known[:-1])} or {known[-1]}, got {kind_of(given)}{near}"
-
-
-def _known_keys(keys: Keys) -> tuple[str, ...]:
-    model = _model_at(keys)
-    return tuple(model.model_fields) if model else ()
-
-
-def _meaning(keys: Keys) -> str | None:
-    """What a field is for, as its model says."""
-    model = _model_at(keys[:-1])
-    field = model.model_fields.get(str(keys[-1])) if model else None
-    return field.description if field else None
-
-
-def _model_at(keys: Keys) -> type[BaseModel] | None:
-    """The model of a section; None where there is none."""
-    model: Any = spec_model(section_models())
-    for key in keys:
-        field = model.model_fields.get(str(key))
-        # Of `Sweep | None` the part that is a model.
-        parts = (field.annotation, *get_args(field.annotation)) if field else ()
-        model = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
-        if model is None:
-            return None
-    found: type[BaseModel] = model
-    return found
-
-
-def _contradictions(values: Mapping[str, Any]) -> list[Issue]:
-    """What is right each by itself but impossible together. Of raw values, so that it works beside other mistakes."""
-    found: list[Issue] = []
-    resources, limits = (_mapping(values, key) for key in ("resources", "limits"))
-    if resources.get("gpu") and resources.get("instance"):
-        hint = "keep gpu (any cloud picks a machine) or instance (you pick it), not both"
-        found.append(Issue(("resources", "instance"), "stands beside gpu: both choose the machine", hint))
-    if resources.get("gpu") and resources.get("gpus") is None:
-        found.append(
-            Issue(("resources", "gpu"), "asks for a GPU model, but not how many", "add gpus: how many per node")
-        )
-    runtime, wait = (_seconds(limits.get(key)) for key in ("max_runtime", "max_wait"))
-    if runtime and wait and wait < runtime and resources.get("spot") is True:
-        hint = "max_wait counts from submission to the end, running included"
-        found.append(Issue(("limits", "max_wait"), "is shorter than max_runtime", hint))
-    if values.get("entrypoint") is None:
-        found += [
-            Issue(("metrics", name), "is reported by the shared trainer itself", "choose another name")
-            for name in _mapping(values, "metrics")
-            if name in TRAINER_METRICS
-        ]
-    found += unknown_placeholders(values.get("args"), _mapping(values, "inputs"))
-    secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
-    found += placeholders_in_env(env, _mapping(values, "inputs"))
-    found += [Issue(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
-    return found
-
-
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     """Problems with the spec's files: source and entrypoint must exist, the one inside the other."""
     source_name, entrypoint = values.get("source", "."), values.get("entrypoint")
@@ -299,15 +200,3 @@ def _dependencies_problem(value: Any, source: Path) -> Issue | None:
         return None
     names = tuple(path.name for pattern in ("*.txt", "*.toml", "uv.lock") for path in source.glob(pattern))
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = values.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _seconds(value: Any) -> int | None:
-    try:
-        return parse_duration(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

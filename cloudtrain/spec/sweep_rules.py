@@ -8,6 +8,7 @@ from typing import Any
 from cloudtrain.issues import Issue
 from cloudtrain.spec import batch_sizes
 from cloudtrain.spec.objective import report_count, unreported
+from cloudtrain.spec.raw_values import mapping_of, quantity_of
 from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.spec.varied_settings import arguments_of, dimension_of, path_of, setting_issues
 from cloudtrain.units import parse_duration, parse_money
@@ -29,7 +30,7 @@ SHORTEST_SECONDS = 60
 
 def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     """Each at its place below `sweep`."""
-    space = _mapping(section, "space")
+    space = mapping_of(section, "space")
     yield from _method(section, space)
     yield from setting_issues(space)
     if isinstance(spec.get("args"), list):
@@ -38,7 +39,7 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
             hint = "write args as a mapping (lr: 0.1)"
             yield Issue(("space", names[0]), "sets an argument by its name, and args is a list, verbatim", hint)
     else:
-        yield from _dashed(space, _mapping(spec, "args"))
+        yield from _dashed(space, mapping_of(spec, "args"))
     yield from _objective(section, spec)
     yield from _stopping(section, spec)
     yield from _budget(section, spec)
@@ -87,11 +88,11 @@ def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue
 
 
 def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
-    metric = _mapping(section, "objective").get("metric")
+    metric = mapping_of(section, "objective").get("metric")
     if section.get("method") == "batch_size":  # which has a metric of its own
         return
     is_trainer = isinstance(metric, str) and spec.get("entrypoint") is None
-    if is_trainer and (problem := unreported(str(metric), _mapping(spec, "args"))):
+    if is_trainer and (problem := unreported(str(metric), mapping_of(spec, "args"))):
         yield Issue(("objective", "metric"), *problem)
 
 
@@ -105,7 +106,7 @@ def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[I
     grace, last = stopping.get("grace", 1), stopping.get("max")
     whole = last if last is not None else _reports(section, spec)
     if whole == 1:
-        metric = _mapping(section, "objective").get("metric")
+        metric = mapping_of(section, "objective").get("metric")
         message = f"{metric} is reported once, at the end: nothing is left to stop"
         yield Issue(("early_stopping", "max") if last == 1 else at, message, "more epochs, or no early stopping")
     elif isinstance(grace, int) and isinstance(whole, int) and grace >= whole > 0:
@@ -120,7 +121,7 @@ def _promotion(whole: Any, spec: Mapping[str, Any]) -> Iterator[Issue]:
     if whole is None:
         hint = "early_stopping.max: the reports of a trial that trains to its end, such as its epochs"
         yield Issue(at, "brings trials back until they are whole, and it is not known when they are", hint)
-    args = _mapping(spec, "args")
+    args = mapping_of(spec, "args")
     for name in ("no-resume", "eval-only"):
         if spec.get("entrypoint") is None and args.get(name) is True:
             message = f"goes on from checkpoints, and --{name} makes each run begin anew"
@@ -129,25 +130,25 @@ def _promotion(whole: Any, spec: Mapping[str, Any]) -> Iterator[Issue]:
 
 def _reports(section: Mapping[str, Any], spec: Mapping[str, Any]) -> int | None:
     """How often the shared trainer reports the objective; None for other programs, and where it is not known."""
-    metric = _mapping(section, "objective").get("metric")
+    metric = mapping_of(section, "objective").get("metric")
     if spec.get("entrypoint") is not None or not isinstance(metric, str):
         return None
-    space = {str(key): dimension_of(value) for key, value in _mapping(section, "space").items()}
+    space = {str(key): dimension_of(value) for key, value in mapping_of(section, "space").items()}
     varied = arguments_of({key: dimension for key, dimension in space.items() if dimension})
-    return report_count(metric, _mapping(spec, "args"), varied)
+    return report_count(metric, mapping_of(spec, "args"), varied)
 
 
 def _budget(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
-    budget, limits = _mapping(section, "budget"), _mapping(spec, "limits")
-    usd, each = _quantity(budget.get("max_cost"), parse_money), _quantity(limits.get("max_cost"), parse_money)
+    budget, limits = mapping_of(section, "budget"), mapping_of(spec, "limits")
+    usd, each = quantity_of(budget.get("max_cost"), parse_money), quantity_of(limits.get("max_cost"), parse_money)
     if usd is not None and each is not None and each > usd:
         message = f"{usd:.2f} USD for all trials are less than limits.max_cost allows one: {each:.2f} USD"
         yield Issue(("budget", "max_cost"), message, "raise the budget, or lower limits.max_cost")
-    seconds = _quantity(budget.get("max_time"), parse_duration)
+    seconds = quantity_of(budget.get("max_time"), parse_duration)
     if seconds is not None and seconds < SHORTEST_SECONDS:
         yield Issue(("budget", "max_time"), f"no trial is started for less than {SHORTEST_SECONDS} s", "raise it")
     if usd is not None:
-        for key in map(str, _mapping(section, "space")):
+        for key in map(str, mapping_of(section, "space")):
             if path_of(key)[0] == "resources":
                 message = "changes what a trial may cost, so that a budget in money cannot be held"
                 hint = "a sweep for each kind of machine, or budget.max_time"
@@ -155,8 +156,8 @@ def _budget(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
 
 
 def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
-    engine, space = section.get("engine"), _mapping(section, "space")
-    promotes = _mapping(section, "early_stopping").get("promote") == "always"
+    engine, space = section.get("engine"), mapping_of(section, "space")
+    promotes = mapping_of(section, "early_stopping").get("promote") == "always"
     if engine == "native":
         for key in map(str, space):
             if path_of(key)[0] != "args":
@@ -172,22 +173,9 @@ def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
 
 def _on_ray(space: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     """What one worker of a Ray cluster cannot do."""
-    nodes = _mapping(spec, "resources").get("nodes")
+    nodes = mapping_of(spec, "resources").get("nodes")
     hint = "one node for each trial; engine: portable runs trials of several"
     if isinstance(nodes, int) and nodes > 1 and "resources.nodes" not in space:
         yield Issue(("engine",), f"runs each trial on one node of its cluster, and resources.nodes is {nodes}", hint)
     if "resources.nodes" in space:
         yield Issue(("space", "resources.nodes"), "is one for every trial of a Ray cluster", hint)
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = values.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _quantity(value: Any, parse: Any) -> Any:
-    """An amount; None where it is none, which is reported elsewhere."""
-    try:
-        return parse(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
