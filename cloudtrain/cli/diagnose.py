@@ -188,7 +188,7 @@ def _show_run(run: Run, as_json: bool) -> None:
         found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
         if state.windows:
             found_all["measured"] = what_parts_cost(state.windows).to_json()
-        print_json({"run": run.id, "state": state.state, **found_all, "next": _next(run, state, found)})
+        print_json({"run": run.id, "state": state.state, **found_all, "next": _next(run, state, found)[0]})
         return
     print_output(_headline(run, state))
     rows = diagnosis_rows(found) if found else []
@@ -198,7 +198,7 @@ def _show_run(run: Run, as_json: bool) -> None:
         rows.append(("measured", what_parts_cost(state.windows).sentence))
     elif slowness.is_slow or found is None:
         rows += slowness_rows(slowness)
-    _print([*rows, ("next", _next(run, state, found))])
+    _print([*rows, *(("next", each) for each in _next(run, state, found))])
 
 
 def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
@@ -260,16 +260,31 @@ def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
     return rows
 
 
-def _next(run: Run, state: RunState, found: Diagnosis | None) -> str:
-    """The command to type next."""
-    if state.state == "failed" and found and found.rule and not found.rule.is_consequence:
-        return command("rerun", run.id) + ("" if found.restart == "retry" else "   after that change")
+def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
+    """The commands to type next, the likeliest first."""
     if state.state == "failed":
         rank = state.error.rank if state.error else -1
-        return command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
+        logs = command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
+        if found is None or found.restart is None:
+            return [logs]
+        if found.restart == "never":
+            return [command("fetch", run.id)]
+        says_little = found.rule is not None and found.rule.is_general
+        return [*([logs] if says_little else []), *_again(run, found.restart == "retry")]
     if state.state == "succeeded":
-        return command("fetch", run.id)
-    return command("rerun", run.id) if state.has_ended else command("attach", run.id)
+        return [command("fetch", run.id)]
+    return [command("rerun", run.id) if state.has_ended else command("attach", run.id)]
+
+
+def _again(run: Run, as_it_is: bool) -> list[str]:
+    """How to run it again. A rerun has the source and the spec of the run: what was changed since, it does not see."""
+    rerun = command("rerun", run.id)
+    if as_it_is:
+        return [rerun]
+    return [
+        f"{rerun}   after that change; of a setting: --set KEY=VALUE",
+        f"{command('submit')}   if the program or job.yaml has changed: a rerun runs what was sent",
+    ]
 
 
 def _print(rows: list[tuple[str, Any]]) -> None:

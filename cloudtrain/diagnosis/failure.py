@@ -178,7 +178,7 @@ def _of_rule(root: Match, others: Sequence[Match], found: Search, notes: Sequenc
         evidence=tuple(root.lines),
         consequences=_consequences(others),
         remedy=rule.remedy_for(root.lines[0].text),
-        last_lines=tuple(found.last_lines) if only else (),
+        last_lines=tuple(found.last_lines) if only or rule.is_catch_all else (),
         notes=tuple(notes),
     )
 

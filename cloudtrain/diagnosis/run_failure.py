@@ -10,7 +10,7 @@ from cloudtrain.diagnosis.failure import Consequence, Diagnosis, diagnose_search
 from cloudtrain.diagnosis.log_text import Evidence, evidence_of
 from cloudtrain.diagnosis.search import Search
 from cloudtrain.runs.events import Cause, Ended
-from cloudtrain.runs.failure import explain
+from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.state import RunState
@@ -52,7 +52,7 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
         yield from _of_cause(state.error)
     ended = folder.last_event(Ended)
     for reason in (ended.platform_reason if ended else "", state.reason):
-        if reason:
+        if reason and not (state.error and reason == f"{failed_process(state.error)} failed"):
             yield Evidence(reason[:MAX_REASON_CHARS], "platform")
     numbers = Counter[int]()
     for line in LogReader(folder).read_all():

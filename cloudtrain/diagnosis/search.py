@@ -120,8 +120,9 @@ class Search:
         known = self._seen.get(shape)
         rules, is_error_like = known if known is not None else self._look_at(line, shape)
         if is_error_like:
-            self.last_lines.append(line)
             self._mention(line)
+            if not rules or any(not rule.is_consequence for rule in rules):
+                self.last_lines.append(line)
         if isinstance(raised, Raised):
             if rules:
                 self._explained(line, rules)

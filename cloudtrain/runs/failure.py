@@ -40,5 +40,12 @@ def explain(state: RunState) -> str:
         return state.reason
     if cause.rank < 0:
         return f"{failed_process(cause)}: {cause.message}"
-    verb = f"raised {cause.exception}: " if cause.traceback else ""
-    return f"{failed_process(cause)} {verb}{cause.message}"
+    return f"{failed_process(cause)} {_what_it_did(cause)}"
+
+
+def _what_it_did(cause: Cause) -> str:
+    if cause.traceback:
+        return f"raised {cause.exception}" + (f": {cause.message}" if cause.message.strip() else "")
+    if cause.exception == "SystemExit" and not cause.message.startswith("exited with code"):
+        return f"ended by sys.exit: {cause.message}"
+    return cause.message

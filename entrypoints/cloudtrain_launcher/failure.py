@@ -105,7 +105,9 @@ def one_line(error: Cause) -> str:
         return f"node {error.node}: {error.message}"
     who = f"rank {error.rank} (node {error.node})"
     if error.traceback:
-        return f"{who} raised {error.exception}: {error.message}"
+        return f"{who} raised {error.exception}" + (f": {error.message}" if error.message.strip() else "")
+    if error.exception == "SystemExit" and not error.message.startswith("exited with code"):
+        return f"{who} ended by sys.exit: {error.message}"
     return f"{who} {error.message}"
 
 

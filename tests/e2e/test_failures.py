@@ -191,7 +191,7 @@ def test_the_last_output_of_the_failing_rank_is_shown(cli: CommandLine) -> None:
     result = cli.run("submit")
     assert result.code == 1
     assert "reading shard 7 of 9" in result.err
-    assert "rank 0 (node 0) config lacks [data]" in result.err
+    assert "rank 0 (node 0) ended by sys.exit: config lacks [data]" in result.err
 
 
 def test_a_failed_rendezvous_is_reported_with_its_own_message(cli: CommandLine) -> None:

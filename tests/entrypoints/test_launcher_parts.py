@@ -173,6 +173,8 @@ def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
 
 def test_an_error_that_no_rank_raised_is_described_as_the_nodes() -> None:
     assert failure.one_line(error(-1, 1.0, message="this node shows 0 GPUs")) == "node 0: this node shows 0 GPUs"
+    ended = error(1, 1.0, exception="SystemExit", message="no data today", traceback="")
+    assert failure.one_line(ended) == "rank 1 (node 0) ended by sys.exit: no data today"
 
 
 def test_the_failure_file_begins_with_the_summary_and_stays_below_its_limit(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
         "with more memory",
         "  restart     the same would fail again: change something first",
         "  rule        gpu-out-of-memory  https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
-        "  next        cloudtrain rerun a-1   after that change",
+        "  next        cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE",
+        "              cloudtrain submit   if the program or job.yaml has changed: a rerun runs what was sent",
     ]
 
 
@@ -88,7 +89,53 @@ def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_th
         "node": 1,
         "text": "Memory cgroup out of memory: Killed process 7 (python3)",
     }
-    assert found["next"] == "cloudtrain rerun a-1   after that change"
+    assert found["next"] == "cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE"
+
+
+def test_an_exit_code_leads_to_what_the_rank_printed_last_and_to_no_traceback_that_is_not_there(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = "E1123 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 7) local_rank: 0"
+    error = {"exception": "SystemExit", "message": "exited with code 7"}
+    lines = ("[rank 3] fatal: licence expired", summary, "[node 1] failed: rank 3 (node 1) exited with code 7")
+    a_run(home, "failed", *lines, error=error, reason="rank 3 (node 1) failed")
+    text = shown(capsys, "a-1").splitlines()
+    assert text[1:4] == [
+        "  cause       a process ended itself with an exit code, and raised no exception",
+        "  evidence    rank 3 (node 1), launcher  SystemExit: exited with code 7",
+        "  last lines  rank 3 (node 1), node-1.log:1  fatal: licence expired",
+    ]
+    assert [line for line in text if line.startswith("  next")] == ["  next        cloudtrain logs a-1 --rank 3"]
+    assert not any("traceback" in line for line in text)
+
+
+@pytest.mark.parametrize(
+    ("error", "headline"),
+    [
+        ({"exception": "SystemExit", "message": "no data today"}, "rank 3 (node 1) ended by sys.exit: no data today"),
+        (
+            {"exception": "KeyboardInterrupt", "message": "", "traceback": "…"},
+            "rank 3 (node 1) raised KeyboardInterrupt",
+        ),
+    ],
+    ids=["sys.exit", "no message"],
+)
+def test_what_a_rank_ended_by_is_said_in_a_whole_sentence(
+    home: RunStore, capsys: pytest.CaptureFixture[str], error: dict[str, Any], headline: str
+) -> None:
+    a_run(home, "failed", error=error)
+    assert shown(capsys, "a-1").splitlines()[0] == f"a-1 failed after 1 min: {headline}"
+
+
+def test_where_all_work_was_done_no_restart_is_proposed(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(
+        home,
+        "failed",
+        error={"exception": "SIGABRT", "message": "died by SIGABRT while leaving, after its script had ended well"},
+    )
+    text = shown(capsys, "a-1")
+    assert "restart     no restart is needed" in text
+    assert "next        cloudtrain fetch a-1" in text
 
 
 def test_a_platform_s_reason_is_evidence(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,9 +39,8 @@ PROCESSES = (
         patterns=(r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b|exit(ed with)? code 139",),
         unless=_RAY_GUESSES,
         cause="native code crashed (segmentation fault)",
-        remedy="PYTHONFAULTHANDLER=1 in env shows where; packages built for another torch, and full stacks or "
-        "memory, are "
-        "usual",
+        remedy="the stack in the log shows where (if there is none: PYTHONFAULTHANDLER=1 in env); packages built for "
+        "another torch, and full stacks or memory, are usual",
         restart="after a change",
         source="https://docs.python.org/3/library/faulthandler.html",
         is_general=True,
@@ -75,5 +74,16 @@ PROCESSES = (
         restart="retry",
         source="https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer",
         is_general=True,
+    ),
+    Rule(
+        name="exit-code",
+        patterns=(r"^(exit|SystemExit): exited with code [1-9]\d*$",),
+        cause="a process ended itself with an exit code, and raised no exception",
+        remedy="look at what that rank printed last: sys.exit, os._exit, and exit in native code do not say why by "
+        "themselves",
+        restart="after a change",
+        source="https://docs.python.org/3/library/sys.html#sys.exit",
+        is_general=True,
+        is_catch_all=True,
     ),
 )
