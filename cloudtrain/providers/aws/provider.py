@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
-from cloudtrain.providers.aws.config import AwsConfig, config_of, profile_of, request_of
+from cloudtrain.providers.aws.config import AwsConfig, config_of, request_of
+from cloudtrain.providers.aws.connection import client_of_run, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
-    from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
@@ -103,7 +103,7 @@ class SageMakerProvider(Provider):
         """Upload the source and the job document, then create the job: three calls if the source is small or known."""
         from cloudtrain.providers.aws.submit import submit_job
 
-        return submit_job(_cloud(run), request.document, request.job, archive, progress, record)
+        return submit_job(client_of_run(run), request.document, request.job, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
         """`aws.poll` as it was when the job was planned, in seconds."""
@@ -115,14 +115,14 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.stop import warm_pool_observation
 
         if state.has_ended:
-            return [warm_pool_observation(_cloud(run), run, state)] if state.keeps_machines else []
-        return observe(_cloud(run), run, state, self.poll_seconds(run))
+            return [warm_pool_observation(client_of_run(run), run, state)] if state.keeps_machines else []
+        return observe(client_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
         from cloudtrain.providers.aws.stop import stop
 
-        return stop(_cloud(run), run, state, record)
+        return stop(client_of_run(run), run, state, record)
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
         """Put an object below the run's own prefix, encrypted as the rest of the run is."""
@@ -131,7 +131,7 @@ class SageMakerProvider(Provider):
         request = request_of(run)
         bucket, key = uri_parts(published_uri(request["OutputDataConfig"]["S3OutputPath"], run.run_id))
         kms_key = request["OutputDataConfig"].get("KmsKeyId")
-        _cloud(run).put(bucket, f"{key}/{name}", text.encode(), kms_key)
+        client_of_run(run).put(bucket, f"{key}/{name}", text.encode(), kms_key)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """S3 URIs; none of a job that was never started."""
@@ -144,7 +144,7 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.request import uri_parts
 
         uri = self.artifacts(run, state).get("checkpoints", "")
-        return uri if uri and any(True for _ in _cloud(run).objects(*uri_parts(uri))) else ""
+        return uri if uri and any(True for _ in client_of_run(run).objects(*uri_parts(uri))) else ""
 
     def fetch(
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
@@ -152,13 +152,13 @@ class SageMakerProvider(Provider):
         """Download the artifacts and extract the archives."""
         from cloudtrain.providers.aws.results import fetch
 
-        return fetch(_cloud(run), dict(self.artifacts(run, state)), names, folder, progress, note)
+        return fetch(client_of_run(run), dict(self.artifacts(run, state)), names, folder, progress, note)
 
     def release(self, run: RunFolder, state: RunState) -> Observation:
         """End the warm pool, by UpdateTrainingJob."""
         from cloudtrain.providers.aws.stop import release
 
-        return release(_cloud(run), run, state)
+        return release(client_of_run(run), run, state)
 
     def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
         """Jobs with our tags in the region of the settings."""
@@ -175,7 +175,7 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.logs import new_lines
         from cloudtrain.providers.cloud.log_attempt import backfill
 
-        cloud = _cloud(run)
+        cloud = client_of_run(run)
         return backfill(lambda positions: new_lines(cloud, run.run_id, state.nodes, positions), state)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
@@ -203,21 +203,6 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.native import native_job
 
         return native_job(state.ref["name"], state.ref["region"])
-
-
-def _cloud(run: RunFolder) -> AwsClient:
-    config = config_of(run)
-    return connect(config.region, profile_of(config))
-
-
-def connect(region: str, profile: str = "") -> AwsClient:
-    """The client of a region. UsageError where boto3 is not installed."""
-    try:
-        from cloudtrain.providers.aws.client import aws
-    except ImportError as error:
-        hint = 'pip install "cloudtrain[aws]"'
-        raise UsageError(f"the aws provider needs boto3, which is not installed: {error}", hint=hint) from None
-    return aws(region, profile)
 
 
 PROVIDER = SageMakerProvider

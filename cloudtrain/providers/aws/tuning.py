@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.providers import Progress, Request
+from cloudtrain.providers.aws.connection import client_of_run
 from cloudtrain.providers.cloud import idempotent_create
 from cloudtrain.providers.cloud.tags import own_tags, same_submission
 from cloudtrain.runs.events import Creating, Ended, Event, StopRequested
@@ -60,7 +61,7 @@ class SageMakerTuning:
         """Upload the source and the job document, then create the tuning job: three calls if the source is small."""
         from cloudtrain.providers.aws.submit import upload
 
-        cloud, body = _cloud(folder), request.document
+        cloud, body = client_of_run(folder), request.document
         upload(cloud, body["TrainingJobDefinition"], request.job, archive, progress)
         record(Observation(events=[Creating(time=time.time())]))
         return idempotent_create.create(
@@ -76,7 +77,7 @@ class SageMakerTuning:
         from cloudtrain.providers.aws.submit import require_same_account
         from cloudtrain.providers.aws.tuning_trials import sweep_state
 
-        cloud, body = _cloud(folder), request_of_sweep(folder)
+        cloud, body = client_of_run(folder), request_of_sweep(folder)
         self._settle(cloud, folder, body, state, record)
         if state.ref is None:
             return None
@@ -93,7 +94,7 @@ class SageMakerTuning:
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further trials."""
-        cloud = _cloud(folder)
+        cloud = client_of_run(folder)
         self._settle(cloud, folder, request_of_sweep(folder), state, record)
         if state.ref is None:
             return state.has_ended
@@ -179,11 +180,3 @@ def _reference(cloud: AwsClient, described: Mapping[str, Any]) -> dict[str, Any]
     name = arn.rpartition("/")[2]
     console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"
     return {"name": name, "arn": arn, "region": cloud.region, "url": f"{console}#/hyper-tuning-jobs/{name}"}
-
-
-def _cloud(folder: RunFolder) -> AwsClient:
-    from cloudtrain.providers.aws.config import config_of, profile_of
-    from cloudtrain.providers.aws.provider import connect
-
-    config = config_of(folder)
-    return connect(config.region, profile_of(config))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
 from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
+from cloudtrain.providers.azure.connection import client_of_run, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
-    from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
@@ -62,7 +62,7 @@ class AzureMLProvider(Provider):
         """Cloud, credentials, workspace, rights, storage and machines, for a job of this spec."""
         config = target.config_as(AzureConfig)
         try:
-            cloud = _connect(config.subscription, config.resource_group, config.workspace)
+            cloud = connect(config.subscription, config.resource_group, config.workspace)
         except UsageError as error:
             from cloudtrain.checkup import Question
 
@@ -105,7 +105,7 @@ class AzureMLProvider(Provider):
         """Check the compute, upload what is new, create the job."""
         from cloudtrain.providers.azure.submit import submit_job
 
-        return submit_job(workspace_of_run(run), plan.target, request.document, run, archive, progress, record)
+        return submit_job(client_of_run(run), plan.target, request.document, run, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
         """`azure.poll` as it was when the job was planned, in seconds."""
@@ -115,20 +115,20 @@ class AzureMLProvider(Provider):
         """The job's status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
-        return [] if state.has_ended else observe(workspace_of_run(run), run, state, self.poll_seconds(run))
+        return [] if state.has_ended else observe(client_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Ask the job to save and end, then cancel it."""
         from cloudtrain.providers.azure.stop import stop
 
-        return stop(workspace_of_run(run), run, state, self.poll_seconds(run), record)
+        return stop(client_of_run(run), run, state, self.poll_seconds(run), record)
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
         """Write a blob into the job's output folder, which its nodes have mounted."""
         from cloudtrain.providers.azure.results import published_blob
 
         datastore, blob = published_blob(request_of(run), name)
-        workspace_of_run(run).container(datastore).put(blob, text.encode())
+        client_of_run(run).container(datastore).put(blob, text.encode())
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """Datastore URIs; none of a job that was never started."""
@@ -141,7 +141,7 @@ class AzureMLProvider(Provider):
         from cloudtrain.providers.azure.results import has_blobs
 
         uri = self.artifacts(run, state).get("checkpoints", "")
-        return uri if uri and has_blobs(workspace_of_run(run), uri) else ""
+        return uri if uri and has_blobs(client_of_run(run), uri) else ""
 
     def fetch(
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
@@ -149,7 +149,7 @@ class AzureMLProvider(Provider):
         """Download from the URIs in the request; what Azure ML stores by itself goes into `output`."""
         from cloudtrain.providers.azure.results import fetch, fetch_artifacts
 
-        cloud, uris = workspace_of_run(run), self.artifacts(run, state)
+        cloud, uris = client_of_run(run), self.artifacts(run, state)
         found = fetch(cloud, uris, names, folder, progress, note)
         if "output" in names and uris and fetch_artifacts(cloud, run.run_id, folder / "output"):
             found = [name for name in names if name in {*found, "output"}]
@@ -175,14 +175,14 @@ class AzureMLProvider(Provider):
             poll=settings["azure.poll"],
         )
         prices = regional_prices("azure", scope.location or "", settings)
-        cloud = _connect(subscription, resource_group, name)
+        cloud = connect(subscription, resource_group, name)
         return list(discovered_runs(cloud, scope, run_id, prices, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an ended run that another machine started."""
         from cloudtrain.providers.azure.status import backfill_logs
 
-        return backfill_logs(workspace_of_run(run), run, state)
+        return backfill_logs(client_of_run(run), run, state)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """A resource group with a workspace, and all that it needs."""
@@ -202,24 +202,7 @@ class AzureMLProvider(Provider):
             raise UsageError(
                 f"run {run.run_id} is {state.state}: there is no job", hint=f"cloudtrain status {run.run_id}"
             )
-        return workspace_of_run(run).native(state.ref["name"])
-
-
-def workspace_of_run(run: RunFolder) -> Workspace:
-    """The client of the workspace for which a run or a sweep was planned. UsageError without azure-ai-ml."""
-    config = config_of(run)
-    return _connect(config.subscription, config.resource_group, config.workspace)
-
-
-def _connect(subscription: str, resource_group: str, name: str) -> Workspace:
-    try:
-        from cloudtrain.providers.azure.client import workspace
-    except ImportError as error:
-        from cloudtrain.providers.azure.validate import INSTALL
-
-        message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
-        raise UsageError(message, hint=INSTALL) from None
-    return workspace(subscription, resource_group, name)
+        return client_of_run(run).native(state.ref["name"])
 
 
 PROVIDER = AzureMLProvider

@@ -11,6 +11,7 @@ from cloudtrain.contracts.azureml import STOP_FILE
 from cloudtrain.contracts.tuned import named_texts
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Progress, Request
+from cloudtrain.providers.azure.connection import client_of_run
 from cloudtrain.runs.events import Ended, StopRequested
 from cloudtrain.runs.observation import Observation
 
@@ -59,7 +60,7 @@ class AzureSweeps:
         """Check the compute, upload what is new, create the sweep job."""
         from cloudtrain.providers.azure.submit import submit_job
 
-        return submit_job(_cloud(folder), plan.target, request.document, folder, archive, progress, record)
+        return submit_job(client_of_run(folder), plan.target, request.document, folder, archive, progress, record)
 
     def observe(self, folder: RunFolder, state: RunState, record: Record) -> NativeSweepState | None:
         """The run history of the sweep job, the list of its trials, and once for each trial its values.
@@ -68,7 +69,7 @@ class AzureSweeps:
         """
         from cloudtrain.providers.azure.sweep_trials import sweep_state
 
-        cloud = _cloud(folder)
+        cloud = client_of_run(folder)
         _settle(cloud, folder, state, record)
         if state.ref is None:
             return None
@@ -94,7 +95,7 @@ class AzureSweeps:
         from cloudtrain.providers.azure.config import request_of
         from cloudtrain.providers.azure.results import datastore_path
 
-        cloud = _cloud(folder)
+        cloud = client_of_run(folder)
         _settle(cloud, folder, state, record)
         if state.ref is None:
             return state.has_ended
@@ -141,9 +142,3 @@ def _cancel_when_saved(
     is_over = time.time() > since + NOTICE_SECONDS + RunRecord(folder).grace_seconds
     if is_over or not any(trial.is_running and trial.created <= since for trial in trials):
         cancel(cloud, folder.run_id)
-
-
-def _cloud(folder: RunFolder) -> Workspace:
-    from cloudtrain.providers.azure.provider import workspace_of_run
-
-    return workspace_of_run(folder)
