@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from cloudtrain.diagnosis.literals import needed_literals
+
 Restart = Literal["retry", "never", "after a change"]
 """What to do about a restart: `retry`: the same may succeed; `never`: nothing is left to do, or another job is needed;
 `after a change`: the same fails again until something is changed."""
@@ -42,9 +44,16 @@ class Rule:
 
     def matches(self, text: str) -> bool:
         """Whether a line, or a message of several lines, shows this failure."""
-        if not any(_compiled(pattern).search(text) for pattern in self.patterns):
-            return False
-        return not (self.unless and _compiled(self.unless).search(text))
+        for needed, pattern in _tests_of(self.patterns):
+            for literal in needed:
+                if literal in text:
+                    break
+            else:
+                if needed:
+                    continue
+            if _compiled(pattern).search(text):
+                return not (self.unless and _compiled(self.unless).search(text))
+        return False
 
     def knows_place(self, described: str) -> bool:
         """Whether an exception is known by where it was raised."""
@@ -53,6 +62,12 @@ class Rule:
     def remedy_for(self, text: str) -> str:
         """What to do, for the line that matched."""
         return self.remedy if isinstance(self.remedy, str) else self.remedy(text)
+
+
+@cache
+def _tests_of(patterns: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """The patterns, each with the texts of which a line must hold one: to look for these is much faster."""
+    return tuple((needed_literals(pattern), pattern) for pattern in patterns)
 
 
 @cache
