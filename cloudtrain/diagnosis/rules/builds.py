@@ -65,6 +65,7 @@ BUILDS = (
             r"subprocess-exited-with-error|metadata-generation-failed|fatal error: \S{1,200}\.(h|hpp|"
             r"cuh): No such file",
             r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'|collect2: error|nvcc fatal",
+            r"\bld(\.\w+)?: (cannot find|unable to find|library not found)|undefined reference to",
         ),
         places=(r" in [^<]{0,200}(/torch/utils/cpp_extension\.py|/op_builder/)",),
         unless=r"[Ii]mage|Docker",

@@ -63,6 +63,8 @@ CAPACITY = (
             r"CapacityError|Unable to provision|[Ii]nsufficient capacity|InsufficientInstanceCapacity",
             r"ZonalAllocationFailed|OverconstrainedAllocationRequest|AllocationFailed|SkuNotAvailable",
             r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient nvidia\.com/gpu|0/\d+ nodes are available|stockout",
+            r"not having enough capacity|NO_CAPACITY|([Nn]ot|[Nn]o) (enough |sufficient |available )capacity|"
+            r"no capacity available",
         ),
         cause="the cloud has no free machine of this type at present",
         remedy="name several instance types in order of preference, wait longer (limits.max_wait), or try "

@@ -192,7 +192,10 @@ COMMUNICATION = (
     ),
     Rule(
         name="nccl-system-error",
-        patterns=(r"ncclSystemError|unhandled system error|ncclSuccess\. 2 vs 0",),
+        patterns=(
+            r"ncclSystemError|unhandled system error|ncclSuccess\. 2 vs 0",
+            r"NCCL WARN Could not find real path",
+        ),
         cause="a system call inside NCCL failed: a network, shared memory or a device",
         remedy="NCCL_DEBUG=WARN in env names the call",
         restart="after a change",
@@ -213,7 +216,8 @@ COMMUNICATION = (
     Rule(
         name="node-not-reached",
         patterns=(
-            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey|Host key verification failed",
+            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey|Host key verification failed|"
+            r"(during banner exchange|kex_exchange_identification: )",
         ),
         cause="a node could not be reached over SSH, by which the program starts its processes",
         remedy="start one launcher on each node (torchrun) instead, or let the nodes log in to each other without a "

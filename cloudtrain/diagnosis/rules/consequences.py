@@ -37,6 +37,7 @@ CONSEQUENCES = (
             r"has failed to (shutdown|send a keep-alive heartbeat to) the rendezvous",
             r"Call to (recv|send|connect|poll|accept)\b.{0,120}failed",
             r"Connection(Refused|Reset|Aborted)Error|BrokenPipeError",
+            r"store->get\(|retrieving ncclUniqueId from",
         ),
         cause="another process was gone",
         remedy=_OTHERS,
@@ -71,6 +72,8 @@ CONSEQUENCES = (
             r"A worker died or was killed while executing a task|exited with status code [1-9]|CrashLoopBackOff|"
             r"MPI_ABORT was invoked",
             r"[Ee]xit ?[Cc]ode:? [1-9]\d*\b|Failed to run \[",
+            r"(Ray)?ActorDiedError|RayActorError|WorkerCrashedError|The actor (died|is dead) |"
+            r"Worker exit type: (SYSTEM|USER)_ERROR",
         ),
         cause="a launcher says that one of its processes failed",
         remedy="look at the first traceback of that process; @record on the script's main function puts it into "

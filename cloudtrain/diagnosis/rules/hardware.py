@@ -65,6 +65,7 @@ HARDWARE = (
         patterns=(
             r"device-side assert|cudaErrorAssert|block: \[\d+, ?\d+, ?\d+\], thread: \[\d+, ?\d+, ?\d+\] Assertion",
         ),
+        unless=r"TORCH_USE_CUDA_DSA|to enable device-side",
         cause="a kernel's own check failed: most often a label or an index outside its range",
         remedy="run the same batch on the CPU, which names the index; compare labels with the number of classes, and "
         "tokens with the size of the vocabulary",

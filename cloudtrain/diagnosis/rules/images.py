@@ -94,6 +94,8 @@ IMAGES = (
         patterns=(
             r"OCI runtime create failed|failed to create (shim|containerd) task|CannotStartContainerError",
             r"lacks what the job starts with",
+            r"error creating container|Error response from daemon: (layer|failed to (create|start)|mount|"
+            r"invalid mount)",
         ),
         cause="the container could not be started",
         remedy="read the rest of that line: it names the program, mount or device that the container lacks",

@@ -98,4 +98,14 @@ LOADERS = (
         restart="after a change",
         source="https://docs.python.org/3/library/pickle.html#what-can-be-pickled-and-unpickled",
     ),
+    Rule(
+        name="map-worker-died",
+        patterns=(r"One of the subprocesses has abruptly died during map operation",),
+        is_general=True,
+        cause="a process of datasets.map died: most often memory is exhausted, or it crashed where it cannot be seen",
+        remedy="use fewer processes (num_proc; LLaMA-Factory: preprocessing_num_workers), or none to see the error "
+        "itself",
+        restart="after a change",
+        source="https://huggingface.co/docs/datasets/process#multiprocessing",
+    ),
 )

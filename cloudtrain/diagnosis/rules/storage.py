@@ -79,7 +79,7 @@ STORAGE = (
             r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",
             r"Dataset .{0,80}not found|missing paths ?\[",
         ),
-        unless=r"lib\w[\w.+-]*\.so|fatal error: ",
+        unless=r"lib\w[\w.+-]*\.so|fatal error: |shared library|\bld(\.\w+)?: ",
         cause="a file or folder that the program opens is not there",
         remedy="correct the path that the message names; of a job only files inside the source folder are in the "
         "archive, and data is an input (CLOUDTRAIN_INPUT_<NAME>)",

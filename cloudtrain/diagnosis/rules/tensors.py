@@ -30,6 +30,7 @@ TENSORS = (
             r"[Ee]xpected object of scalar type",
             r"can't be cast to the desired output type|source and destination dtypes match|cannot be cast to",
             r"can't convert np\.ndarray of type",
+            r"(?i:Error ?[:：].{0,80}only su\w*pp?orts? .{0,30}\b(fp16|bf16|fp32|float16|bfloat16|float32|half)\b)",
         ),
         cause="an operation got a tensor of a type that it does not take",
         remedy="convert it (.float(), .long()) or run under torch.autocast; labels of cross entropy are whole numbers",
@@ -58,6 +59,7 @@ TENSORS = (
             r"scalar)|only one element tensors",
             r"must be the same as input size|should be of size .{0,60}but|multi-target not supported|"
             r"cannot reshape (tensor|array)|cannot be converted to Scalar",
+            r"must have (the )?(same )?shapes?\b",
         ),
         cause="an operation got tensors whose shapes do not fit",
         remedy="compare the shape of a batch with what the first layer expects; look at the line of the traceback",

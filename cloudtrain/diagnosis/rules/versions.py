@@ -63,6 +63,8 @@ VERSIONS = (
         patterns=(
             r"lib[\w+.-]+\.so[.\d]*: cannot open shared object file|OSError: lib\S+ not found|"
             r"Library \S+ not (found|loaded)|Could not load library lib|DLL load failed",
+            r"Error loading shared library|Cannot find lib[\w+.-]+\.so",
+            r"Error relocating .{0,200}symbol not found",
         ),
         cause="a shared library is not in the image",
         remedy="install the package that holds it in the image (apt-get), or take a wheel that brings it",
@@ -85,7 +87,9 @@ VERSIONS = (
     Rule(
         name="command-not-found",
         patterns=(
-            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|is not recognized as an internal or external",
+            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|"
+            r"is not recognized as (an internal or external|the name of)|"
+            r"不是内部或外部命令|无法将.{0,80}识别为",
             r"executable file not found in \$PATH|pdsh' not installed",
         ),
         cause="a program that the job starts is not installed, or not on PATH",
