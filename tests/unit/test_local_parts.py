@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.providers.local.processes import free_port
-from cloudtrain.providers.local.supervisor import Supervisor, _take_lock
-from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, has_started, supervisor_state
+from cloudtrain.providers.local.supervisor import Supervisor
+from cloudtrain.providers.local.supervisor_status import (
+    SupervisorState,
+    end_orphans,
+    has_started,
+    supervisor_state,
+    take_lock,
+)
 from tests.house.tools import ROOT
 
 
@@ -32,7 +38,7 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
     looking.wait()
     try:
         for _ in range(200):
-            assert _take_lock(lock)
+            assert take_lock(lock)
             fcntl.flock(lock, fcntl.LOCK_UN)
     finally:
         done.set()
@@ -42,8 +48,8 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
 
 def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
     first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
-    assert _take_lock(first)
-    assert not _take_lock(second, timeout_seconds=0.05)
+    assert take_lock(first)
+    assert not take_lock(second, timeout_seconds=0.05)
     os.close(first)
     os.close(second)
 
@@ -52,7 +58,7 @@ def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
     assert supervisor_state(tmp_path) is SupervisorState.NOT_STARTED
     assert not has_started(tmp_path)
     lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
-    assert _take_lock(lock)
+    assert take_lock(lock)
     os.pwrite(lock, b"4711", 0)
     assert supervisor_state(tmp_path) is SupervisorState.ALIVE
     os.close(lock)

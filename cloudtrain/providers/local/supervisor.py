@@ -7,7 +7,6 @@ folder, which works across containers and hosts; removing the folder ends the tr
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
 import shutil
@@ -17,7 +16,6 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +30,17 @@ from cloudtrain.providers.local.lifeline import read_lifeline
 from cloudtrain.providers.local.node import Node, start_node
 from cloudtrain.providers.local.outcome import run_outcome
 from cloudtrain.providers.local.processes import SUPERVISOR_PID, free_port
+from cloudtrain.providers.local.supervised_folder import SupervisedFolder, log
 from cloudtrain.providers.local.supervisor_status import (
-    HEARTBEAT_SECONDS,
     RUN_DIR_VARIABLE,
     end_orphans,
     identity_of,
-    write_heartbeat,
+    keep_heartbeat,
+    take_lock,
     write_identity,
 )
 from cloudtrain.runs.events import Ended, Event, RankEnded, Restarted, StopRequested
-from cloudtrain.runs.files import FILE_MODE, OTHERS_MASK, lock_file, storing
+from cloudtrain.runs.files import FILE_MODE, OTHERS_MASK, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
@@ -53,12 +52,6 @@ PEERS_SECONDS = 8
 
 SYNC_SECONDS = 1
 """Between two copies of checkpoints, and two checks of the stop file and the run's folder."""
-
-REMOVED_CHECKS = 3
-"""The run's folder counts as removed if this many checks in a row do not find it."""
-
-LOCK_TIMEOUT_SECONDS = 2
-"""How long to try for the run's lock: observers hold it for a moment, another supervisor for good."""
 
 
 class Supervisor:
@@ -78,10 +71,8 @@ class Supervisor:
         """Filled by the signal handler; read only where an event may be written."""
         self.ends_with = ends_with
         """The process whose end also ends the run; None: the run outlives everything."""
-        self.folder = RunFolder(run)
+        self.folder = SupervisedFolder(run)
         self.paths = RunPaths(run)
-        self.folder_stat = run.stat()
-        self.missed_checks = 0
         self.archive = archive
         self.emulator = emulator_of(self.folder)
         self.nodes: list[Node] = []
@@ -114,11 +105,11 @@ class Supervisor:
             node.log.close()
             if node.scratch_folder and self.emulator.nodes_on_host:
                 shutil.rmtree(node.scratch_folder, ignore_errors=True)
-        if not self._folder_exists():
-            self._remove_recreated_folder()
+        if not self.folder.exists():
+            self.folder.remove_what_was_recreated()
             return
         ended = ended.replace(time=time.time())
-        if self._append(ended, durable=True):
+        if self.folder.record(ended, durable=True):
             index_run(self.folder, History(self.folder).read())
         else:
             end_on_full_disk.write(self.paths.end_on_full_disk, ended)
@@ -129,7 +120,7 @@ class Supervisor:
             return
         self.stop_reason = reason
         self.deadline = time.monotonic() + self.emulator.grace_seconds
-        self._append(StopRequested(time=time.time(), reason=reason))
+        self.folder.record(StopRequested(time=time.time(), reason=reason))
         self._signal_all(signal.SIGTERM)
 
     def _run_nodes(self, started: float) -> Ended:
@@ -146,7 +137,7 @@ class Supervisor:
             ended = self._outcome()
         finally:
             self._clean_up()  # before collecting: the artifacts must not change any more
-        if self._folder_exists():
+        if self.folder.exists():
             with storing(self.paths.run):
                 self._log_notes(self.emulator.collect())
         return ended
@@ -227,7 +218,7 @@ class Supervisor:
                 self.finished_ranks[event.rank] = (event.node, event.time)
             elif isinstance(event, Restarted):
                 self.finished_ranks.clear()
-        self._append(*events)
+        self.folder.record(*events)
 
     def _outcome(self) -> Ended:
         return run_outcome(
@@ -244,23 +235,8 @@ class Supervisor:
             self.stop_signals.append(signal.SIGTERM)
         if self.ends_with is not None and self.ends_with.is_alive() is False and not self.stop_signals:
             self.stop("the process that has started it is gone")
-        self.missed_checks = 0 if self._folder_exists() else self.missed_checks + 1
-        if self._is_removed():
+        if self.folder.is_found_removed():
             self.stop("the run's folder was removed")
-
-    def _folder_exists(self) -> bool:
-        try:
-            return os.path.samestat(self.paths.run.stat(), self.folder_stat)
-        except OSError as error:  # a temporary failure of the disk has removed nothing
-            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-
-    def _is_removed(self) -> bool:
-        return self.missed_checks >= REMOVED_CHECKS
-
-    def _remove_recreated_folder(self) -> None:
-        """Remove what the job wrote after its folder was removed, unless the folder is a new run's."""
-        if not (self.paths.run / "plan.json").exists():
-            shutil.rmtree(self.paths.run, ignore_errors=True)
 
     def _sync(self) -> None:
         """Copy new checkpoints. A full disk may have space later, so it does not end the training."""
@@ -268,7 +244,7 @@ class Supervisor:
         try:
             self.emulator.sync()
         except OSError as error:
-            _log(f"checkpoints not kept: {error}")
+            log(f"checkpoints not kept: {error}")
 
     def _clean_up(self) -> None:
         """End everything that the run has started."""
@@ -276,7 +252,7 @@ class Supervisor:
         try:
             self.emulator.clean_up()
         except CloudtrainError as error:
-            _log(f"not all is removed: {error.message}")
+            log(f"not all is removed: {error.message}")
 
     def _log_notes(self, notes: list[str]) -> None:
         """Add notes to the end of the first node's log."""
@@ -289,17 +265,6 @@ class Supervisor:
         for node in self.nodes:
             if node.process.poll() is None:
                 node.process.send_signal(signum)
-
-    def _append(self, *events: Event, durable: bool = False) -> bool:
-        """Store events; False if the disk does not take them. `durable`: written to disk before this returns."""
-        if self._is_removed():  # the folder must not be created again
-            return True
-        try:
-            self.folder.append(*events, durable=durable)
-        except CloudtrainError as error:
-            _log(f"events lost: {error.message}")
-            return False
-        return True
 
 
 def emulator_of(run: RunFolder) -> Emulator[Launch]:
@@ -316,7 +281,7 @@ def main(argv: list[str]) -> int:
     umask = os.umask(OTHERS_MASK)  # logs, sources, values of secrets: other users may not read what is written here
     lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
     other = identity_of(run)
-    if not _take_lock(lock) or (other is not None and other.is_alive()):  # a disk may have no locks
+    if not take_lock(lock) or (other is not None and other.is_alive()):  # a disk may have no locks
         return 1
     stop_signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: stop_signals.append(signum))
@@ -327,31 +292,9 @@ def main(argv: list[str]) -> int:
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     if RunFolder(run).last_event(Ended):  # we are so late that an observer has given us up
         return 1
-    threading.Thread(target=_heartbeat, args=(run,), daemon=True, name="heartbeat").start()
+    threading.Thread(target=keep_heartbeat, args=(run,), daemon=True, name="heartbeat").start()
     Supervisor(run, archive, stop_signals, umask, read_lifeline(argv[2:])).run()
     return 0
-
-
-def _heartbeat(run: Path) -> None:
-    """Runs in a thread of its own, so that a slow disk or a large source does not look like a dead supervisor."""
-    while True:
-        time.sleep(HEARTBEAT_SECONDS)
-        write_heartbeat(run)
-
-
-def _take_lock(lock: int, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> bool:
-    deadline = time.monotonic() + timeout_seconds
-    while not lock_file(lock, wait=False):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def _log(text: str) -> None:
-    """A line in the supervisor's own log, which may be on a full disk."""
-    with suppress(OSError):
-        print(f"{format_timestamp(time.time())} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

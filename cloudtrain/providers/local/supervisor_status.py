@@ -16,11 +16,14 @@ from enum import Enum
 from pathlib import Path
 
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.runs.files import is_locked, read_regular_file
+from cloudtrain.runs.files import is_locked, lock_file, read_regular_file
 from cloudtrain.runs.identity import ProcessIdentity
 
 KILL_TIMEOUT_SECONDS = 5
 """How long killed processes may take to disappear."""
+
+LOCK_TIMEOUT_SECONDS = 2
+"""How long to try for the run's lock: observers hold it for a moment, another supervisor for good."""
 
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 60
@@ -80,6 +83,23 @@ def write_heartbeat(run: Path) -> None:
     """Set the heartbeat to now, by the clock of the disk. Errors are ignored: the next one may succeed."""
     with suppress(OSError):
         os.utime(RunPaths(run).supervisor_file)
+
+
+def keep_heartbeat(run: Path) -> None:
+    """For a thread of its own, so that a slow disk or a large source does not look like a dead supervisor."""
+    while True:
+        time.sleep(HEARTBEAT_SECONDS)
+        write_heartbeat(run)
+
+
+def take_lock(lock: int, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> bool:
+    """Lock a run's lock file by its descriptor; False if another supervisor has it."""
+    deadline = time.monotonic() + timeout_seconds
+    while not lock_file(lock, wait=False):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def silence_seconds(run: Path) -> float:
