@@ -52,6 +52,8 @@ _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid")
 _LED_TO = re.compile(r"The above exception was the direct cause|During handling of the above exception")
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
 """An exception within a line."""
+_NOTEBOOK_HEADER = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*) {3,}Traceback \(most recent call last\)")
+"""The first line of a traceback in a notebook, which names the exception where its end is cut off."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class Search:
         self.last_lines: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
         self.first_traceback: Evidence | None = None
+        self._named_first: UnknownException | None = None
         self._order = 0
         self._seen: dict[str, tuple[list[Rule], bool]] = {}
         """The rules of a line, and whether it looks like an error, by the line with its numbers left out."""
@@ -108,7 +111,16 @@ class Search:
         late, self._late = list(self._late), deque(maxlen=0)
         for order, line in late:
             self._record(line, order, [rule for rule in RULES if rule.matches(line.text)])
+        if self._named_first and not (self.matches or self.unknown or self.mentioned):
+            self._read_header(self._named_first)
         return self
+
+    def _read_header(self, named: UnknownException) -> None:
+        """What the first line of a traceback names, of which nothing else is left."""
+        if rules := [rule for rule in RULES if rule.matches(f"{named.raised.name}: ")]:
+            self._record(named.line, named.order, rules)
+        else:
+            self.mentioned = named
 
     def _read_line(self, line: Evidence) -> None:
         self._order += 1
@@ -116,6 +128,8 @@ class Search:
         raised = False if "\n" in line.text else self._tracebacks.read(line.text, _key(line))
         if raised is True:
             self.first_traceback = self.first_traceback or line
+            if header := _NOTEBOOK_HEADER.match(line.text):
+                self._named_first = UnknownException(Raised(header[1], ""), line, self._order)
             return  # a frame, whose code may say anything
         known = self._seen.get(shape)
         rules, is_error_like = known if known is not None else self._look_at(line, shape)

@@ -134,3 +134,13 @@ def test_what_is_tried_again_is_not_the_cause_and_the_last_try_is() -> None:
 def test_a_kind_of_exception_says_what_to_look_for_or_nothing(exception: str, word: str) -> None:
     assert word in advice_for(exception)
     assert bool(word) == bool(advice_for(exception))
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("FileNotFoundError", "file-not-found"), ("ProcessRaisedException", "launcher-summary"), ("MyError", "none")],
+)
+def test_of_a_notebook_whose_end_is_cut_off_the_first_line_names_the_exception(name: str, rule: str) -> None:
+    found = diagnosed(f"{name}                 {HEADER[:-1]}", "<ipython-input-1-17bf> in <module>()", "----> 1 fit()")
+    assert name_of(found) == rule
+    assert name in (found.cause if rule == "none" else found.evidence[0].text)

@@ -91,6 +91,7 @@ CAPACITY = (
         patterns=(
             r"MaxRuntimeExceeded|DUE TO TIME LIMIT|reached its max_runtime|limits\.max_runtime",
             r"(job|run|JobExecution).{0,60}exceeded .{0,30}(time ?limit|timeout|maximum run ?time|max_?runtime)",
+            r"JobState=TIMEOUT",
         ),
         cause="the job was ended since its time was up",
         remedy="raise limits.max_runtime; cloudtrain rerun goes on from the last checkpoint",

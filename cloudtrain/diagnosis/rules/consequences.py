@@ -74,6 +74,7 @@ CONSEQUENCES = (
             r"[Ee]xit ?[Cc]ode:? [1-9]\d*\b|Failed to run \[",
             r"(Ray)?ActorDiedError|RayActorError|WorkerCrashedError|The actor (died|is dead) |"
             r"Worker exit type: (SYSTEM|USER)_ERROR",
+            r"worker\.status\.FAILED|TrainingFailedError|JobState=FAILED",
         ),
         cause="a launcher says that one of its processes failed",
         remedy="look at the first traceback of that process; @record on the script's main function puts it into "

@@ -71,6 +71,7 @@ DATA = (
             r"UnicodeDecodeError|ParserError: Error tokenizing|EmptyDataError|file signature not found|_src\.empty\(\)",
             r"Object arrays cannot be loaded when allow_pickle=False|Failed to interpret file .{0,200} as a pickle",
             r"DECORDError|LibsndfileError|moov atom not found",
+            r"unrecognized data stream|\b[Ee]rror (loading|decoding) image\b",
         ),
         cause="a file of the data is damaged or of another format than its name says",
         remedy="find it by the traceback or by reading all files once, and copy it again or leave it out",

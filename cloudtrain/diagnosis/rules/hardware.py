@@ -85,8 +85,8 @@ HARDWARE = (
     Rule(
         name="driver-mismatch",
         patterns=(
-            r"Driver/library version mismatch|API mismatch: the client has the version",
-            r"unsupported display driver / cuda driver combination|Error 803:",
+            r"[Dd]river/library version mismatch|API mismatch: the client has the version",
+            r"unsupported display driver( / cuda driver)? combination|Error 803:",
         ),
         cause="the NVIDIA driver was updated while its old kernel module is still loaded",
         remedy="restart the machine, or start the job on another one",
@@ -121,7 +121,8 @@ HARDWARE = (
         name="no-gpu",
         patterns=(
             r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver",
-            r"nvidia-container-cli: initialization error|could not select device driver .{0,20}with capabilities",
+            r"nvidia-container-cli: initialization error(?!.*(mismatch|unsupported display))|"
+            r"could not select device driver .{0,20}with capabilities",
             r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled|"
             r"couldn't communicate with the NVIDIA driver|cannot give GPUs to containers",
             r"torch\.cuda\.is_available\(\) is False|([Uu]nknown|invalid) runtime (name|specified):? ?\"?nvidia",

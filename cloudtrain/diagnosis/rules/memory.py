@@ -44,6 +44,7 @@ MEMORY = (
             r"[Ee]xceeded (job|step) memory limit|use an instance (type )?with more memory",
             r"killed by SIGKILL: out of host memory",
             r"task \d+: Out Of Memory",
+            r"(JobState|State)=OUT_OF_ME",
         ),
         cause="the machine ran out of host memory, and a process was killed for it",
         remedy="use fewer DataLoader workers, load less into memory at once, or take a machine with more memory",
@@ -69,6 +70,7 @@ MEMORY = (
         patterns=(
             r"DefaultCPUAllocator: (can't|not enough)|[Cc]an't allocate memory|Cannot allocate memory",
             r"^MemoryError\b|[:\]] MemoryError\b|_ArrayMemoryError|std::bad_alloc|Unable to allocate [\d.]+ [KMGT]iB",
+            r"paging file is too small|Insufficient system resources|Not enough memory resources",
         ),
         unless=r"ibv_|NCCL WARN",
         cause="the program asked for more host memory than it could get",

@@ -66,6 +66,7 @@ PROCESSES = (
             r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|(exit(ed with)?|status) (code|status):? \(?137|"
             r"^\s*Killed\s*$",
             r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
+            r"WTERMSIG 9\b",
         ),
         unless=_RAY_GUESSES,
         cause="a process was killed (SIGKILL), and nothing says by whom",

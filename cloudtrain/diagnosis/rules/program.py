@@ -9,7 +9,7 @@ PROGRAM = (
         name="arguments",
         patterns=(
             r"unrecognized arguments|SystemExit.*code 2\b|the following arguments are required",
-            r"error: argument .{0,80}(invalid|expected)|Refused: ",
+            r"error: argument .{0,80}(choice|invalid|expected|not allowed|ignored|conflicting)|Refused: ",
         ),
         cause="the script refused its arguments",
         remedy="the script refused its arguments: see args in job.yaml, and the log",

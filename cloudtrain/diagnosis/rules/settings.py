@@ -70,6 +70,7 @@ SAID_BY_LIBRARIES = (
             _ERROR + r": [^<]*" + _FORBIDS,
             _ERROR + _LONG + _LIBRARY,
         ),
+        unless=r"TrainingFailedError",
         cause="a library refused what it was asked for, and says so",
         remedy="read its message: it says what it expects; the frame of the program shows which call it is",
         restart="after a change",

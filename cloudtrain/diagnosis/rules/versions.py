@@ -162,7 +162,7 @@ VERSIONS = (
     Rule(
         name="attribute-not-in-package",
         patterns=(
-            r"AttributeError: module '[\w.]+' has no attribute",
+            r"AttributeError: module '[\w.]+' has no attribute|\btype object '\w+' has no attribute",
             r"AttributeError: (type object )?'(?!NoneType|Tensor|Parameter|str|int|float|bool|list|dict|tuple|set|"
             r"bytes|"
             r"function|method|DeepSpeedCPUAdam|ndarray|generator|DataFrame|Series|"
