@@ -13,7 +13,7 @@ import yaml
 
 from cloudtrain.bundle import bundled
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.infra.kinds import OWN_ROLE
+from cloudtrain.providers.azure.infra.kinds import OWN_ROLE, ROLES
 from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES
 from tests.fakes.azure.rbac import role_of
 from tests.fakes.azure.resource_manager.expressions import FUNCTIONS, calls, is_expression, parse
@@ -42,17 +42,6 @@ AT_DEPLOYMENT = {
     *("subscriptionResourceId", "reference", "utcNow"),
 }
 """Functions that Azure answers, besides those whose answer is the same everywhere."""
-
-ROLES = {
-    "b78c5d69-af96-48a3-bf8d-a8b4d589de94": "Azure AI Administrator",
-    "f6c7c914-8db3-469d-8ca1-694a8f32e121": "AzureML Data Scientist",
-    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
-    "00482a5a-887f-4fb3-b363-3b7fe8e74483": "Key Vault Administrator",
-    "4633458b-17de-408a-b874-0445c86b69e6": "Key Vault Secrets User",
-    "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
-    "8311e382-0749-4cb8-b61a-304f252e45ec": "AcrPush",
-}
-"""After "Azure built-in roles" in Microsoft's documentation."""
 
 
 @cache

@@ -1,0 +1,139 @@
+"""A scan remembers what has not changed, and reads it no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.source.scan import scan
+from cloudtrain.source.tree import SourceTree
+from tests.support.samples import write
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write(tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"})
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths whose content was read."""
+    from cloudtrain.source.hashes import read_content
+
+    seen: list[str] = []
+
+    def counted(path: str, size: int, follow: bool = False) -> str | None:
+        seen.append(Path(path).name)
+        return read_content(path, size, follow=follow)
+
+    monkeypatch.setattr(sys.modules["cloudtrain.source.scan"], "read_content", counted)
+    return seen
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns the clock ahead, so that files written just now are old."""
+    now = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: now() + 10_000_000_000)
+
+
+def rescan(root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, list[str]]:
+    reads.clear()
+    tree = scan(root, None, tmp_path / "cache")
+    return tree, sorted(reads)
+
+
+def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: list[str], later: None) -> None:
+    first, read = rescan(root, tmp_path, reads)
+    assert read == ["data.txt", "model.py", "train.py"]
+    (root / "train.py").write_text("print(2)\n")
+    (root / "new.py").touch()
+    second, read = rescan(root, tmp_path, reads)
+    assert read == ["new.py", "train.py"]
+    third, read = rescan(root, tmp_path, reads)
+    assert read == []
+    assert third == second != first
+    assert third == scan(root, None, None)
+
+
+def test_a_change_that_keeps_size_and_mtime_is_seen(root: Path, tmp_path: Path, reads: list[str], later: None) -> None:
+    before, _ = rescan(root, tmp_path, reads)
+    file = root / "train.py"
+    info = file.stat()
+    file.write_text("print(7)\n")
+    os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
+    after, read = rescan(root, tmp_path, reads)
+    assert read == ["train.py"]
+    assert after.digest != before.digest
+
+
+@pytest.mark.parametrize("age_ms", [0, 100, 1900])
+def test_a_file_too_young_to_be_trusted_is_read_again(
+    root: Path, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch, age_ms: int
+) -> None:
+    newest = max(file.stat().st_ctime_ns for file in root.rglob("*"))
+    monkeypatch.setattr("time.time_ns", lambda: newest + age_ms * 1_000_000)
+    for _ in range(2):
+        _, read = rescan(root, tmp_path, reads)
+        assert "train.py" in read
+    monkeypatch.setattr("time.time_ns", lambda: newest + 2_100_000_000)
+    rescan(root, tmp_path, reads)
+    _, read = rescan(root, tmp_path, reads)
+    assert read == []
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "one byte", "not JSON", "folder"])
+def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path, reads: list[str], later: None, damage: str) -> None:
+    expected, _ = rescan(root, tmp_path, reads)
+    (file,) = (tmp_path / "cache").iterdir()
+    data = file.read_bytes()
+    if damage == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        middle = bytes([data[200] ^ 1])
+        broken = {"empty": b"", "cut": data[:-9], "one byte": data[:200] + middle + data[201:], "not JSON": b"[" * 9000}
+        file.write_bytes(broken[damage])
+    tree, read = rescan(root, tmp_path, reads)
+    assert tree == expected
+    assert len(read) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(root: Path, tmp_path: Path) -> None:
+    blocked = write(tmp_path, {"file": ""}) / "file"
+    assert scan(root, None, blocked / "cache") == scan(root, None, None)
+
+
+def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, tmp_path: Path, later: None) -> None:
+    for _ in range(3):
+        scan(root, None, tmp_path / "cache")
+        (root / "train.py").write_text("changed")
+    scan(root / "pkg", None, tmp_path / "cache")
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".json", ".json"]
+
+
+def test_changed_ignore_rules_are_seen_in_spite_of_the_cache(root: Path, tmp_path: Path, later: None) -> None:
+    for pattern, count in (("*.txt", 3), ("*.txt", 3), ("*.nothing", 4), ("*.py", 2)):
+        write(root, {".gitignore": pattern})
+        assert scan(root, None, tmp_path / "cache").files_count == count
+
+
+def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(root: Path, tmp_path: Path, later: None) -> None:
+    write(root, {".gitignore": "*.log\n!keep.log\n"})
+    scan(root, None, tmp_path / "cache")
+    program = """
+import json, sys
+from pathlib import Path
+from cloudtrain.source.scan import scan
+files = scan(Path(sys.argv[1]), None, Path(sys.argv[2])).files_count
+print(json.dumps([files, [m for m in ("pathspec", "tarfile", "gzip", "tempfile", "subprocess") if m in sys.modules]]))
+"""
+    arguments = [sys.executable, "-c", program, str(root), str(tmp_path / "cache")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [4, []]
