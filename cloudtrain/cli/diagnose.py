@@ -41,6 +41,8 @@ _SHOWN_CHARACTERS = 300
 MAX_COLLECTIVES = 6
 _ALL_CAME = "every rank whose dump is here has come to the same collective operations"
 _SHOWN_SHARE = 0.005
+CLEAR_FROM = 0.5
+"""The confidence from which a verdict on the speed is no guess."""
 TOLD_FROM_DELAY = 0.2
 """The part of the time without a core from which it is told."""
 
@@ -245,7 +247,8 @@ def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
 
 def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
     """Why a run is slow, as rows of a word and a text."""
-    rows = [("speed", found.sentence)]
+    is_clear = not found.is_slow or found.confidence >= CLEAR_FROM
+    rows = [("speed", found.sentence if is_clear else f"not clear; most likely: {found.sentence}")]
     if found.is_slow:
         rows.append(("gain", f"without it up to {found.gain:.1f}x as fast; confidence {found.confidence:.0%}"))
     if found.shares:
@@ -263,7 +266,8 @@ def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
 def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
     """The commands to type next, the likeliest first."""
     if state.state == "failed":
-        rank = state.error.rank if state.error else -1
+        is_elsewhere = found is not None and found.rule is not None and found.rule.is_consequence
+        rank = state.error.rank if state.error and not is_elsewhere else -1
         logs = command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
         if found is None or found.restart is None:
             return [logs]

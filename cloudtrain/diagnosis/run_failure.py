@@ -68,6 +68,6 @@ def _of_cause(cause: Cause) -> list[Evidence]:
 
 
 def _line_of(cause: Cause) -> Evidence:
-    text = f"{cause.exception}: {cause.message}"[:MAX_REASON_CHARS]
+    text = f"{cause.exception}: {cause.message}".strip().removesuffix(":")[:MAX_REASON_CHARS]
     source, line = (cause.file, cause.line) if cause.file else ("launcher", 0)
     return Evidence(text, source, line, cause.rank if cause.rank >= 0 else None, cause.node)

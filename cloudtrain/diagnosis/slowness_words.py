@@ -80,7 +80,10 @@ def _about_straggler(rank: int | None, phase: str, setup: Setup) -> str:
     where = f"the machine of rank {rank}" if setup.nodes > 1 else "this machine's other work"
     if phase == "data":
         return f"what rank {rank} reads: larger files, or a slower disk, than those of the others"
-    return f"look at {where} and, on a GPU, its temperature and clock (cloudtrain top); or share the work out evenly"
+    return (
+        f"look at what rank {rank} does that others do not, at {where} and, on a GPU, its temperature and clock "
+        "(cloudtrain top); or share the work out evenly"
+    )
 
 
 def _less_communication(setup: Setup) -> str:

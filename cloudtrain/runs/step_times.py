@@ -87,8 +87,22 @@ class StepTimesHistory:
             self._halve()
 
     def intervals(self) -> list[Mapping[int, PhaseSums]]:
-        """Oldest first: the sums by rank of the steps in one interval, without the first steps of a process."""
-        return list(self._intervals)
+        """Oldest first: the sums by rank of the steps in one interval, without the first steps of a process.
+
+        Ranks report by the clock, and not all at the same step: an interval goes on until all have reported that report
+        as a rule, so that what they did can be compared.
+        """
+        expected = {rank for rank, sums in self.totals().items() if 2 * sums.steps >= self.steps}
+        found: list[dict[int, PhaseSums]] = []
+        for number, part in enumerate(self._intervals):
+            if number == 0 or expected <= found[-1].keys():
+                found.append({})
+            for rank, sums in part.items():
+                _add(found[-1], rank, sums)
+        if len(found) > 1 and not expected <= found[-1].keys():
+            for rank, sums in found.pop().items():
+                _add(found[-1], rank, sums)
+        return list(found)
 
     def totals(self) -> dict[int, PhaseSums]:
         """By rank: the sums of all intervals."""

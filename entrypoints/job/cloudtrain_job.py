@@ -199,7 +199,7 @@ class _StepTimer:
         self.phase, self._since, self._seconds = "other", 0.0, dict[str, float]()
         self._began = self._reported = self._looked = 0.0
         self._steps = self._total = self._looks = 0
-        self._waited, self._logger = 0.0, None
+        self._waited, self._logger, self._message_bytes = 0.0, None, 0
         self._delayed: float | None = None
 
     def enter(self, phase: str) -> str:
@@ -217,6 +217,9 @@ class _StepTimer:
         self._logger = getattr(ddp, "logger", None)
         if self._logger is not None and getattr(ddp, "device_type", "") == "cpu":
             ddp._set_ddp_runtime_logging_sample_rate(1)
+        if self._logger is not None:
+            sent = (each for each in ddp.parameters() if each.requires_grad)
+            self._message_bytes = sum(each.numel() * each.element_size() for each in sent)
 
     def step_done(self) -> None:
         """A step has ended; reports the first one, and then from time to time."""
@@ -247,6 +250,8 @@ class _StepTimer:
         delayed, self._delayed = self._delayed, _run_delay()
         if delayed is not None and self._delayed is not None:
             fields["run_delay"] = round(self._delayed - delayed, 6)
+        if self._message_bytes:
+            fields["message_mb"] = round(self._message_bytes / 1e6, 3)
         emit("step_times", **fields, **{name: round(value, 6) for name, value in seconds.items()})
         self._seconds, self._steps, self._waited, self._looks, self._reported = {}, 0, 0.0, 0, self._since
 

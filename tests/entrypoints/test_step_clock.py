@@ -277,6 +277,30 @@ def test_two_lines_report_the_same_of_any_program(group: StartGroup) -> None:
     assert "communication" not in events[-1]
 
 
+def own_program_on_ranks() -> None:
+    """A program of two ranks, whose model is a DistributedDataParallel."""
+    import torch
+    from torch import distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import cloudtrain_job
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(1000, 300))
+    for batch in cloudtrain_job.timed(torch.randn(40, 4, 1000), model):
+        model(batch).sum().backward()
+    os._exit(0)
+
+
+def test_a_program_of_ones_own_reports_how_much_its_gradients_are(group: StartGroup) -> None:
+    """Without their size no wait can be told to be for them."""
+    started = group(2, program=f"{__name__}:own_program_on_ranks")
+    assert started.wait() == [0, 0], started.output()
+    events = started.events("step_times")
+    assert {event["message_mb"] for event in events} == {1.201}
+    assert any(event.get("communication", 0) > 0 for event in events)
+
+
 def test_windows_measure_what_is_left_out_and_write_nothing(group: StartGroup) -> None:
     started = group(2, "--measure --batch-size 16", before=f"{__name__}:wait_for_data")
     started.succeed()

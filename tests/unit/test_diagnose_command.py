@@ -13,6 +13,8 @@ import pytest
 import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
+from cloudtrain.cli.diagnose import slowness_rows
+from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.files import as_text
@@ -125,6 +127,22 @@ def test_what_a_rank_ended_by_is_said_in_a_whole_sentence(
 ) -> None:
     a_run(home, "failed", error=error)
     assert shown(capsys, "a-1").splitlines()[0] == f"a-1 failed after 1 min: {headline}"
+
+
+def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "Timed out waiting 20000ms for recv operation to complete"
+    a_run(home, "failed", error={"exception": "RuntimeError", "message": message, "traceback": "…"})
+    text = shown(capsys, "a-1")
+    assert "the cause is not in what was read" in text
+    assert text.endswith("  next        cloudtrain logs a-1\n")
+
+
+@pytest.mark.parametrize(("confidence", "begins"), [(0.3, "not clear; most likely: it"), (0.9, "it waits")])
+def test_a_verdict_that_little_of_the_run_agrees_with_is_said_not_to_be_clear(confidence: float, begins: str) -> None:
+    found = Slowness(cause="input", share=0.5, confidence=confidence, sentence="it waits for its data")
+    assert slowness_rows(found)[0][1].startswith(begins)
 
 
 def test_where_all_work_was_done_no_restart_is_proposed(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:

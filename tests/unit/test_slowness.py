@@ -29,6 +29,8 @@ class Made:
     """By rank: further seconds of a step in which it has no core; every second interval those of the other end."""
     saving: tuple[int, float] = (0, 0.0)
     """Every so many intervals, so many seconds."""
+    apart: int = 0
+    """So many steps later than the rank before it each rank reports."""
     noise: float = 0.15
     intervals: int = 20
     steps: int = 20
@@ -49,7 +51,8 @@ class Made:
                 phases = {**each, "communication": waited, "saving": save}
                 event = StepTimes(time=1.0, rank=rank, steps=self.steps, wall=sum(phases.values()))
                 event = event.replace(run_delay=held_up[rank]) if self.held_up else event
-                history.add(event.replace(step=number * self.steps, message_mb=self.message_mb, **phases))
+                step = number * self.steps + rank * self.apart
+                history.add(event.replace(step=step, message_mb=self.message_mb, **phases))
         return history
 
     def _work(self, rank: int, random_: random.Random) -> dict[str, float]:
@@ -65,6 +68,12 @@ class Made:
 
 def verdict(made: Made, **setup: object) -> Slowness:
     return why_slow(made.history(), Setup(ranks=made.ranks, **setup))  # type: ignore[arg-type]
+
+
+def test_a_straggler_is_named_also_where_ranks_report_at_different_steps() -> None:
+    found = verdict(Made(slower={(1, "compute"): 0.06}, apart=1))
+    assert (found.cause, found.rank) == ("straggler", 1)
+    assert found.confidence > 0.9
 
 
 CASES = {

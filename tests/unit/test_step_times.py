@@ -42,6 +42,25 @@ def test_ranks_may_come_in_any_order_and_one_node_after_the_other() -> None:
         assert [len(interval) for interval in history.intervals()] == [3] * 10
 
 
+def test_ranks_that_report_at_different_steps_are_compared_all_the_same() -> None:
+    history = StepTimesHistory()
+    for number in range(1, 21):
+        for rank in range(3):
+            history.add(times(rank, number * 10 + rank, compute=float(rank)))
+    assert [set(interval) for interval in history.intervals()] == [{0, 1, 2}] * 20
+    history.add(times(0, 210, compute=0.0))
+    assert [set(interval) for interval in history.intervals()] == [{0, 1, 2}] * 20
+    assert sum(interval[0].steps for interval in history.intervals()) == history.totals()[0].steps
+
+
+def test_a_rank_that_stopped_reporting_does_not_make_one_interval_of_the_rest() -> None:
+    history = StepTimesHistory()
+    for number in range(1, 21):
+        for rank in range(2 if number < 3 else 1):
+            history.add(times(rank, number * 10, compute=1.0))
+    assert len(history.intervals()) == 20
+
+
 def test_a_long_run_is_kept_in_bounded_memory_and_its_sums_stay_whole() -> None:
     history, whole, generator = StepTimesHistory(), 0.0, random.Random(0)
     for number in range(1, 5001):
