@@ -128,7 +128,7 @@ class RunRecord:
 
     @property
     def source_digest(self) -> str:
-        """The SHA-256 of its source's archive; empty where that is not known here."""
+        """The SHA-256 of its source's files, as SourceTree has it; empty where that is not known here."""
         return str(self._part("facts", "source").get("digest") or "")
 
     @property
