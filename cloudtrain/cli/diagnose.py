@@ -13,14 +13,15 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output
+from cloudtrain.cli.report import measured_rows
 from cloudtrain.cli.sweep_files import FORCE
 from cloudtrain.cli.terminal import indented, one_line
-from cloudtrain.diagnosis.counterfactuals import what_parts_cost
+from cloudtrain.diagnosis.counterfactuals import what_parts_cost, what_to_change
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_run
-from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override
+from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override, setup_of
 from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.errors import RunNotFound, UsageError
 from cloudtrain.runs.failure import explain
@@ -189,15 +190,17 @@ def _show_run(run: Run, as_json: bool) -> None:
     if as_json:
         found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
         if state.windows:
-            found_all["measured"] = what_parts_cost(state.windows).to_json()
-        print_json({"run": run.id, "state": state.state, **found_all, "next": _next(run, state, found)[0]})
+            change = what_to_change(state.windows, setup_of(run.folder, state))
+            found_all["measured"] = {**what_parts_cost(state.windows).to_json(), "change": change}
+        following = next(iter(_next(run, state, found)), None)
+        print_json({"run": run.id, "state": state.state, **found_all, "next": following})
         return
     print_output(_headline(run, state))
     rows = diagnosis_rows(found) if found else []
     if found and found.cause not in explain(state):
         rows.insert(0, ("cause", found.cause))
     if state.windows:
-        rows.append(("measured", what_parts_cost(state.windows).sentence))
+        rows += measured_rows(run, state, state.windows)
     elif slowness.is_slow or found is None:
         rows += slowness_rows(slowness)
     _print([*rows, *(("next", each) for each in _next(run, state, found))])
@@ -276,7 +279,7 @@ def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
         says_little = found.rule is not None and found.rule.is_general
         return [*([logs] if says_little else []), *_again(run, found.restart == "retry")]
     if state.state == "succeeded":
-        return [command("fetch", run.id)]
+        return [] if state.windows else [command("fetch", run.id)]  # a measurement leaves nothing to fetch
     return [command("rerun", run.id) if state.has_ended else command("attach", run.id)]
 
 

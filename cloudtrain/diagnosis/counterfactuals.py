@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from cloudtrain.diagnosis.slowness import NAMED_FROM
+from cloudtrain.diagnosis.slowness_words import Setup, change_for
+from cloudtrain.diagnosis.step_costs import SMALL_MESSAGE_MB, SMALL_STEP_SECONDS
 from cloudtrain.runs.events import Windows
 
 PROVEN_FROM = 0.15
@@ -58,6 +61,28 @@ def what_parts_cost(windows: Windows) -> Counterfactuals:
         straggler=straggler,
         late=late,
     )
+
+
+def cause_by_parts(parts: Counterfactuals, message_mb: float) -> tuple[str, float]:
+    """The cause that parts of a step prove, by the words of a slow run, and its share of it; empty where none does."""
+    data, messages = parts.data or 0.0, parts.messages or 0.0
+    if parts.straggler is not None and parts.late >= max(data, NAMED_FROM["straggler"]):
+        return "straggler", parts.late
+    if data >= max(messages, NAMED_FROM["input"]):
+        return "input", data
+    is_small = parts.seconds * (1 - messages) < SMALL_STEP_SECONDS and message_mb < SMALL_MESSAGE_MB
+    if is_small and messages >= NAMED_FROM["too-small"]:
+        return "too-small", messages
+    if messages >= NAMED_FROM["communication"] and not is_small:
+        return "communication", messages
+    return "", 0.0
+
+
+def what_to_change(windows: Windows, setup: Setup) -> str:
+    """The setting to change by the windows of a run; empty where no part of a step is worth it."""
+    parts = what_parts_cost(windows)
+    cause, share = cause_by_parts(parts, windows.message_mb or 0.0)
+    return change_for(cause, share, setup, parts.straggler, "compute") if cause else ""
 
 
 def _saved(full: float, without: float | None) -> float | None:

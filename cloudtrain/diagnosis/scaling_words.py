@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cloudtrain.diagnosis.counterfactuals import cause_by_parts
 from cloudtrain.diagnosis.scaling import AS_FAST, Point, ScalingCurve
 from cloudtrain.diagnosis.slowness import NAMED_FROM
 from cloudtrain.diagnosis.slowness_words import Setup, change_for
-from cloudtrain.diagnosis.step_costs import SMALL_MESSAGE_MB, SMALL_STEP_SECONDS
 
 WELL = 0.8
 """The efficiency from which a job scales well."""
@@ -82,17 +82,11 @@ def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> 
 def _cause(curve: ScalingCurve, ranks: int) -> tuple[str, float]:
     """Why so many ranks are not worth it, by the words of a slow run, and its share of a step; empty if not known."""
     measured = curve.measured[ranks]
-    parts, messages = measured.parts, measured.communication or 0.0
-    if parts is None:
+    messages = measured.communication or 0.0
+    if measured.parts is None:
         return ("communication", messages) if messages >= NAMED_FROM["communication"] else ("", 0.0)
-    if parts.straggler is not None and parts.late >= max(parts.data or 0.0, NAMED_FROM["straggler"]):
-        return "straggler", parts.late
-    if (parts.data or 0.0) >= max(messages, NAMED_FROM["input"]):
-        return "input", parts.data or 0.0
-    is_small = parts.seconds * (1 - messages) < SMALL_STEP_SECONDS and measured.message_mb < SMALL_MESSAGE_MB
-    if messages >= NAMED_FROM["communication"] and not is_small:
-        return "communication", messages
-    return "too-small", messages
+    found = cause_by_parts(replace(measured.parts, messages=messages), measured.message_mb)
+    return found if found[0] else ("too-small", messages)
 
 
 def _ranks(count: int, setup: Setup) -> str:
