@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cloudtrain.api.jobs import Job, plan, submit
@@ -18,6 +19,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local.lifeline import runs_end_with_this_process
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.files import is_locked, lock_file
 from cloudtrain.runs.forecast import Forecast, Span, forecast
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms
@@ -25,6 +27,9 @@ from cloudtrain.settings import DEFAULT_PROVIDER
 
 START_SECONDS = 60.0
 """A job that has reported nothing so long after its processes began is taken to report nothing at all."""
+
+SCRATCH, LOCK = "cloudtrain-forecast-", "forecast.lock"
+"""How the names of scratch folders begin, and the file in each that its process has locked."""
 
 REMOVAL_SECONDS = 10.0
 """How long the removal of the scratch folder is tried."""
@@ -115,10 +120,19 @@ def _seen(state: RunState, seconds: float, target: Plan, here: Plan) -> FirstSte
 
 @contextmanager
 def _scratch_folder() -> Iterator[str]:
-    """A folder that is gone afterwards, also where the supervisor of a run still writes its last words into it."""
-    folder = tempfile.mkdtemp(prefix="cloudtrain-forecast-")
+    """A folder that is gone afterwards, also where the supervisor of a run still writes its last words into it.
+
+    Those that were left by processes that were killed are removed, too: each is locked by its process.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
+        if is_locked(left) is False:
+            shutil.rmtree(left.parent, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=SCRATCH)
     try:
-        yield folder
+        with open(Path(folder, f"{LOCK}.new"), "w") as file:
+            lock_file(file.fileno())
+            Path(file.name).rename(Path(folder, LOCK))  # never there without its lock
+            yield folder
     finally:
         deadline = time.monotonic() + REMOVAL_SECONDS
         while os.path.exists(folder) and time.monotonic() < deadline:  # noqa: PTH110

@@ -10,7 +10,7 @@ from cloudtrain.providers import Provider, get_provider
 from cloudtrain.runs.events import Cursor, LimitTooLow
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
-from cloudtrain.runs.forecast_words import told_once
+from cloudtrain.runs.forecast_words import raised_limit, told_once
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.observation import Observation
@@ -96,7 +96,9 @@ class RunMonitor:
         self._terms = self._terms or terms_of(self.folder)
         found = forecast(state, self._terms, now=now) if self._terms.seconds else None
         if found is not None and (message := told_once(found, state.run_id)):
-            self.history.take([Observation(events=[LimitTooLow(time=now, message=message)])])
+            self.history.take(
+                [Observation(events=[LimitTooLow(time=now, message=message, raised=raised_limit(found))])]
+            )
 
     def sync_logs(self, *, retry: bool) -> CloudError | None:
         """Copy what is new of the log to the run folder; the error where a cloud does not give it."""

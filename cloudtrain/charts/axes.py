@@ -57,15 +57,15 @@ class Scale:
         return math.log(max(value, 1e-300)) if self.log else value
 
 
-def y_scale(values: Iterable[float], lowest: float | None = None) -> Scale:
+def y_scale(values: Iterable[float], ends: Sequence[float] = ()) -> Scale:
     """Upwards, for these values and a little room; a few that lie far off, as after a divergence, are left outside.
 
-    `lowest`: it begins there, unless there are lower ones.
+    `ends`: values to which it reaches in any case, and from which it begins where there are no lower ones.
     """
-    low, high = usual_range(values)
-    low = low if lowest is None else min(low, lowest)
+    least, greatest = usual_range(values)
+    low, high = min((least, *ends)), max((greatest, *ends))
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
-    return Scale(low - room if low != lowest else low, high + room, BOTTOM, TOP)
+    return Scale(low if low in ends else low - room, high + room, BOTTOM, TOP)
 
 
 def x_scale(low: float, high: float) -> Scale:

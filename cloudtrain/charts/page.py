@@ -30,11 +30,14 @@ def chart(title: str, about: str, drawing: str, *, wide: bool = False) -> str:
     )
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of plain words; wider than the page it can be moved sideways. No header where all its words are empty."""
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool = False) -> str:
+    """Rows of plain words; wider than the page it can be moved sideways. No header where all its words are empty.
+
+    `wraps`: long texts go on in the next line instead.
+    """
     lines = [element("tr", *(element("th", words(each) or " ") for each in header))] if any(header) else []
     lines += ["\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows]
-    return element("div", element("table", *lines), class_="drawing") if lines else ""
+    return element("div", element("table", *lines, class_="wraps" if wraps else ""), class_="drawing") if lines else ""
 
 
 def folded(summary: str, *content: str) -> str:

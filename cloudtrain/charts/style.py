@@ -62,6 +62,8 @@ svg .bar { stroke: var(--main); stroke-width: 8; }
 svg .bar-room { stroke: var(--faint); stroke-width: 8; }
 table { border-collapse: collapse; font-size: 14px; }
 th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }
+.wraps td:last-child { white-space: normal; }
+.wraps td { vertical-align: top; }
 .failure { border-left: 4px solid var(--bad); padding: 2px 0 2px 12px; margin: 14px 0; }
 .verdict { border-left: 4px solid var(--main); padding: 2px 0 2px 12px; margin: 14px 0; }
 pre { font-size: 13px; overflow-x: auto; }

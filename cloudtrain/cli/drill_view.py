@@ -19,10 +19,10 @@ _INDENT = 11
 
 def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
     """What will be done, and how long it takes."""
-    most = 1 + 2 * len(scenarios)
+    least, most = 1 + len(scenarios), 1 + 2 * len(scenarios)
     yield f"drill of {plan.spec.name}: {headline(plan)}; nothing is sent anywhere, nothing is paid"
     drills = count(len(scenarios), "drill")
-    yield f"  1 undisturbed run, then {drills}: at most {most} times as long as the job, and 1 min"
+    yield f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as long as the job"
     for scenario in scenarios:
         yield f"  {scenario.name:<16} {scenario.done}"
     if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
@@ -54,7 +54,8 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     for text in card.remarks:
         yield f"note: {text}"
     if card.interrupted:
-        yield "note: interrupted: the other drills were not done"
+        left = ",".join(name for name in card.left)
+        yield f"note: interrupted{f'; what was not done: --only {left}' if left else ''}"
 
 
 def look_at(folder: str, *words: str) -> str:

@@ -33,7 +33,7 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 def report(run: Run, state: RunState) -> None:
     """Print how a run ended, where its artifacts are, and what to type next."""
     took = format_duration(state.seconds(time.time()))
-    for warning in state.warnings:
+    for warning in state.lasting_warnings:
         print_message(f"warning: {warning}")
     if state.state == "failed":
         _report_failure(run, state, took)
@@ -63,7 +63,7 @@ def report(run: Run, state: RunState) -> None:
         rows.append(
             (
                 "next",
-                command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
+                rerun_command(run, state) + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
     elif rehearsed := rehearsed_by(state.provider, state.contract):
@@ -80,6 +80,12 @@ def measured_rows(run: Run, state: RunState, windows: Windows) -> list[tuple[str
     rows = [("measured", what_parts_cost(windows).sentence)]
     change = what_to_change(windows, setup_of(run.folder, state))
     return rows + ([("change", change)] if change else [])
+
+
+def rerun_command(run: Run, state: RunState) -> str:
+    """What runs it again: with a higher limit, where by the forecast it would not end within the one that it had."""
+    raised = state.limit_too_low.raised if state.limit_too_low else ""
+    return command("rerun", run.id, *(("--set", raised) if raised and state.state == "stopped" else ()))
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:

@@ -31,7 +31,7 @@ from cloudtrain.cli.output import (
     table,
 )
 from cloudtrain.cli.progress import activity_text
-from cloudtrain.cli.report import format_artifact, format_cost, source_line
+from cloudtrain.cli.report import format_artifact, format_cost, rerun_command, source_line
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError
@@ -223,7 +223,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("kept", _kept_machines(run.id, state.kept_until - time.time())))
     if state.error and state.error.file:
         rows.append(("at", one_line(source_line(state.error))))
-    rows += [("warning", warning) for warning in state.warnings]
+    rows += [("warning", warning) for warning in state.lasting_warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
     at, now = state.position, time.time()
@@ -252,5 +252,5 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("console", state.ref["url"]))
     rows.append(("logs", command("logs", run.id)))
     if state.state in ("failed", "stopped"):
-        rows.append(("next", command("rerun", run.id)))
+        rows.append(("next", rerun_command(run, state)))
     return rows

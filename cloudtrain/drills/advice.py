@@ -75,14 +75,24 @@ def _of_fault(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobF
 def _of_stop(finding: Finding, faulty: DrillRun, job: JobFacts) -> Iterator[str]:
     if was_killed(faulty.state):
         yield f"it did not end within the grace period ({job.grace}): end on SIGTERM, or save more often"
-    elif finding.steps_lost and not job.is_trainer and job.saves:
-        lost = f"{finding.steps_lost:g} steps"
-        yield f"{lost} were lost since it does not save when it is told to stop: save on SIGTERM (docs/guides/spot.md)"
+    elif finding.saved_at_stop is False and not job.is_trainer and job.saves:
+        yield (
+            "it does not save when it is told to stop, so that all since its last checkpoint is lost: "
+            "save on SIGTERM (docs/guides/spot.md)"
+        )
 
 
-def remarks(job: JobFacts, every_seconds: int, shortened: bool) -> list[str]:
-    """What was different in the drills from the job as it will run."""
+def remarks(job: JobFacts, every_seconds: int, shortened: bool, steps_apart: float = 0.0) -> list[str]:
+    """What was different in the drills from the job as it will run.
+
+    `steps_apart`: how many steps lie between two checkpoints of the undisturbed run, about; 0: that is not known.
+    """
     found = []
+    if steps_apart and not shortened:
+        found.append(
+            "faults came soon after a checkpoint, when least is lost; just before the next one it is about "
+            f"{steps_apart:.0f} steps"
+        )
     if job.drilled_hang_seconds != job.hang_seconds:
         found.append(
             f"limits.hang was {job.drilled_hang_seconds} s in the drill of a stalled loader; the job has "

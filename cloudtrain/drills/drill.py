@@ -39,6 +39,9 @@ EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
 SMALL_DISK_BYTES, MAX_SMALL_DISK_BYTES = 16 << 20, 1 << 30
 """What a small disk has besides room for some checkpoints, and the most that is taken of this machine's memory."""
 
+REMEDIED = (Fault.DISK_FULL, Fault.CHECKPOINT_TORN)
+"""For these the remedy of the job's own report helps; for others it would look for who has sent our signal."""
+
 _AT_ITS_END = "the job was at its end; a longer one is needed, such as --set args.epochs=20"
 
 Tell = Callable[[str], None]
@@ -87,7 +90,7 @@ class Drill:
     def scorecard(self, *, interrupted: bool = False) -> Scorecard:
         """What is known so far. RuntimeError before the undisturbed run has succeeded."""
         _, finished = self._undisturbed()
-        facts = self._facts()
+        facts, done = self._facts(), [each.scenario for each in self.results]
         advised = [
             replace(each, advice=advice(each.scenario.fault, each.finding, next(iter(each.runs), None), facts))
             for each in self.results
@@ -102,9 +105,18 @@ class Drill:
             reference_seconds=self.reference_seconds,
             results=advised,
             advice=() if facts.saves else (SAVES_NOTHING,),
-            remarks=remarks(told, self.plan.spec.checkpoints.every, shortened),
+            remarks=remarks(told, self.plan.spec.checkpoints.every, shortened, self._steps_apart()),
             interrupted=interrupted,
+            left=[each.name for each in self.options.scenarios if each not in done] if interrupted else (),
         )
+
+    def _steps_apart(self) -> float:
+        """How many steps lie between two checkpoints of the job, about; 0: not known, or no run had a fault then."""
+        watched, finished = self._undisturbed()
+        if not any(result.finding.steps_lost is not None for result in self.results):
+            return 0.0
+        counted = (finished.history.last_step or 0.0) / watched.saves if watched.saves else 0.0
+        return finished.history.steps_apart or counted
 
     def _undisturbed(self) -> tuple[Watched, DrillRun]:
         """The undisturbed run. RuntimeError before it has succeeded."""
@@ -164,7 +176,14 @@ class Drill:
                 disk.keep()
         if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
             text += f", then {tear_newest(watched.run, watched)}"
-        return replace(self._judge(scenario, watched, injected, text), noticed_seconds=_noticed(watched, injected_time))
+        result = self._judge(scenario, watched, injected, text)
+        if scenario.fault is Fault.SIGTERM:
+            result = replace(
+                result, finding=replace(result.finding, saved_at_stop=watched.saved() != injected.saved_before)
+            )
+        # What is torn is only noticed by the next run.
+        seconds = None if scenario.fault is Fault.CHECKPOINT_TORN else _noticed(watched, injected_time)
+        return replace(result, noticed_seconds=seconds)
 
     def _judge(self, scenario: Scenario, watched: Watched, injected: Injected, text: str) -> DrillResult:
         """The result, after another run where the one with the fault has not come to its end."""
@@ -179,7 +198,7 @@ class Drill:
             runs.append(again.finished())
         finding = judge(self._undisturbed()[1], runs)
         failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
-        remedy = hint_for(failed) or "" if failed is not None else ""
+        remedy = hint_for(failed) or "" if failed is not None and scenario.fault in REMEDIED else ""
         return DrillResult(scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs)
 
     def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:

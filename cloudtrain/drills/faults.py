@@ -14,7 +14,7 @@ from cloudtrain.drills import processes
 from cloudtrain.drills.saved_files import newest_file
 from cloudtrain.drills.scenario import Fault
 from cloudtrain.drills.small_disk import SmallDiskRun
-from cloudtrain.drills.watching import Watched
+from cloudtrain.drills.watching import Saved, Watched
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Checkpoint
 
@@ -31,6 +31,8 @@ class Injected:
     """Whether the run is expected to end by it, as after a stop."""
     stalled: list[int] = field(default_factory=list)
     """Processes that were stopped, and stay so."""
+    saved_before: Saved | None = None
+    """What it had saved until then."""
 
 
 class NotPossible(Exception):
@@ -49,7 +51,9 @@ def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injecte
     try:
         if not ranks or watched.ranks() != ranks:
             raise TooLate
+        before = watched.saved()
         injected = _INJECTIONS[fault](watched, disk)
+        injected.saved_before = before
         stalled = injected.stalled
     finally:
         watched.thaw(but=stalled)

@@ -49,6 +49,12 @@ class RunHistory:
         """The last step that was reported; None for a program that reports none."""
         return max((step for attempt in self.attempts for step in attempt.steps), default=None)
 
+    @property
+    def steps_apart(self) -> float:
+        """The most steps between two checkpoints that were reported; 0 for fewer than two."""
+        pairs = (pair for attempt in self.attempts for pair in pairwise(attempt.saved))
+        return max((after - before for before, after in pairs), default=0.0)
+
 
 def history_of(events: Iterable[Event]) -> RunHistory:
     """The history of one run by its events, in the order in which they were written."""

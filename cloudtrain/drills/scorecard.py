@@ -64,6 +64,8 @@ class Scorecard:
     remarks: Sequence[str] = ()
     """What was different from the job as it will run."""
     interrupted: bool = False
+    left: Sequence[str] = ()
+    """The drills that were not done, where it was interrupted."""
 
     @property
     def is_fine(self) -> bool:

@@ -58,6 +58,8 @@ class Finding:
     """Steps that were done again; None if the job reports no steps, or did not recover."""
     rerun: bool = False
     """Whether it took a run of its own to go on."""
+    saved_at_stop: bool | None = None
+    """Whether it has saved a checkpoint when it was told to stop; None: it was not."""
 
 
 def is_named(state: RunState) -> bool:

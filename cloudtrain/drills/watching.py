@@ -12,7 +12,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.drills import processes
 from cloudtrain.drills.compared import Trained, trained
 from cloudtrain.drills.history import history_of
-from cloudtrain.drills.saved_files import SavedFiles
+from cloudtrain.drills.saved_files import Listing, SavedFiles, listing
 from cloudtrain.drills.verdict import DrillRun
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.emulation.run_paths import RunPaths
@@ -29,6 +29,8 @@ END_SECONDS = 60.0
 """How long a run may take to end after all of its processes were killed."""
 
 Draw = Callable[[RunState], None]
+Saved = tuple[int, Listing]
+"""How many checkpoints were reported, and the files of checkpoints."""
 
 
 class Watched:
@@ -78,6 +80,10 @@ class Watched:
     def training_seconds(self) -> float:
         """For how long its ranks have been there."""
         return time.monotonic() - self.training_since if self.training_since else 0.0
+
+    def saved(self) -> Saved:
+        """All that it has saved so far: what is not equal to this later has changed."""
+        return self.reported_saves, listing(self._files.folder)
 
     def look(self) -> None:
         """Bring everything up to date."""

@@ -22,11 +22,11 @@ def metric_chart(name: str, curves: Curves, *, x_name: str = "step") -> str:
     return _chart("", curves, x_name, CLASSES, label=name)
 
 
-def unseen_values(curves: Curves, lowest: float | None = None) -> str:
+def unseen_values(curves: Curves, ends: Sequence[float] = ()) -> str:
     """What a chart of these curves does not show, in words: values beyond its axis, and those that are no number."""
     values = [value for _, points in curves for _, value in points]
     finite = [value for value in values if math.isfinite(value)]
-    y = y_scale(finite, lowest)
+    y = y_scale(finite, ends)
     found = []
     if len(finite) < len(values):
         found.append(f"{len(values) - len(finite)} of {len(values)} values are NaN or infinite.")
@@ -46,32 +46,34 @@ def busy_chart(name: str, story: Story) -> str:
     """How busy each GPU was, or each rank's cores, over the time since the run was submitted. A thin line for each."""
     what = "GPU busy (%)" if story.gpus else "CPU of each rank (100 % is a core)"
     curves = [(f"{name}, {each}", story, points) for each, points in story.busy.items()]
-    return _over_time(what, curves, ("curve good",) * len(curves))
+    return _over_time(what, curves, ("curve good",) * len(curves), highest=100.0)
 
 
 def _values(found: Sequence[float]) -> str:
     return "1 value" if len(found) == 1 else f"{len(found)} values"
 
 
-def _over_time(name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], classes: Sequence[str]) -> str:
+def _over_time(
+    name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], classes: Sequence[str], *, highest: float = 0.0
+) -> str:
     """From zero: a share or a rate that differs by a hundredth must not look like a collapse."""
     unit, size = time_unit(max((story.end - story.begin for _, story, _ in curves), default=0.0))
     shifted = [(label, [((t - story.begin) / size, v) for t, v in points]) for label, story, points in curves]
-    return _chart(name, shifted, f"time since it was submitted ({unit})", classes, lowest=0.0)
+    return _chart(name, shifted, f"time since it was submitted ({unit})", classes, ends=(0.0, highest))
 
 
 def _chart(
-    name: str, curves: Curves, x_name: str, classes: Sequence[str], label: str = "", lowest: float | None = None
+    name: str, curves: Curves, x_name: str, classes: Sequence[str], label: str = "", ends: Sequence[float] = ()
 ) -> str:
     """`name` stands above the axis; `label` is read out where there is none. Nothing without a finite point.
 
-    `lowest`: the axis begins there, or lower.
+    `ends`: the axis reaches at least from the one to the other.
     """
     everything = [point for _, points in curves for point in points if math.isfinite(point[1])]
     if not everything:
         return ""
     x = x_scale(min(at for at, _ in everything), max(at for at, _ in everything))
-    y = y_scale([value for _, value in everything], lowest)
+    y = y_scale([value for _, value in everything], ends)
     whole = all(at == int(at) for at, _ in everything)
     parts = [frame(x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None)]
     for (title, points), class_ in zip(curves, classes, strict=False):

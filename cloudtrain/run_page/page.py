@@ -62,7 +62,7 @@ def _one(shown: _Shown) -> list[str]:
         element("p", words(headline(shown.state, shown.story.end))),
         *_failure(shown),
         *_verdict(shown),
-        table(("", ""), _facts(shown)),
+        table(("", ""), _facts(shown), wraps=True),
         element("main", *_timeline(shown), *_charts([shown]), *_phases(shown), *_busy(shown)),
         *_metrics_table([shown]),
         *_documents(shown),
@@ -162,7 +162,7 @@ def _facts(shown: _Shown) -> list[list[str]]:
         "cost": _cost(state),
         "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
         **_origin(shown.run),
-        "warnings": "; ".join(state.warnings),
+        "warnings": "; ".join(state.lasting_warnings),
     }
     return [[name, text] for name, text in found.items() if text]
 
@@ -189,6 +189,8 @@ def _cost(state: RunState) -> str:
 def _plain(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
     return format_number(value) if isinstance(value, float) else str(value)
 
 
@@ -207,7 +209,7 @@ def _charts(shown: Sequence[_Shown]) -> list[str]:
         curves = [(each.run.id, each.story.metrics.get(name, [])) for each in shown]
         steps = "report" if any(name in each.story.without_steps for each in shown) else "step"
         drawn.append((name, unseen_values(curves), metric_chart(name, curves, x_name=steps)))
-    rates = unseen_values([(each.run.id, each.story.throughput) for each in shown], 0.0)
+    rates = unseen_values([(each.run.id, each.story.throughput) for each in shown], (0.0,))
     drawn.append(("Throughput", rates, throughput_chart([(each.run.id, each.story) for each in shown])))
     return [chart(name, f"{both} {unseen}".strip(), drawing) for name, unseen, drawing in drawn if drawing or unseen]
 

@@ -98,7 +98,7 @@ def _warned(state: RunState, event: events.Warned) -> None:
 
 def _limit_too_low(state: RunState, event: events.LimitTooLow) -> None:
     if not state.limit_too_low:
-        state.limit_too_low = True
+        state.limit_too_low = event
         state.warnings.append(event.message)
 
 

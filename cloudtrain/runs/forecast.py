@@ -13,32 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import dropwhile
-from statistics import median
 from typing import Any, Literal
 
-from cloudtrain.runs.laps import Lap, Pauses
+from cloudtrain.runs.lap_pace import FLOOR, pace_of, trend_of
+from cloudtrain.runs.laps import Pauses
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms
 
 HOLDS = "19 of 20"
 """How often the real time is meant to be in the interval."""
-
-SCALES = 12, 6, 3
-"""The laps are put together into so many parts of about the same length, whose paces are compared. A machine that is
-slower for minutes shows in few long parts, steps that differ from one to the next in many short ones."""
-
-USUAL_SPREAD, USUAL_PARTS = 0.08, 3
-"""The relative spread of paces that is assumed before it is seen, and how many parts that counts for."""
-
-FLOOR = 0.08
-"""What the pace of the rest differs by at least, as a part of it: a machine's speed does not stay as it is."""
-
-WIDTH = 3.5
-"""The half width of the interval in standard errors of the mean pace: the rest has an error of its own, too."""
-
-STILL_WARM_UP = 2.0
-"""The first laps count as warm-up, too, while they are so many times as slow as the median lap."""
 
 EVALUATION = 0.1, 0.35, 1.1
 """What an evaluation of a batch takes at least, likely and at most, as a part of a step with as many samples: a forward
@@ -110,6 +93,8 @@ class Forecast:
     seen_steps: int
     seen_seconds: float
     """What the pace was taken from."""
+    trend: Literal["slower", "faster", ""] = ""
+    """Whether steps get slower or faster all along: the interval then reaches to where that leads."""
     unseen: tuple[str, ...] = ()
     """`evaluating`, `saving`: what is still to come for the first time, so that the interval is wider."""
     ending: Ending | None = None
@@ -124,6 +109,7 @@ class Forecast:
             "step": self.step,
             "steps": self.steps,
             "seen": {"steps": self.seen_steps, "seconds": round(self.seen_seconds, 3)},
+            "trend": self.trend or None,
             "unseen": list(self.unseen),
             "ends_early": asdict(self.ending) if self.ending else None,
         }
@@ -144,7 +130,11 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         return None
     pace, spread = pace_of(laps.laps)
     rest = max(0.0, steps - laps.step)
-    parts: list[_Part] = [(rest * pace * (1 - spread), rest * pace, rest * pace * (1 + spread)), END]
+    ahead = trend_of(laps.laps, rest)
+    paces = [pace * (1 - spread), pace * (1 + spread)]
+    if ahead is not None:
+        paces += [ahead * (1 - FLOOR), ahead * (1 + FLOOR)]
+    parts: list[_Part] = [(rest * min(paces), rest * pace, rest * max(paces)), END]
     unseen = []
     for activity, part in (("evaluating", _evaluating(state, steps, pace)), ("saving", _saving(state, steps, pace))):
         if part is None:
@@ -167,6 +157,7 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         steps=int(steps),
         seen_steps=int(laps.steps),
         seen_seconds=laps.seconds,
+        trend="" if ahead is None else "slower" if ahead > pace else "faster",
         unseen=tuple(unseen),
         ending=_ending(terms, total, done, int(laps.step), rest),
     )
@@ -176,35 +167,6 @@ def seconds_left(state: RunState, now: float) -> float | None:
     """How long the rest takes, for where there is room for one number; None where the number of steps is not known."""
     found = forecast(state, now=now)
     return found.left.likely if found else state.eta_seconds(now)
-
-
-def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
-    """Seconds per step, and how much that of the steps to come may differ, as a part of it."""
-    usual = median(lap.seconds / lap.steps for lap in laps)
-    steady = list(dropwhile(lambda lap: lap.seconds / lap.steps > STILL_WARM_UP * usual, laps))
-    seconds, steps = sum(lap.seconds for lap in steady), sum(lap.steps for lap in steady)
-    mean = seconds / steps
-    return mean, math.hypot(FLOOR, WIDTH * max(_standard_error(steady, seconds / parts, mean) for parts in SCALES))
-
-
-def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
-    """Of the mean pace, as a part of it, by parts that are at least so long."""
-    parts = _put_together(laps, seconds)
-    steps = sum(part.steps for part in parts)
-    squares = sum(part.steps * (part.seconds / part.steps / mean - 1) ** 2 for part in parts) / steps * len(parts)
-    variance = (squares + USUAL_PARTS * USUAL_SPREAD**2) / (len(parts) - 1 + USUAL_PARTS)
-    return math.sqrt(variance / len(parts))
-
-
-def _put_together(laps: Sequence[Lap], seconds: float) -> list[Lap]:
-    """Neighbours put together until they are as long."""
-    found: list[Lap] = []
-    for lap in laps:
-        if found and found[-1].seconds < seconds:
-            last = found.pop()
-            lap = Lap(lap.end, last.steps + lap.steps, last.seconds + lap.seconds)
-        found.append(lap)
-    return found
 
 
 def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 
 from cloudtrain.runs.forecast import Forecast, Span
@@ -23,7 +24,8 @@ def in_all(found: Forecast) -> str:
 def caveat(found: Forecast) -> str:
     """`no evaluation was seen yet`: what makes the interval wider than it will be; empty if nothing does."""
     kinds = " and no ".join(UNSEEN[kind] for kind in found.unseen)
-    return f"no {kinds} was seen yet" if kinds else ""
+    trend = f"steps get {found.trend}, and the interval reaches to where that leads" if found.trend else ""
+    return "; ".join(filter(None, (f"no {kinds} was seen yet" if kinds else "", trend)))
 
 
 def shown(found: Forecast) -> str:
@@ -45,7 +47,7 @@ def told_once(found: Forecast, run_id: str) -> str:
     """The warning of a limit with what to type next, where it is at least likely; else empty."""
     if found.ending is None or found.ending.certainty == "possible":
         return ""
-    raised = f"cloudtrain rerun {run_id} --set '{raised_limit(found)}'"
+    raised = shlex.join(["cloudtrain", "rerun", run_id, "--set", raised_limit(found)])
     return f"{limit_warning(found)}. To have it end: cloudtrain stop {run_id}, then {raised}"
 
 

@@ -15,6 +15,7 @@ from cloudtrain.runs.events import (
     Error,
     Event,
     Kept,
+    LimitTooLow,
     LogUnread,
     Metrics,
     NodeEnded,
@@ -175,11 +176,17 @@ class RunState:
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
     """Warnings to show at the end; each once, though every node reports it."""
-    limit_too_low: bool = False
-    """Whether one of them says that a limit is going to end it early."""
+    limit_too_low: LimitTooLow | None = None
+    """The one that says that a limit is going to end it early."""
     finished_ranks: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
     """Ranks that have ended with 0 since the last restart: their node, and when."""
     seen: SeenEvents = field(default_factory=SeenEvents, repr=False)
+
+    @property
+    def lasting_warnings(self) -> list[str]:
+        """The warnings, after its end without the one that says how to have it end."""
+        too_low = self.limit_too_low
+        return [text for text in self.warnings if not (self.has_ended and too_low and text == too_low.message)]
 
     @property
     def activity(self) -> Activity | None:

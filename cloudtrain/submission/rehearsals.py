@@ -31,6 +31,8 @@ MAX_LOOKED_AT = 50
 
 _PLACEHOLDERS = ("not-set-yet", "00000000-0000-0000-0000-000000000000")
 """What stands in a rehearsed request for settings of an account that were missing: no difference to speak of."""
+_VALUES, _WORDS = "job.values.", "job.argv["
+"""The arguments of the program by their names, and as the words of its command line."""
 _MAX_VALUE = 40
 
 
@@ -100,9 +102,12 @@ def _changes(plan: Plan, line: Mapping[str, Any], own: Any) -> Iterator[str]:
         yield f"its {REQUEST} cannot be read"
         return
     before, now = dict(_leaves(_comparable(documents, line["run"], line["source"]))), dict(_leaves(own))
-    for path in sorted({*before, *now}):
+    differing = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
+    if any(path.startswith(_VALUES) for path in differing):  # by name; their words would say the same again
+        differing = [path for path in differing if not path.startswith(_WORDS)]
+    for path in differing:
         old, new = (_shown(values[path]) if path in values else "nothing" for values in (before, now))
-        if before.get(path) != now.get(path) and not any(text in str(before.get(path)) for text in _PLACEHOLDERS):
+        if not any(text in str(before.get(path)) for text in _PLACEHOLDERS):
             yield f"{path}: {old} → {new}"
 
 

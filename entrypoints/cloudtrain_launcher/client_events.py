@@ -96,6 +96,8 @@ class LimitTooLow(Event, type="limit_too_low", writer=CLIENT, requires="time"):
 
     message: str
     """Which limit, when, and what the run needs."""
+    raised: str = ""
+    """The limit with which it would end, as `--set` takes it."""
 
 
 class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):

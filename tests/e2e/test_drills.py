@@ -60,6 +60,8 @@ def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails
     assert "state.json cut from" in torn["injected"]
     assert "rank 0 (node 0) raised JSONDecodeError" in torn["seen"]
     assert any("the checkpoint before the newest" in text for text in torn["change"])
+    assert torn["noticed_seconds"] is None, "only the next run notices what was torn after the stop"
+    assert killed["remedy"] is None, "nobody is to look for who sent the signal: the drill did"
     assert card["reference"]["steps"] == 100
     assert cli.processes() == []
     assert cli.json("list") == [], "runs of drills are not among the others"
@@ -108,6 +110,7 @@ def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None
     assert drill.wait() == 130
     assert "what was running has been ended" in err
     assert "undisturbed in" in out
+    assert "what was not done: --only rank-killed" in out
     assert cli.processes() == []
 
 

@@ -148,7 +148,8 @@ def test_each_shortcoming_has_its_advice() -> None:
     assert "limits.retries is 0" in changes(Fault.NODE_LOST, same, replace(JOB, retries=0))
     assert "seed the program" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=False))
     assert "does not restore all" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=True))
-    assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same, steps_lost=30))
+    assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same, saved_at_stop=False))
+    assert changes(Fault.SIGTERM, replace(same, saved_at_stop=True, steps_lost=1)) == ""
     killed = drill_run([ended("stopped", reason="stop was asked (by force, after the grace period)")])
     assert "within the grace period (120 s" in changes(Fault.SIGTERM, same, faulty=killed)
     named, unnoticed = Finding(verdict=Verdict.NAMED), Finding(verdict=Verdict.UNNOTICED)
@@ -160,6 +161,13 @@ def test_each_shortcoming_has_its_advice() -> None:
 def test_what_was_different_in_the_drills_is_said_once() -> None:
     assert remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False) == []
     assert [text.partition(" ")[0] for text in remarks(JOB, 600, shortened=True)] == ["limits.hang", "the"]
+
+
+def test_a_fault_soon_after_a_checkpoint_is_said_to_be_the_best_case() -> None:
+    saved = [event("checkpoint", time=10.0 + step, node=0, rank=0, step=step, path="/x") for step in (50, 100, 150)]
+    assert history_of(saved).steps_apart == 50
+    [remark] = remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False, steps_apart=50)
+    assert "just before the next one it is about 50 steps" in remark
 
 
 def test_there_is_a_drill_for_each_fault_and_the_grace_periods_are_those_of_the_contracts() -> None:

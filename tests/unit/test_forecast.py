@@ -100,6 +100,26 @@ def test_a_machine_that_is_slower_for_a_while_widens_the_interval_more_than_step
     assert width[0] > 1.2 * width[1]
 
 
+@pytest.mark.parametrize(("growth", "said"), [(0.0005, "slower"), (-0.0005, "faster")])
+def test_steps_that_get_slower_all_along_widen_the_interval_to_where_that_leads(growth: float, said: str) -> None:
+    history = History(steps=300)
+    for part in range(1, 11):
+        history.per_step = 0.2 + growth * 10 * (part - 0.5)
+        history.train(10 * part)
+    found, real = history.forecast(), 10 + sum(0.2 + growth * step for step in range(300))
+    assert found.total.low <= real <= found.total.high
+    assert found.trend == said
+    assert f"steps get {said}, and the interval reaches to where that leads" in shown(found)
+
+
+def test_steps_that_only_differ_have_no_trend() -> None:
+    history = History()
+    for part in range(1, 21):
+        history.per_step = (0.11, 0.09, 0.12, 0.1)[part % 4]
+        history.train(20 * part)
+    assert history.forecast().trend == ""
+
+
 def announced(history: History, **fields: Any) -> History:
     history.add("schedule", **fields)
     return history

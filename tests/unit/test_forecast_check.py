@@ -85,3 +85,15 @@ def test_a_wrong_number_of_seconds_is_refused(words: list[str], said: str) -> No
     done = CliRunner().invoke(cli, ["check", *words])
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_the_folder_of_a_forecast_that_was_killed_is_removed_and_that_of_one_that_goes_on_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"{first_steps.SCRATCH}left"
+    left.mkdir()
+    (left / first_steps.LOCK).touch()
+    with first_steps._scratch_folder() as one, first_steps._scratch_folder() as other:
+        assert {str(path) for path in tmp_path.iterdir()} == {one, other}
+    assert [*tmp_path.iterdir()] == []

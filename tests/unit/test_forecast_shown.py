@@ -91,6 +91,16 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     assert again.warnings == [message]
 
 
+def test_after_a_limit_has_stopped_it_the_rerun_has_a_higher_one_and_nobody_is_told_to_stop_it(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.status()
+    write_events(run.folder, {"type": "ended", "time": time.time(), "state": "stopped", "reason": "the time is over"})
+    for word in ("status", "wait"):
+        told = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), word, run.id]).output
+        assert re.search(rf"next +cloudtrain rerun {run.id} --set 'limits.max_cost=\d+ USD'", told), told
+        assert "To have it end" not in told
+
+
 def test_before_the_first_minute_of_training_nothing_is_warned_of(tmp_path: Path) -> None:
     run = run_of(tmp_path, trained=50.0)
     run.status()

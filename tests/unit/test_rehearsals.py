@@ -74,6 +74,7 @@ def test_a_request_that_has_changed_says_in_what_and_bears_no_tag(provider: str)
     made = plan(provider, args={"epochs": 5})
     assert made.context.rehearsal is not None
     assert "job.values.epochs: 3 → 5" in made.context.rehearsal.changes
+    assert "argv" not in str(made.context.rehearsal.changes), "that would say the same again"
     assert "but changed since: " in overview(made)
     assert "cloudtrain-rehearsed" not in tags(made)
 
