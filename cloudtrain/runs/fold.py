@@ -49,7 +49,7 @@ def _phase(state: RunState, event: events.Phase) -> None:
     state.phase_since = event.since or event.time
     state.instance = event.instance or state.instance
     if event.running:
-        state.started = state.started or state.phase_since
+        state.started = min(state.started or state.phase_since, state.phase_since)
         _advance(state, "running")
         _waits_no_more(state, state.phase_since)
     elif state.started and state.phase_since > state.started:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cloudtrain.providers.cloud.outcome import FinalState
 from cloudtrain.runs.events import Billing, Phase
+from cloudtrain.runs.state import RunState
 
 PHASES = {
     "NotStarted": "not started",
@@ -44,10 +45,18 @@ def phase_of(details: Mapping[str, Any]) -> str:
     return PHASES.get(status, status)
 
 
-def phase_event(details: Mapping[str, Any], now: float) -> Phase:
-    """The event for the current phase."""
+def phase_event(details: Mapping[str, Any], now: float, state: RunState | None = None) -> Phase:
+    """The event for the current phase. A job that is first seen while it runs began to run when the history says so.
+
+    `state`: what is known of the run so far. The history has the first start alone: after a wait for other machines a
+    job goes on when it is seen to.
+    """
     event = Phase(time=now, phase=phase_of(details))
-    return event.replace(running=True) if status_of(details) == "Running" else event
+    if status_of(details) != "Running":
+        return event
+    began = min(started_at(details), now)  # clocks differ
+    is_new = state is None or (not state.waiting_since and not 0 < state.started <= began)
+    return event.replace(running=True, since=began) if began and is_new else event.replace(running=True)
 
 
 def final_state(details: Mapping[str, Any]) -> FinalState | None:

@@ -75,8 +75,10 @@ def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
     """The phase, and a stop that was requested elsewhere, where they are new."""
-    if phase_of(details) != state.phase:
-        yield phase_event(details, now)
+    phase = phase_event(details, now, state)
+    was_listed_only = phase.since and phase.since < state.started - 1  # the list says that it runs, and not since when
+    if phase.phase != state.phase or was_listed_only:
+        yield phase
     if status_of(details) == "CancelRequested" and not state.stop_requested:
         yield StopRequested(time=now, reason="Azure ML is cancelling it")
 

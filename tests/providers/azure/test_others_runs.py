@@ -143,3 +143,29 @@ def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(cloud: AzureC
     submitted("shared-theirs")
     assert "shared-theirs" in import_remote_runs("azure", data_dir=here)
     assert find_run("last", data_dir=here).id == find_run("shared", data_dir=here).id == "shared-mine"
+
+
+def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(cloud: AzureCloud, here: str) -> None:
+    run = submitted("long-since-1")
+    job = cloud.service.jobs[run.id]
+    job.enter("Running")
+    job.started -= 3600
+    assert run.status().seconds(job.started + 3600) == pytest.approx(3600, abs=1)
+    import_remote_runs("azure", data_dir=here)
+    adopted = find_run(run.id, data_dir=here).status()
+    assert adopted.started == pytest.approx(job.started, abs=1), "the list says that it runs, and not since when"
+
+
+def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(cloud: AzureCloud) -> None:
+    run = submitted("waited-1")
+    job = cloud.service.jobs[run.id]
+    job.enter("Running")
+    job.started -= 3600
+    run.status()
+    job.enter("Queued")
+    waiting = run.status()
+    assert waiting.waiting_since
+    job.enter("Running")
+    again = run.status()
+    assert again.started == pytest.approx(job.started, abs=1)
+    assert again.phase_since >= waiting.waiting_since
