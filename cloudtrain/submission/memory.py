@@ -18,6 +18,7 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.settings import DEFAULT_PROVIDER
+from cloudtrain.submission.torch_program import ask_program
 
 GIB = 1 << 30
 SECONDS = 600
@@ -69,9 +70,11 @@ def estimate_memory(plan: Plan, *, measure: bool) -> MemoryReport:
         program = "cloudtrain_trainer.memory"
         request |= {"argv": list(plan.spec.args.argv), "alternatives": True}
         request["devices"] = max(1, plan.gpus // max(1, plan.processes))
+    elif measure and plan.spec.entrypoint.endswith(".ipynb"):
+        return MemoryReport(reason=f"{plan.spec.entrypoint} is a notebook, of which --measure runs no steps")
     elif measure:
         program = "cloudtrain_trainer.memory.script"
-        request |= {"path": plan.spec.entrypoint, "argv": list(plan.spec.args.argv)}
+        request |= {"path": plan.spec.entrypoint, "argv": list(plan.spec.args.argv), "parent": os.getpid()}
     else:
         what = f"{plan.spec.entrypoint} is your own program"
         return MemoryReport(
@@ -114,27 +117,21 @@ def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> d
     entrypoints, root = bundled("entrypoints"), Path(plan.context.source.root)
     env = {
         **os.environ,
+        **plan.spec.env,
         **_inputs(plan),
         "PYTHONPATH": os.pathsep.join(map(str, (entrypoints, entrypoints / "job", root))),
     }
+    who = plan.spec.entrypoint or python
     try:
-        done = subprocess.run(
-            [python, "-W", "ignore", "-m", program, json.dumps(request)],
-            env=env, cwd=root, capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
+        answer = ask_program([python, "-W", "ignore", "-m", program, json.dumps(request)], env, root, SECONDS)
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {SECONDS // 60} minutes"}
+        return {"error": f"{who} gave no answer within {SECONDS // 60} minutes, and was ended"}
     except OSError as error:
         return {"error": f"{python} cannot be run: {error}"}
-    try:
-        found: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
-    except ValueError:
-        found = {}
-    if "No module named 'torch'" in f"{found.get('error')} {done.stderr}":
+    if "No module named 'torch'" in f"{answer.found.get('error')} {answer.errors}":
         return {"error": f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"}
-    if not found:
-        return {"error": f"{python} ended with exit code {done.returncode}: {done.stderr.strip()[-300:]}"}
-    return found
+    said = f": {answer.errors[-300:]}" if answer.errors else ""
+    return answer.found or {"error": f"{who} {answer.how}{said}"}
 
 
 def _inputs(plan: Plan) -> dict[str, str]:

@@ -69,6 +69,32 @@ def test_a_program_of_ones_own_is_run_only_if_that_is_asked_for(asked: list[dict
     assert (asked[0]["program"], asked[0]["path"]) == ("cloudtrain_trainer.memory.script", "train.py")
 
 
+def test_a_notebook_is_not_run_as_a_script(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    plan = planned(tmp_path, "name: g\nentrypoint: train.ipynb\nresources: {gpus: 1, gpu: T4}\n")
+    assert estimate_memory(plan, measure=True).reason.startswith("train.ipynb is a notebook")
+    assert not asked
+
+
+def test_a_module_is_measured_in_the_environment_of_its_job(tmp_path: Path) -> None:
+    package = tmp_path / "job" / "pkg"
+    package.mkdir(parents=True)
+    (package / "train.py").write_text(
+        "import os, torch\nfrom pathlib import Path\n"
+        "layer = torch.nn.Linear(int(os.environ['WIDTH']), 1, bias=False)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "Path(os.environ['CLOUDTRAIN_MODEL_DIR'], 'first.txt').write_text('step 0')\n"
+        "while True:\n"
+        "    layer(torch.ones(1, layer.in_features)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    text = "name: g\nentrypoint: -m pkg.train\nenv: {WIDTH: '250000'}\nresources: {processes: 1}\n"
+    report = estimate_memory(planned(tmp_path, text, "local"), measure=True)
+    assert report.reason == ""
+    assert (report.parts or {})["parameters"] == 1_000_000
+
+
 def test_a_python_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudtrain_launcher.host import set_parent_death_signal
+
 
 @dataclass(frozen=True)
 class Script:
     """What is run."""
 
     path: str
+    """`train.py`, or `-m package.train`."""
     argv: list[str]
     ranks: int
     per_node: int
@@ -28,6 +31,8 @@ class Script:
     gpu_gib: float = 0
     steps: int = 3
     """Optimizer steps; the first makes the optimizer's state."""
+    parent: int = 0
+    """The process whose end ends this one, too; 0: none."""
 
 
 class Done(BaseException):
@@ -67,6 +72,8 @@ class Recorder:
 def main(argument: str) -> dict[str, Any]:
     """The answer: `plan`, or `error` with a sentence."""
     script = Script(**json.loads(argument))
+    if script.parent:
+        set_parent_death_signal(script.parent)
     os.environ.update(
         RANK="0", LOCAL_RANK="0", GROUP_RANK="0", WORLD_SIZE=str(script.ranks), LOCAL_WORLD_SIZE=str(script.per_node),
         MASTER_ADDR="127.0.0.1", MASTER_PORT="0", CUDA_VISIBLE_DEVICES="", TORCHDYNAMO_DISABLE="1",
@@ -84,14 +91,18 @@ def main(argument: str) -> dict[str, Any]:
     live = LiveBytes(BLOCK if script.gpu else 1, values=True, gloo=not script.gpu)
     try:
         with live:
-            runpy.run_path(script.path, run_name="__main__")
+            if script.path.startswith("-m "):
+                runpy.run_module(script.path[3:].strip(), run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(script.path, run_name="__main__")
     except Done:
         pass
     except SystemExit as end:
         if end.code not in (None, 0):
             return {"error": f"{script.path} ended with {end.code!r}"}
     except BaseException as error:  # noqa: BLE001  (whatever the script raises)
-        line = (str(error).splitlines() or [""])[0][:300]
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        line = (lines[-1] if lines and lines[0].startswith("Caught ") else "".join(lines[:1]))[:300]
         return {"error": f"{script.path}: {type(error).__name__}: {line}"}
     if not recorder.optimizers:
         return {"error": f"{script.path} ended without a step of an optimizer of torch.optim"}
