@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # For build environments too; a relative path, since pip splits this at spaces.
-PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check install
-# One more than there are cores: most tests wait for something now and then.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# Without bytecode of everything, which takes a minute: what is imported is compiled then.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
+# Two more than there are cores: most tests wait for something now and then.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # Which tests, as pytest takes it: make test TESTS='tests/unit -k spec'
 TESTS ?=
 # What to build, as cloudtrain image build takes it: make image IMAGE=cpu
