@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import socket
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,14 +57,13 @@ class RayCluster:
         kept = self._folder / ADDRESS_FILE
         address = os.environ.get(ADDRESS) or (kept.read_text() if kept.exists() else "")
         _check_port(address)
-        ours = {name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")}
         try:
             ray.init(
                 address=address or None,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="WARNING",
-                runtime_env={"env_vars": ours} if ours else None,
+                runtime_env=_of_workers(started_here=not address),
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             ray.shutdown()
@@ -102,6 +103,18 @@ class RayCluster:
                 verbose=0,
             ),
         ).fit()
+
+
+def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
+    """What Ray's worker processes get of this one: our variables and, `started_here`, this Python.
+
+    Ray hands its path to a shell as it is (2.x, `RuntimeEnvContext.exec_worker`): with a space in it no worker starts.
+    """
+    ours = {name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")}
+    found: dict[str, Any] = {"env_vars": ours} if ours else {}
+    if started_here and shlex.quote(sys.executable) != sys.executable:
+        found["py_executable"] = shlex.quote(sys.executable)
+    return found or None
 
 
 class RayHalving:
