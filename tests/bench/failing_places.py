@@ -34,7 +34,7 @@ CONTAINERS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ("python3", "-c", "import torch, torch.utils.data as d\n"
          "next(iter(d.DataLoader([torch.zeros(1 << 20)] * 4, num_workers=1)))"),
     ),
-    "container without the program": ("container-cannot-start", (), ("no-such-program",)),
+    "container without the program": ("command-not-found", (), ("no-such-program",)),
     "container with a read-only root": ("read-only-disk", ("--read-only",), ("python3", "-c", "open('/x', 'w')")),
     "container of another user": (
         "permission-denied",
