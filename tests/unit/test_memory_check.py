@@ -95,6 +95,15 @@ def test_a_module_is_measured_in_the_environment_of_its_job(tmp_path: Path) -> N
     assert (report.parts or {})["parameters"] == 1_000_000
 
 
+def test_where_ones_own_code_fails_its_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(3))\n")
+    plan = planned(tmp_path, "name: g\nentrypoint: train.py\nresources: {processes: 1}\n", "local")
+    reason = estimate_memory(plan, measure=True).reason
+    assert reason.startswith("train.py: RuntimeError: ")
+    assert reason.endswith(" (train.py:2)")
+
+
 def test_a_python_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")

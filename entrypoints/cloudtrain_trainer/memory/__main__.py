@@ -40,6 +40,7 @@ def main(argument: str) -> dict[str, Any]:
         WORLD_SIZE=str(request.ranks), LOCAL_WORLD_SIZE=str(request.per_node), RANK="0", LOCAL_RANK="0",
         CUDA_VISIBLE_DEVICES="",
     )  # fmt: skip
+    from cloudtrain_trainer.memory.raised import one_line
     from cloudtrain_trainer.rules import Refused
 
     try:
@@ -47,8 +48,7 @@ def main(argument: str) -> dict[str, Any]:
     except Refused as reason:
         return {"refused": str(reason)}
     except Exception as error:  # noqa: BLE001  (a model of the user's may raise anything)
-        line = (str(error).splitlines() or [""])[0][:300]
-        return {"error": f"{type(error).__name__}: {line}"}
+        return {"error": one_line(error)}
 
 
 def _answer(request: Request) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def main(argument: str) -> dict[str, Any]:
 
     from cloudtrain_trainer.memory import device
     from cloudtrain_trainer.memory.live_bytes import BLOCK, LiveBytes
+    from cloudtrain_trainer.memory.raised import one_line
 
     _join_alone(script.ranks)
     recorder = Recorder(script.steps)
@@ -101,9 +102,7 @@ def main(argument: str) -> dict[str, Any]:
         if end.code not in (None, 0):
             return {"error": f"{script.path} ended with {end.code!r}"}
     except BaseException as error:  # noqa: BLE001  (whatever the script raises)
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        line = (lines[-1] if lines and lines[0].startswith("Caught ") else "".join(lines[:1]))[:300]
-        return {"error": f"{script.path}: {type(error).__name__}: {line}"}
+        return {"error": f"{script.path}: {one_line(error)}"}
     if not recorder.optimizers:
         return {"error": f"{script.path} ended without a step of an optimizer of torch.optim"}
     held = recorder.held(live.peak)
