@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from cloudtrain import __version__
-from cloudtrain.errors import CloudtrainError, SpecError, UsageError
+from cloudtrain.errors import CloudtrainError, SpecError, StorageError, UsageError
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
@@ -160,8 +160,21 @@ def main(argv: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has left; nothing more to say to it
         code = 141
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
-        code = _fail(error, sys.argv[1:] if argv is None else argv)
+        failed = _output_error(error)
+        code = _fail(failed or error, sys.argv[1:] if argv is None else argv)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _output_error(error: Exception) -> StorageError | None:
+    """What is to be said of an error of the disk that stdout goes to; None for any other error."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if not isinstance(error, OSError) or at is None or at.tb_frame.f_globals.get("__name__") != "click.utils":
+        return None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in buffers goes nowhere
+    hint = "make room there, or send it elsewhere"
+    return StorageError(f"what stdout goes to cannot be written: {error.strerror}", hint=hint)
 
 
 def entry() -> NoReturn:

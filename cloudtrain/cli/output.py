@@ -16,6 +16,8 @@ from cloudtrain.cli.terminal import STATE_COLOURS, coloured, labelled, one_line,
 from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration, format_number
 
+MAX_NAME = 40
+"""So many characters of the name of a metric are shown beside its curve."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -95,11 +97,17 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     return "".join(_BARS[round((value / 2 - low) / span * 7) if span else 0] for value in points)
 
 
+def short_name(name: str) -> str:
+    """The name of a metric on one line, with an ellipsis where it is so long that nothing has room beside it."""
+    text = one_line(name)
+    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+
+
 def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
     """One line for each of the first six metrics: its first value, a sparkline, its last value."""
     rows = []
     for name, values in list(curves.items())[:6]:
         if len(values) > 1:
-            rows.append((one_line(name), format_number(values[0]), sparkline(values), format_number(values[-1])))
+            rows.append((short_name(name), format_number(values[0]), sparkline(values), format_number(values[-1])))
     width = max((len(row[0]) for row in rows), default=0)
     return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.cli.output import sparkline, table
+from cloudtrain.cli.output import short_name, sparkline, table
 from cloudtrain.cli.progress import progress_line
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import bar, log_text, one_line
 from cloudtrain.runs.events import Usage
+from cloudtrain.runs.forecast import forecast
+from cloudtrain.runs.forecast_words import in_all, limit_warning
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import Curve, RunState
+from cloudtrain.runs.terms import Terms
 from cloudtrain.units import format_duration, format_number
 
 MAX_CURVES = 8
@@ -26,13 +29,15 @@ class Price:
 
     usd_per_hour: float | None = None
     """Of all its machines; None: nothing is billed, or the price is not known."""
+    terms: Terms | None = None
+    """What the forecast goes by: that, and what ends the run."""
 
 
 def screen(
     state: RunState, lines: Sequence[LogLine], price: Price, *, now: float, width: int, height: int
 ) -> list[str]:
     """The lines of the screen, none longer than `width`; at most `height`, and at least the first two."""
-    head = [_headline(state), _cost(state, price, now), *_progress(state, now, width), ""]
+    head = [_headline(state), _cost(state, price, now), *_progress(state, now, width), *_outlook(state, price, now), ""]
     parts = [_curves(state, width), _machines(state, now), _ranks(state)]
     room = height - len(head) - MIN_LOG_LINES - 1
     shown = list(head)
@@ -66,6 +71,15 @@ def _progress(state: RunState, now: float, width: int) -> list[str]:
     return [] if state.has_ended else [progress_line(state, now, width)]
 
 
+def _outlook(state: RunState, price: Price, now: float) -> list[str]:
+    """How long all of it takes and what it costs, and the limit that ends it before."""
+    found = forecast(state, price.terms, now=now)
+    if found is None:
+        return []
+    limit = limit_warning(found)
+    return [f"forecast: {in_all(found)}", *([f"warning: {limit}"] if limit else [])]
+
+
 def _curves(state: RunState, width: int) -> list[str]:
     curves: dict[str, Curve] = {}
     for name, curve in state.progress_curves.items():
@@ -74,11 +88,11 @@ def _curves(state: RunState, width: int) -> list[str]:
     rows = [(name, curve.values) for name, curve in curves.items() if curve.values][:MAX_CURVES]
     if not rows:
         return []
-    names = max(len(one_line(name)) for name, _ in rows)
+    names = max(len(short_name(name)) for name, _ in rows)
     room = max(10, min(80, width - names - 24))
     return [
         *(
-            f"{one_line(name):<{names}}  {format_number(values[0]):>8} {sparkline(values, room)} "
+            f"{short_name(name):<{names}}  {format_number(values[0]):>8} {sparkline(values, room)} "
             f"{format_number(values[-1])}"
             for name, values in rows
         ),

@@ -56,8 +56,8 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
 def top_command(folder: str | None, /, run: str | None) -> None:
     """Show RUN (default: the last one) on one screen, until it has ended or Ctrl-C is pressed; the run goes on.
 
-    Curves, throughput, the time that is left, what each node, GPU and rank uses, cost so far, and the last lines of the
-    log. Without a terminal the screen is printed once.
+    Curves, throughput, the time that is left and its forecast, what each node, GPU and rank uses, cost so far, and the
+    last lines of the log. Without a terminal the screen is printed once.
     """
     found = chosen_run(run, folder)
     price = _price(found)
@@ -91,4 +91,4 @@ def _frame(update: Update, lines: Any, price: Price, height: int) -> list[str]:
 def _price(run: Run) -> Price:
     """What its plan says about the price of its machines."""
     terms = terms_of(run.folder)
-    return Price(usd_per_hour=terms.usd_per_hour if terms.is_billed else None)
+    return Price(usd_per_hour=terms.usd_per_hour if terms.is_billed else None, terms=terms)

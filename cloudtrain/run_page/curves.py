@@ -57,23 +57,31 @@ def _over_time(
     name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], classes: Sequence[str], *, highest: float = 0.0
 ) -> str:
     """From zero: a share or a rate that differs by a hundredth must not look like a collapse."""
-    unit, size = time_unit(max((story.end - story.begin for _, story, _ in curves), default=0.0))
+    longest = max((story.end - story.begin for _, story, _ in curves), default=0.0)
+    unit, size = time_unit(longest)
     shifted = [(label, [((t - story.begin) / size, v) for t, v in points]) for label, story, points in curves]
-    return _chart(name, shifted, f"time since it was submitted ({unit})", classes, ends=(0.0, highest))
+    reach = (0.0, longest / size), (0.0, highest)
+    return _chart(name, shifted, f"time since it was submitted ({unit})", classes, reach=reach)
 
 
 def _chart(
-    name: str, curves: Curves, x_name: str, classes: Sequence[str], label: str = "", ends: Sequence[float] = ()
+    name: str,
+    curves: Curves,
+    x_name: str,
+    classes: Sequence[str],
+    label: str = "",
+    reach: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> str:
     """`name` stands above the axis; `label` is read out where there is none. Nothing without a finite point.
 
-    `ends`: the axis reaches at least from the one to the other.
+    `reach`: values that lie on the axis across in any case, and on that upwards.
     """
     everything = [point for _, points in curves for point in points if math.isfinite(point[1])]
     if not everything:
         return ""
-    x = x_scale(min(at for at, _ in everything), max(at for at, _ in everything))
-    y = y_scale([value for _, value in everything], ends)
+    across = [*(at for at, _ in everything), *reach[0]]
+    x = x_scale(min(across), max(across))
+    y = y_scale([value for _, value in everything], reach[1])
     whole = all(at == int(at) for at, _ in everything)
     parts = [frame(x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None)]
     for (title, points), class_ in zip(curves, classes, strict=False):

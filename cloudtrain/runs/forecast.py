@@ -134,6 +134,7 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     paces = [pace * (1 - spread), pace * (1 + spread)]
     if ahead is not None:
         paces += [ahead * (1 - FLOOR), ahead * (1 + FLOOR)]
+        pace = (pace + ahead) / 2  # a trend may go on, or have been a machine's load
     parts: list[_Part] = [(rest * min(paces), rest * pace, rest * max(paces)), END]
     unseen = []
     for activity, part in (("evaluating", _evaluating(state, steps, pace)), ("saving", _saving(state, steps, pace))):

@@ -108,6 +108,7 @@ def test_steps_that_get_slower_all_along_widen_the_interval_to_where_that_leads(
         history.train(10 * part)
     found, real = history.forecast(), 10 + sum(0.2 + growth * step for step in range(300))
     assert found.total.low <= real <= found.total.high
+    assert found.total.likely == pytest.approx(real, rel=0.2), "nearer than at the mean pace"
     assert found.trend == said
     assert f"steps get {said}, and the interval reaches to where that leads" in shown(found)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 import unicodedata
 from pathlib import Path
@@ -210,3 +212,15 @@ def test_nothing_is_printed_but_through_the_one_place() -> None:
                 if name == "traceback.print_exc":
                     found.append(f"{path.name}:{node.lineno}: {name}")
     assert found == []
+
+
+@pytest.mark.linux("/dev/full")
+@pytest.mark.parametrize("words", [["schema"], ["--help"], ["list", "--json"]], ids=" ".join)
+def test_an_output_that_takes_no_more_is_said_and_no_bug(words: list[str], tmp_path: Path) -> None:
+    env = {**os.environ, "CLOUDTRAIN_DATA_DIR": str(tmp_path)}
+    with open("/dev/full", "w") as full:
+        argv = [sys.executable, "-m", "cloudtrain", *words]
+        told = subprocess.run(argv, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert told.returncode == 4
+    assert told.stderr.startswith("error: what stdout goes to cannot be written: No space left on device")
+    assert "Traceback" not in told.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cloudtrain.cli.watch import _price
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.terms import Terms
 from tests.support.samples import BORN, born, write_events
 from tests.support.screens import START, Clock, Step, check, updates
 from tests.support.sessions import SCRIPT, TRAINER
@@ -76,6 +78,19 @@ def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
 def test_a_measurement_that_is_old_says_so() -> None:
     found, _ = shown([*SCRIPT, (11.0, _usage(0, [0], 0)), (200.0, "[rank 0] late")], width=120)
     assert [line for line in found if line.endswith("measured 3 min 11 s ago")]
+
+
+def test_the_curve_of_a_metric_with_a_long_name_has_room() -> None:
+    long = {"type": "metrics", "step": 1, "values": {"x" * 300: 1.0}}
+    found, _ = shown([*SCRIPT, (12.0, long), (13.0, {**long, "values": {"x" * 300: 2.0}})])
+    assert any(line.startswith("xxx") and line.endswith("█ 2") for line in found), found
+
+
+def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
+    terms = Terms(usd_per_hour=36.0, seconds=30, limit="limits.max_cost")
+    found, _ = shown(SCRIPT, price=Price(usd_per_hour=36.0, terms=terms))
+    assert re.fullmatch(r"forecast: 44 s in all \(.*\), 0\.4\d USD \(.*\)", found[3])
+    assert found[4].startswith("warning: limits.max_cost will stop this run after 30 s, at about step ")
 
 
 def test_a_run_that_has_ended_shows_what_it_cost() -> None:
