@@ -95,6 +95,15 @@ def test_a_price_that_is_known_elsewhere_only_is_shown_as_such_and_holds_no_budg
     assert " 0.00 USD" not in overview(plan)
 
 
+def test_a_plan_names_no_cloud_for_a_refusal_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.yaml").write_text("name: a\nresources: {gpus: 8, gpu: H200}\n")
+    result = call("plan", str(tmp_path / "job"), "--provider", "aws")
+    assert result.code == 0
+    assert "note: with --provider aws it will be refused: the price of this machine is not known" in result.out
+
+
 def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(
     planned: Planned, listed: Listed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     if config.placeholders:
         missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
-    notes += [f"{name} will refuse it: {message}" for message in config.unpaid]
+    notes += [f"with --provider {name} it will be refused: {message}" for message in config.unpaid]
     host_providers = {plan.host.provider, *plan.host.declaration.fallback_providers}
     local = [name for name, item in spec.inputs.items() if host_providers & set(item.uri)]
     if local:
@@ -91,7 +91,9 @@ def _preview_notes(plan: Plan) -> list[str]:
         f"{', '.join(missing)} not set: shown with placeholders, which nothing is sent with; a submit asks for them "
         f"(cloudtrain.toml, or {variable}{', …' if missing[1:] else ''})"
     ]
-    return notes + [f"{name} will refuse it: {message}" for message in plan.target.config_as(CloudConfig).unpaid]
+    return notes + [
+        f"with --provider {name} it will be refused: {message}" for message in plan.target.config_as(CloudConfig).unpaid
+    ]
 
 
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:

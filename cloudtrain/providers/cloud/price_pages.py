@@ -45,7 +45,7 @@ class PricePages:
             except (OSError, HTTPException, zlib.error) as error:
                 if attempt == ATTEMPTS:
                     why = getattr(error, "reason", None) or error
-                    raise self._failure(f"cannot be read: {why}") from None
+                    raise self._failure(f"cannot be read: {getattr(why, 'strerror', None) or why}") from None
                 sleep(2.0 ** (attempt - 1))
         raise AssertionError("the last attempt raises or returns")
 
