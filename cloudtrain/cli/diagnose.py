@@ -13,17 +13,18 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output
-from cloudtrain.cli.report import measured_rows
+from cloudtrain.cli.report import measured_rows, rerun_command
 from cloudtrain.cli.sweep_files import FORCE
 from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.counterfactuals import what_parts_cost, what_to_change
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_file import read_log
-from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
 from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override, setup_of
 from cloudtrain.diagnosis.slowness import Slowness
-from cloudtrain.errors import RunNotFound, UsageError
+from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
 from cloudtrain.runs.record import RunRecord
@@ -184,10 +185,14 @@ def _show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 
 def _show_run(run: Run, as_json: bool) -> None:
-    state = run.last_known()
+    state, failure = _as_known(run)
     found = diagnose_failed(run, state) if state.state == "failed" else None
+    if state.state == "stopped":
+        found = diagnose_limit(run.folder, state)
     slowness = diagnose_slowness(run.folder, state)
     if as_json:
+        if failure is not None:
+            raise failure
         found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
         if state.windows:
             change = what_to_change(state.windows, setup_of(run.folder, state))
@@ -195,15 +200,31 @@ def _show_run(run: Run, as_json: bool) -> None:
         following = next(iter(_next(run, state, found)), None)
         print_json({"run": run.id, "state": state.state, **found_all, "next": following})
         return
-    print_output(_headline(run, state))
+    print_output(_headline(run, state, asked=failure is None))
     rows = diagnosis_rows(found) if found else []
     if found and found.cause not in explain(state):
         rows.insert(0, ("cause", found.cause))
     if state.windows:
         rows += measured_rows(run, state, state.windows)
-    elif slowness.is_slow or found is None:
+    elif slowness.is_slow or (found is None and state.started):
         rows += slowness_rows(slowness)
+    if state.phase and not state.started and not state.has_ended:
+        rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
+    if state.log_unread:
+        rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
+    if failure is not None:
+        _print(rows)
+        raise failure
     _print([*rows, *(("next", each) for each in _next(run, state, found))])
+
+
+def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
+    """The state now or, where the cloud cannot be asked how a run stands that has not ended, as last seen, and why."""
+    try:
+        return run.status(), None
+    except (CloudError, StorageError) as error:
+        state = run.last_known()
+        return state, error if isinstance(error, CloudError) and not state.has_ended else None
 
 
 def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
@@ -223,7 +244,7 @@ def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
     start(plan, issues, archive=archive_of(plan), detach=False, as_json=as_json, after=run.id, yes=yes)
 
 
-def _headline(run: Run, state: RunState) -> str:
+def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
     took = format_duration(state.seconds(time.time()))
     if state.state == "failed":
         return f"{run.id} failed after {took}: {indented(explain(state), 4)}"
@@ -231,6 +252,8 @@ def _headline(run: Run, state: RunState) -> str:
         return f"{run.id} succeeded in {took}: nothing failed"
     if state.has_ended:
         return f"{run.id} was stopped after {took}, and did not fail" + (f": {state.reason}" if state.reason else "")
+    if not asked:
+        return f"{run.id} was {state.state} when it was last seen; asking again failed"
     return f"{run.id} is {state.state}: nothing has ended it so far"
 
 
@@ -272,25 +295,32 @@ def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
         is_elsewhere = found is not None and found.rule is not None and found.rule.is_consequence
         rank = state.error.rank if state.error and not is_elsewhere else -1
         logs = command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
+        if was_refused(state):  # there is no log
+            return _again(run, state, as_it_is=False)
         if found is None or found.restart is None:
             return [logs]
         if found.restart == "never":
             return [command("fetch", run.id)]
         says_little = found.rule is not None and found.rule.is_general
-        return [*([logs] if says_little else []), *_again(run, found.restart == "retry")]
+        return [*([logs] if says_little else []), *_again(run, state, as_it_is=found.restart == "retry")]
     if state.state == "succeeded":
         return [] if state.windows else [command("fetch", run.id)]  # a measurement leaves nothing to fetch
-    return [command("rerun", run.id) if state.has_ended else command("attach", run.id)]
+    if found is not None and found.restart == "after a change" and state.checkpoint is None:
+        return _again(run, state, as_it_is=False)[:1]
+    return [rerun_command(run, state) if state.has_ended else command("attach", run.id)]
 
 
-def _again(run: Run, as_it_is: bool) -> list[str]:
+def _again(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
     """How to run it again. A rerun has the source and the spec of the run: what was changed since, it does not see."""
     rerun = command("rerun", run.id)
     if as_it_is:
         return [rerun]
+    rehearsed = rehearsed_by(state.provider, state.contract)
+    where = ("--as", rehearsed.name) if rehearsed else ("--provider", state.provider)
+    submit = command("submit", *(() if state.provider == "local" and rehearsed is None else where))
     return [
         f"{rerun}   after that change; of a setting: --set KEY=VALUE",
-        f"{command('submit')}   if the program or job.yaml has changed: a rerun runs what was sent",
+        f"{submit}   if the program or job.yaml has changed: a rerun runs what was sent",
     ]
 
 

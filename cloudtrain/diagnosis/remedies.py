@@ -29,7 +29,7 @@ def sagemaker_quota(said: str) -> str:
 
 def azure_quota(said: str) -> str:
     """How to get more of what a subscription has too little of: a new one's quota of GPU machines is 0."""
-    found = re.search(r"[Ff]amily '?([\w ]+?)'?[ .,]", said)
+    found = re.search(r"\b([Ss]tandard\w+Family)\b", said) or re.search(r"[Ff]amily '?([\w ]+?)'?[ .,]", said)
     which = f" of {found[1]}" if found else ""
     return (
         f"ask for more{which} in the studio: Quota > Azure Machine Learning > the workspace's region; or another size"

@@ -14,6 +14,7 @@ from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.state import RunState
+from cloudtrain.runs.terms import terms_of
 
 
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
@@ -22,7 +23,9 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     What its launcher named as the first error counts before what the log says, unless it is a mere consequence, or an
     end without words: a killed process, an exit code.
     """
-    cause = state.error
+    cause, ended = state.error, folder.last_event(Ended)
+    if was_refused(state) and ended is not None:
+        return _of_refusal(diagnose_search(Search().read(run_evidence(folder, state))), state, ended.hint)
     by_launcher = diagnose_search(Search().read(_of_cause(cause))) if cause else None
     whole = diagnose_search(Search().read(run_evidence(folder, state)))
     if cause is None or by_launcher is None:
@@ -35,6 +38,39 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     else:
         found = whole
     return replace(found, remedy=cause.hint) if cause.hint and not _says_more(found, by_launcher) else found
+
+
+def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
+    """Which limit has stopped a run, and what to do; None where it was stopped for another reason."""
+    found = diagnose_search(Search().read([Evidence(state.reason[:MAX_REASON_CHARS], "platform")]))
+    if "limits." not in state.reason or found.rule is None:
+        return None
+    if found.rule.name != "time-is-up":
+        return found
+    limit = "limits.max_wait" if "limits.max_wait" in state.reason else terms_of(folder).limit or "limits.max_runtime"
+    step = state.checkpoint.step if state.checkpoint else None
+    again = "no checkpoint was told of, so that a rerun begins at the start"
+    if step is not None:
+        again = f"cloudtrain rerun goes on from the checkpoint of step {step}"
+    return replace(found, remedy=f"raise {limit}; {again}")
+
+
+def was_refused(state: RunState) -> bool:
+    """Whether it has failed before it became a job: there is no log, and nothing was paid."""
+    return state.state == "failed" and state.ref is None and not state.started
+
+
+def _of_refusal(found: Diagnosis, state: RunState, hint: str) -> Diagnosis:
+    """A submit that was refused: nothing ran, and whose right is missing is the client's, not the job's."""
+    is_known = found.rule is not None and found.rule.name not in _RIGHTS_OF_JOBS
+    remedy = hint or (found.remedy if is_known else "")
+    if is_known:
+        return replace(found, remedy=remedy)
+    return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=remedy)
+
+
+_RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
+"""Rules that speak of what the job's role or identity lacks."""
 
 
 def _says_more(found: Diagnosis, by_launcher: Diagnosis) -> bool:

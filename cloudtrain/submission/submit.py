@@ -69,7 +69,7 @@ def submit(
             if error.outcome is Outcome.UNKNOWN:  # left open: the next status asks the provider what became of it
                 raise
             error.outcome = Outcome.NOT_STARTED
-            folder.append(Ended(time=time.time(), state="failed", reason=error.message))
+            folder.append(Ended(time=time.time(), state="failed", reason=error.message, hint=error.hint or ""))
             raise
         folder.append(Submitted(time=time.time(), ref=ref))
     finally:

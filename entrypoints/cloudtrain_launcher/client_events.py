@@ -130,6 +130,8 @@ class Ended(Event, type="ended", writer=CLIENT, requires="time"):
     """How it ended."""
     reason: str = ""
     """Why, in words, unless it simply succeeded."""
+    hint: str = ""
+    """What to do, where the submit was refused."""
     error: Optional[Cause] = None
     """The first cause of a failure, if a node has reported it."""
     platform_reason: str = ""

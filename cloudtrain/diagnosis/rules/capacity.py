@@ -22,7 +22,7 @@ CAPACITY = (
             r"ClusterCoreQuotaReached|ClusterMinNodesExceedCoreQuota|QuotaExceeded",
             r"Operation could not be completed as it results in exceeding approved .*quota",
             r"JobNodeCountExceedsCoreQuota|vCPU quota of \d+ and is less than|not enough quota|exceed(s|ed|"
-            r"ing)? .{0,60}quota .{0,60}(family|cores)",
+            r"ing)? .{0,60}quota .{0,60}(family|cores)|are \d+ vCPUs; the quota of",
         ),
         unless=r"[Dd]isk quota",
         cause="the subscription's quota on Azure does not allow so many cores of this machine's family",
@@ -64,7 +64,7 @@ CAPACITY = (
             r"ZonalAllocationFailed|OverconstrainedAllocationRequest|AllocationFailed|SkuNotAvailable",
             r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient nvidia\.com/gpu|0/\d+ nodes are available|stockout",
             r"not having enough capacity|NO_CAPACITY|([Nn]ot|[Nn]o) (enough |sufficient |available )capacity|"
-            r"no capacity available",
+            r"no capacity available|no capacity came in time",
         ),
         cause="the cloud has no free machine of this type at present",
         remedy="name several instance types in order of preference, wait longer (limits.max_wait), or try "
@@ -90,6 +90,7 @@ CAPACITY = (
         name="time-is-up",
         patterns=(
             r"MaxRuntimeExceeded|DUE TO TIME LIMIT|reached its max_runtime|limits\.max_runtime",
+            r"time for waiting and training together is over",
             r"(job|run|JobExecution).{0,60}exceeded .{0,30}(time ?limit|timeout|maximum run ?time|max_?runtime)",
             r"JobState=TIMEOUT",
         ),
