@@ -277,4 +277,4 @@ def _is_set(values: Mapping[str, Any], path: str) -> bool:
         if not isinstance(value, Mapping) or key not in value:
             return False
         value = value[key]
-    return True
+    return value is not None  # null takes a field back
