@@ -88,7 +88,7 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
     totals, intervals = times.totals(), times.intervals()
     wall = max((sums.wall for sums in totals.values()), default=0.0)
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
-        return _without_times(times, utilization)
+        return _without_times(times, setup, utilization)
     straggler = find_lasting_straggler(totals, intervals)
     found = _without_single(costs(totals, times.message_mb, straggler), intervals)
     cause = _largest(found)
@@ -109,12 +109,16 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
     return _in_words(verdict, setup, idle)
 
 
-def _without_times(times: StepTimesHistory, utilization: Utilization | None) -> Slowness:
+def _without_times(times: StepTimesHistory, setup: Setup, utilization: Utilization | None) -> Slowness:
     """What can be said without step times: how busy GPUs were, as the launchers saw it."""
     percent = utilization.gpu_percent if utilization else None
-    if times.steps or percent is None:
-        few = f"only {times.steps} steps after the first ones" if times.steps else "no step times were reported"
-        return Slowness(cause="unknown", sentence=f"not known: {few}", change="" if times.steps else _HOOK)
+    reports = bool(times.steps or times.warm_up)
+    if reports or percent is None:
+        few = f"only {times.steps} steps after the first ones" if reports else "no step times were reported"
+        if times.steps >= LEAST_STEPS:
+            few = "all steps after the first ones took less than a second"
+        change = "" if reports or setup.trainer else _HOOK
+        return Slowness(cause="unknown", sentence=f"not known: {few}", change=change)
     if percent < BUSY_GPU_PERCENT:
         sentence = f"the GPUs were busy {percent:.0f} % of the time: what they waited for was not reported"
         return Slowness(cause="unknown", share=round(1 - percent / 100, 3), sentence=sentence, change=_HOOK)

@@ -70,6 +70,17 @@ def verdict(made: Made, **setup: object) -> Slowness:
     return why_slow(made.history(), Setup(ranks=made.ranks, **setup))  # type: ignore[arg-type]
 
 
+def test_a_run_of_the_trainer_that_is_too_short_is_told_so_and_not_to_report_its_times() -> None:
+    short = Made(intervals=1, steps=4).history()
+    found = why_slow(short, Setup(trainer=False))
+    assert (found.sentence, found.change) == ("not known: only 4 steps after the first ones", "")
+    fast = Made(intervals=1, steps=20, compute=0.001, message=0.0).history()
+    assert "took less than a second" in why_slow(fast, Setup()).sentence
+    nothing = why_slow(StepTimesHistory(), Setup(trainer=True))
+    assert (nothing.sentence, nothing.change) == ("not known: no step times were reported", "")
+    assert "for batch in timed(loader)" in why_slow(StepTimesHistory(), Setup(trainer=False)).change
+
+
 def test_a_straggler_is_named_also_where_ranks_report_at_different_steps() -> None:
     found = verdict(Made(slower={(1, "compute"): 0.06}, apart=1))
     assert (found.cause, found.rank) == ("straggler", 1)
