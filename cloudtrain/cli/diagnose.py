@@ -23,7 +23,7 @@ from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
 from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override, setup_of
-from cloudtrain.diagnosis.slowness import Slowness
+from cloudtrain.diagnosis.slowness import TOLD_FROM_DELAY, Slowness, without_cores
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
@@ -45,8 +45,6 @@ _ALL_CAME = "every rank whose dump is here has come to the same collective opera
 _SHOWN_SHARE = 0.005
 CLEAR_FROM = 0.5
 """The confidence from which a verdict on the speed is no guess."""
-TOLD_FROM_DELAY = 0.2
-"""The part of the time without a core from which it is told."""
 
 
 @click.command(
@@ -283,9 +281,8 @@ def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
         rows.append(("time", ", ".join(f"{name} {share:.0%}" for name, share in largest_first)))
     if found.change:
         rows.append(("change", found.change))
-    if found.run_delay >= TOLD_FROM_DELAY:
-        for_how_long = f"for {found.run_delay:.0%} of the time its ranks had no core"
-        rows.append(("note", f"{for_how_long}: other work, or more ranks than cores"))
+    if found.run_delay >= TOLD_FROM_DELAY and without_cores(found.run_delay) not in found.sentence:
+        rows.append(("note", without_cores(found.run_delay)))
     return rows
 
 

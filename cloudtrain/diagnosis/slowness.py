@@ -36,6 +36,9 @@ NAMED_FROM = {
 RARE = "saving", "evaluation"
 """Causes of which most intervals see nothing."""
 
+TOLD_FROM_DELAY = 0.2
+"""The part of the time without a core from which it is told."""
+
 LEAST_STEPS, LEAST_SECONDS = 10, 1.0
 """Fewer steps, or a shorter time, say nothing."""
 
@@ -180,4 +183,14 @@ def _in_words(verdict: Slowness, setup: Setup, idle: float) -> Slowness:
         "sentence": sentence_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase, idle),
         "change": change_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase),
     }
+    if verdict.cause == "compute" and verdict.run_delay >= TOLD_FROM_DELAY:
+        words = {
+            "sentence": f"it is not slow by itself, but {without_cores(verdict.run_delay)}",
+            "change": change_for("other-work", verdict.share, setup, None, ""),
+        }
     return Slowness(**{**fields, **words})
+
+
+def without_cores(run_delay: float) -> str:
+    """For how long ranks could have run and had no core, in words."""
+    return f"for {run_delay:.0%} of the time its ranks had no core: other work, or more ranks than cores"

@@ -81,7 +81,7 @@ def test_ranks_that_had_no_core_are_told_of(
 ) -> None:
     slow_run(home, data=0.1, run_delay=run_delay)
     assert run("diagnose", "a-1") == 0
-    told = "  note        for 30% of the time its ranks had no core: other work, or more ranks than cores"
+    told = "for 30% of the time its ranks had no core: other work, or more ranks than cores"
     assert (told in capsys.readouterr().out) == is_told
 
 

@@ -81,6 +81,14 @@ def test_a_run_of_the_trainer_that_is_too_short_is_told_so_and_not_to_report_its
     assert "for batch in timed(loader)" in why_slow(StepTimesHistory(), Setup(trainer=False)).change
 
 
+def test_ranks_that_have_no_core_for_half_of_the_time_are_not_said_to_be_fine() -> None:
+    found = verdict(Made(held_up=(0.1, 0.1), message=0.0))
+    assert (found.cause, found.is_slow) == ("compute", False)
+    assert "it is not slow by itself, but for 4" in found.sentence
+    assert "end what else runs there" in found.change
+    assert verdict(Made()).change == ""
+
+
 def test_a_straggler_is_named_also_where_ranks_report_at_different_steps() -> None:
     found = verdict(Made(slower={(1, "compute"): 0.06}, apart=1))
     assert (found.cause, found.rank) == ("straggler", 1)
