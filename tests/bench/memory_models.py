@@ -244,6 +244,11 @@ def lstm() -> nn.Module:
     return nn.Sequential(nn.Embedding(2000, 64), Last(nn.LSTM(64, 128, 2, batch_first=True)), nn.Linear(128, CLASSES))
 
 
+def bidirectional() -> nn.Module:
+    lstm = nn.LSTM(64, 128, 2, batch_first=True, bidirectional=True)
+    return nn.Sequential(nn.Embedding(2000, 64), Last(lstm), nn.Linear(256, CLASSES))
+
+
 def gru() -> nn.Module:
     return nn.Sequential(nn.Embedding(2000, 64), Last(nn.GRU(64, 128, batch_first=True)), nn.Linear(128, CLASSES))
 
@@ -264,7 +269,7 @@ IMAGES = (
     alexnet, vgg, resnet18, wide_resnet, densenet, squeezenet, mobilenet, efficientnet, inception, convnext,
     autoencoder, discriminator, mlp, mixer, vit, volume,
 )  # fmt: skip
-TEXTS = text_encoder, lstm, gru, temporal
+TEXTS = text_encoder, lstm, bidirectional, gru, temporal
 HUGGING_FACE = "bert", "distilbert", "gpt2", "llama", "t5"
 
 

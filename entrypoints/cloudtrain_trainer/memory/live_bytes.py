@@ -88,7 +88,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _one(args[0])
         result = self._call(func, args, kwargs or {})
         if not self._values:
-            result = with_workspace(func._schema.name, result)
+            result = with_workspace(func._schema.name, args, result)
         for tensor in _tensors((result,)):
             if tensor.layout is torch.strided:
                 self._count(tensor.untyped_storage(), tensor.device.index or 0)

@@ -13,9 +13,8 @@ from torch import Tensor
 FLOAT = 4
 """Bytes of a number in float32, in which narrower ones are summed."""
 
-
-LSTM_KEEPS, LSTM_WIDTH = 16, 16
-"""So many outputs, of a width that is a multiple of this, are kept."""
+_LINE, _PAGE = 16, 4096
+"""Numbers of a cache line, and bytes of a page: what oneDNN aligns rows and parts of its workspace to."""
 
 
 def scratch(name: str, args: Any, result: Any, *, gloo: bool) -> int:
@@ -27,18 +26,31 @@ def scratch(name: str, args: Any, result: Any, *, gloo: bool) -> int:
     return 0 if rule is None else rule([x for x in args if isinstance(x, Tensor)], result)
 
 
-def with_workspace(name: str, result: Any) -> Any:
-    """The result of an operation with what its kernel keeps for the backward pass, where torch does not say how much.
-
-    oneDNN's LSTM keeps about 16 times its output, and torch's shape of that is empty. Fitted to four models (15.2 to
-    15.6); too little for bidirectional ones (docs/guides/memory.md).
-    """
-    if name != "aten::mkldnn_rnn_layer":
+def with_workspace(name: str, args: Any, result: Any) -> Any:
+    """The result of an operation with what its kernel keeps for the backward pass where torch does not say it."""
+    if name != "aten::mkldnn_rnn_layer" or not args[-1]:  # not in training
         return result
-    output = result[0]
-    width = -(-output.shape[-1] // LSTM_WIDTH) * LSTM_WIDTH
-    kept = output.new_empty(LSTM_KEEPS * output.numel() // output.shape[-1] * width)
-    return [*result[:3], kept]
+    steps, batch, width = args[0].shape
+    kept = lstm_workspace(steps, batch, width, result[0].shape[-1])
+    return [*result[:3], result[0].new_empty(kept // FLOAT)]
+
+
+def lstm_workspace(steps: int, batch: int, width: int, hidden: int) -> int:
+    """Bytes that oneDNN keeps of one layer and direction of an LSTM in float32; torch's shape of it is empty.
+
+    States of the layer, its steps and their gradients, each also of what came before; states of the cells; gates; and
+    outputs: `set_workspace_sizes` of oneDNN's rnn_utils.cpp. As `mkldnn_rnn_layer` returned it in 60 shapes of 60.
+    """
+    numbers = [2 * (steps + 1) * batch * _row(max(width, hidden))] * 3
+    numbers += [2 * (steps + 1) * batch * hidden] * 2
+    numbers += [steps * batch * _row(4 * hidden), steps * batch * _row(hidden)]
+    return sum(-(-FLOAT * count // _PAGE) * _PAGE for count in numbers)
+
+
+def _row(numbers: int) -> int:
+    """The length of a row: whole cache lines, and not a multiple of 256, for which caches have few places."""
+    whole = -(-numbers // _LINE) * _LINE
+    return whole if whole % 256 else whole + _LINE
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -71,8 +83,10 @@ def _sum(given: list[Tensor], result: Any) -> int:
 
 
 def _lstm_backward(given: list[Tensor], _: Any) -> int:
-    """Gradients of gates and states: about 5 outputs, where 16 are kept."""
-    return max(map(_bytes, given)) * 5 // LSTM_KEEPS
+    """Gradients of gates and states: about 5 outputs."""
+    steps, batch, _width = given[0].shape
+    hidden = given[1].shape[0] // 4  # of the weights of four gates
+    return 5 * FLOAT * steps * batch * hidden
 
 
 def _gathered(given: list[Tensor], _: Any) -> int:
