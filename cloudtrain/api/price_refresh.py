@@ -40,7 +40,8 @@ def refresh_prices(
     """
     names = [name for name in cloud_names(provider) if region in ("", ALL) or price_list(name).is_region(region)]
     if not names:
-        raise UsageError(f"{region!r} is the name of no region", hint="such as us-east-1 or westeurope, or all")
+        of = f" of {provider}" if provider else ""
+        raise UsageError(f"{region!r} is the name of no region{of}", hint="such as us-east-1 or westeurope, or all")
     done: list[Refreshed] = []
     failure: CloudError | None = None
     for name in names:

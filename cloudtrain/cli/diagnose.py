@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ def diagnose_command(
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and _is_log(Path(target)):
         _show_log(diagnose_log(Path(target)), target, as_json)
-    elif target and Path(target).is_dir() and (dumps := read_dumps(Path(target))).ranks:
+    elif target and _is_folder(Path(target)) and (dumps := read_dumps(Path(target))).ranks:
         _show_dumps(dumps, target, as_json)
     else:
         found = _run_or_sweep(target, folder)
@@ -116,11 +117,19 @@ def diagnose_command(
 
 def _is_log(path: Path) -> bool:
     """Whether it is a file, or a pipe such as the shell makes of `<(zstdcat train.log.zst)`."""
-    return path.is_file() or path.is_fifo() or path.is_char_device()
+    with suppress(OSError, ValueError):  # a whole message is too long for a name
+        return path.is_file() or path.is_fifo() or path.is_char_device()
+    return False
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return path.is_dir()
+    return False
 
 
 def _refuse_log(target: str | None, why: str) -> None:
-    if target and target != "last" and (target == "-" or Path(target).is_file()):
+    if target and target != "last" and (target == "-" or _is_log(Path(target))):
         raise UsageError(f"{why}, and {target} is a log", hint="name a run: cloudtrain list shows them")
 
 
@@ -129,9 +138,12 @@ def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
     try:
         return chosen(target, folder)
     except RunNotFound as unknown:
-        if target and Path(target).is_dir():
+        if target and _is_folder(Path(target)):
             message = f"{target} is a folder without dumps of the flight recorder, and no run"
             raise RunNotFound(message, hint="for a log name the file itself: cloudtrain diagnose FILE") from None
+        if target and any(sign.isspace() for sign in target):
+            hint = "a message, or the text of a log, is read from a file or a pipe: cloudtrain diagnose -"
+            raise RunNotFound(f"{target[:60]!r} is neither a run nor a file", hint=hint) from None
         if target and ("/" in target or "." in target):
             raise RunNotFound(f"there is no file {target}, and no run of that name", hint=unknown.hint) from None
         raise

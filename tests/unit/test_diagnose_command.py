@@ -251,6 +251,11 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
         (["runs/7"], "there is no file runs/7, and no run of that name"),
         (["empty"], "empty is a folder without dumps of the flight recorder, and no run"),
         (["x.log", "--measure"], "--measure runs the job of a run once more, and x.log is a log"),
+        (
+            ["RuntimeError: CUDA out of memory. " * 200],
+            "'RuntimeError: CUDA out of memory. RuntimeError: CUDA out of ' is neither a run nor a file",
+        ),
+        (["x" * 300], f"there is no run '{'x' * 300}'"),
         (["-", "--measure"], "--measure runs the job of a run once more, and - is a log"),
     ],
 )
@@ -259,6 +264,7 @@ def test_a_file_that_is_not_there_or_cannot_be_meant_is_not_taken_for_a_run(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "x.log").write_text("step 1\n")
+    a_run(home, "succeeded")
     result = call("diagnose", *arguments)
     assert (result.code, result.err.splitlines()[0]) == (2, f"error: {message}")
 

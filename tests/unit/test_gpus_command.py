@@ -92,7 +92,8 @@ def test_orders() -> None:
         (["--max-price", "-1"], "--max-price: cannot read '-1'"),
         (["--provider", "gcp"], "no table of machines is of 'gcp'"),
         (["--region", "us-east-11"], "no price in 'us-east-11' is known; prices are known in eastus, us-east-1\n"),
-        (["--refresh", "--region", "Mars"], "'Mars' is the name of no region"),
+        (["--refresh", "--region", "Mars"], "'Mars' is the name of no region\n"),
+        (["--refresh", "--provider", "aws", "--region", "eastus"], "'eastus' is the name of no region of aws"),
     ],
 )
 def test_what_it_cannot_mean_is_said_in_one_line(arguments: list[str], message: str) -> None:
