@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,7 +87,8 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
     if not yes:
         _confirm(plans)
     archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
-    measured, is_interrupted = _measure(plans, archive)
+    with _every_end_is_an_interrupt():
+        measured, is_interrupted = _measure(plans, archive)
     if not any(each.turns for each in measured.values()):
         _nothing_measured(measured, is_interrupted)
     curve = ScalingCurve(list(measured.values()))
@@ -202,7 +205,8 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
         try:
             run, state = _run(plan, archive)
         except KeyboardInterrupt:
-            print_message(f"\ninterrupted: stops {plan.run_id}")
+            with suppress(OSError):  # the terminal may be gone
+                print_message(f"\ninterrupted: stops {plan.run_id}")
             _stop(plan)
             return found, True
         except CloudtrainError as error:
@@ -213,6 +217,21 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
         print_message(f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}")
         found[ranks] = joined(found.get(ranks), one)
     return found, False
+
+
+@contextmanager
+def _every_end_is_an_interrupt() -> Iterator[None]:
+    """SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) end it as Ctrl-C does.
+
+    The run that goes on is paid for, and nobody else would stop it before its limit.
+    """
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(plan: Plan, archive: Path) -> tuple[Run, RunState]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,20 @@ def test_an_interrupt_stops_the_run_and_shows_what_was_measured(home: Path, monk
         show_scaling(asked, yes=False, as_json=False, output=None, force=False)
     assert ended.value.exit_code == 130
     assert stopped == [4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_measurement_that_is_told_to_end_stops_its_run_as_ctrl_c_does(
+    home: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    Path("job.yaml").write_text("name: digits\n")
+    stopped = list[int]()
+    monkeypatch.setattr(command, "_run", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr(command, "_stop", lambda plan: stopped.append(plan.processes))
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert call("diagnose", "job.yaml", "--scaling", "1,2").code == 130
+        assert signal.getsignal(number) == signal.SIG_DFL, "afterwards as before"
+    finally:
+        signal.signal(number, before)
+    assert stopped == [1]
