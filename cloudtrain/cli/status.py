@@ -205,7 +205,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows = [
         *([("owner", state.owner)] if state.owner else []),
         ("submitted", format_age(state.created, time.time())),
-        ("runs" if not state.ended else "took", format_duration(state.seconds(time.time()))),
+        ("took" if state.ended else "runs" if state.started else "waits", format_duration(state.seconds(time.time()))),
     ]
     if state.instance:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))

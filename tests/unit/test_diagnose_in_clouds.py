@@ -127,3 +127,20 @@ def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
     assert text.out == "a-1 was pending when it was last seen; asking again failed\n"
     assert "the credentials have expired" in text.err
     assert "aws sso login" in text.err
+
+
+def test_the_time_in_a_queue_is_not_said_to_be_a_run(
+    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = json.dumps({"provider": "aws", "spec": {"name": "digits"}})
+    folder = home.create("a-1", {"plan.json": planned, "request.json": "{}"})
+    born = {**BORN, "time": 940.0, "provider": "aws", "contract": "sagemaker"}
+    write_events(folder, born, {"type": "submitted", "time": 941.0, "ref": {"arn": "arn:x"}})
+    monkeypatch.setattr(Run, "status", Run.cached_status)
+    monkeypatch.setattr(Run, "artifacts", lambda run: {})
+    for event, said in ((None, "  waits       1 min"), ({"type": "node_started", "time": 970.0}, "  runs        30 s")):
+        if event:
+            write_events(folder, {**event, "node": 0})
+        with pytest.raises(SystemExit):
+            main(["status", "a-1"])
+        assert said in capsys.readouterr().out.splitlines()

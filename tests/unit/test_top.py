@@ -93,6 +93,15 @@ def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
     assert found[4].startswith("warning: limits.max_cost will stop this run after 30 s, at about step ")
 
 
+def test_what_it_has_cost_so_far_leaves_out_the_wait_for_other_machines() -> None:
+    went = {"type": "phase", "time": START + 3600, "since": START + 3600, "phase": "waiting for capacity"}
+    back = {"type": "phase", "time": START + 7200, "since": START + 7200, "phase": "training", "running": True}
+    for steps in ([(7000.0, went)], [(7000.0, went), (7200.0, back)]):
+        found, state = shown([*SCRIPT, *steps], price=Price(usd_per_hour=10.0))
+        assert state.started == pytest.approx(START, abs=60)
+        assert "  about 10.0" in found[1], found[1]
+
+
 def test_a_run_that_has_ended_shows_what_it_cost() -> None:
     ended = {"type": "ended", "state": "succeeded", "billing": {"billable_seconds": 3600, "usd": 2.5}}
     found, _ = shown([*SCRIPT, (3600.0, ended)])
