@@ -137,7 +137,7 @@ def test_the_time_in_a_queue_is_not_said_to_be_a_run(
     born = {**BORN, "time": 940.0, "provider": "aws", "contract": "sagemaker"}
     write_events(folder, born, {"type": "submitted", "time": 941.0, "ref": {"arn": "arn:x"}})
     monkeypatch.setattr(Run, "status", Run.cached_status)
-    monkeypatch.setattr(Run, "artifacts", lambda run: {})
+    monkeypatch.setattr(Run, "artifacts", lambda _: {})
     for event, said in ((None, "  waits       1 min"), ({"type": "node_started", "time": 970.0}, "  runs        30 s")):
         if event:
             write_events(folder, {**event, "node": 0})
