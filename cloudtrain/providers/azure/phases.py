@@ -79,16 +79,17 @@ def ended_at(details: Mapping[str, Any]) -> float:
     return timestamp(details.get("endTimeUtc"))
 
 
-def billing(details: Mapping[str, Any], nodes: int, usd_per_hour: float | None) -> Billing | None:
+def billing(details: Mapping[str, Any], nodes: int, usd_per_hour: float | None, waited: float = 0.0) -> Billing | None:
     """How long the job ran (`training_seconds`), and `usd` where the price is known; None before its end.
 
-    `usd_per_hour`: on-demand price of one machine; None: unknown. Azure bills machines, not jobs, so this is an
+    `usd_per_hour`: on-demand price of one machine; None: unknown. `waited`: the seconds in between in which it was seen
+    to have no machines, after they were taken away. Azure bills machines, not jobs, so this is an
     estimate.
     """
     started, ended = started_at(details), ended_at(details)
     if not started or not ended:
         return None
-    duration = max(0.0, ended - started)  # clocks differ
+    duration = max(0.0, ended - started - waited)  # clocks differ
     found = Billing(training_seconds=round(duration))
     if usd_per_hour is not None:
         found = found.replace(usd=round(duration / 3600 * usd_per_hour * nodes, 4))

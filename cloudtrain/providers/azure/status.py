@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.providers.azure.config import config_of, request_of
 from cloudtrain.providers.azure.logs import new_lines
 from cloudtrain.providers.azure.phases import (
+    PHASES,
     billing,
     ended_at,
     final_state,
@@ -21,7 +22,7 @@ from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
 from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
-from cloudtrain.runs.events import Ended, Event, StopRequested
+from cloudtrain.runs.events import Ended, Event, Phase, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
@@ -116,8 +117,19 @@ def _end_event(details: Mapping[str, Any], state: RunState, final: FinalState, r
     elif final.state == "failed" and eviction:
         final = final._replace(reason=f"{eviction}: {final.reason}" if final.reason else eviction)
     prices = config_of(run).prices
-    bill = billing(details, state.nodes, max(prices.values(), default=None))
+    bill = billing(details, state.nodes, max(prices.values(), default=None), _waited(details, state, run))
     return ended_event(state, final, ended_at(details) or time.time(), bill)
+
+
+def _waited(details: Mapping[str, Any], state: RunState, run: RunFolder) -> float:
+    """Seconds without machines after they were taken away, as far as that was seen, also where it ended so."""
+    queued = PHASES["Queued"]
+    if not state.waiting_since or not any(
+        isinstance(event, Phase) and event.phase == queued and event.time >= state.waiting_since
+        for event in run.each_event()
+    ):
+        return state.waited
+    return state.waited + max(0.0, ended_at(details) - state.waiting_since)
 
 
 def _eviction(state: RunState) -> str:

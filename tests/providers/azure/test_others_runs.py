@@ -10,6 +10,8 @@ import cloudtrain
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
+from cloudtrain.runs.events import Phase
+from cloudtrain.runs.observation import Observation
 from cloudtrain.units import format_duration
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
@@ -169,3 +171,21 @@ def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(cl
     again = run.status()
     assert again.started == pytest.approx(job.started, abs=1)
     assert again.phase_since >= waiting.waiting_since
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_the_wait_for_machines_that_were_taken_away_costs_nothing(cloud: AzureCloud, resumes: bool) -> None:
+    run = submitted(f"unpaid-{int(resumes)}")
+    job = cloud.service.jobs[run.id]
+    job.enter("Running")
+    run.status()
+    job.enter("Queued")
+    began = run.status().waiting_since
+    if resumes:
+        job.enter("Running")
+        run.take([Observation(events=[Phase(time=began + 500, phase="training", running=True)])])
+    job.finish("Canceled")
+    job.started, job._ended = began - 100, began + 500
+    bill = run.wait(60).billing
+    assert bill is not None
+    assert bill.training_seconds == pytest.approx(100, abs=1)
