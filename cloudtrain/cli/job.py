@@ -108,7 +108,9 @@ def check_command(
         print_message(f"note: {indented(note, 6)}")
     answers = sum(check.verdict == "ok" for check in checks)
     asked_too = f"; {count(answers, 'check')} there, nothing wrong" if online else ""
-    print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
+    fits = report is None or report.verdict != "does not fit"
+    can_run = "can run" if fits else "needs more memory than it has"
+    print_output(f"{job}: no mistakes; {plan.spec.name} {can_run} {place(plan)}{asked_too}")
     if report is not None:
         print_output("\n".join(memory_lines(report)))
     if first_steps is not None:

@@ -118,7 +118,7 @@ def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
     """How plans of the job are made, the job as it is, the run that it is of, if any, and its packed source."""
     path = Path(asked.target or "")
     is_spec = path.suffix in (".yaml", ".yml")  # which no run's id ends with: one that is missing is told as such
-    if asked.target and (is_spec or (path.exists() and (path.is_dir() or is_program(path)))):
+    if asked.target and (is_spec or _is_job(path)):
 
         def make(overrides: Sequence[str]) -> Plan:
             return api.plan(api.load(path, overrides), asked.provider, data_dir=asked.data_dir)
@@ -127,6 +127,9 @@ def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
         if loaded.spec.dependencies.vendor:
             api.vendor(loaded, asked.provider, data_dir=asked.data_dir, note=print_message)
         return make, make(()), None, None
+    if asked.target and _is_file(path):
+        hint = "it takes a run, a job.yaml, a folder that has one, or a script"
+        raise UsageError(f"--scaling runs a job, and {asked.target} is none", hint=hint)
     run = chosen_run(asked.target, asked.data_dir)
 
     def again(overrides: Sequence[str]) -> Plan:
@@ -134,6 +137,18 @@ def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
 
     base = again(("checkpoints.uri=null",))
     return again, base, run, archive_of(base)
+
+
+def _is_job(path: Path) -> bool:
+    with suppress(OSError, ValueError):  # what is too long for a name
+        return path.is_dir() or (path.exists() and is_program(path))
+    return False
+
+
+def _is_file(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return path.is_file()
+    return False
 
 
 def _kind(asked: Asked, base: Plan) -> str:

@@ -256,6 +256,8 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
             "'RuntimeError: CUDA out of memory. RuntimeError: CUDA out of ' is neither a run nor a file",
         ),
         (["x" * 300], f"there is no run '{'x' * 300}'"),
+        (["x.log", "--scaling", "1,2"], "--scaling runs a job, and x.log is none"),
+        (["x" * 301, "--scaling", "1,2"], f"there is no run '{'x' * 301}'"),
         (["-", "--measure"], "--measure runs the job of a run once more, and - is a log"),
     ],
 )

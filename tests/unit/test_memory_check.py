@@ -130,6 +130,17 @@ def test_the_estimate_needs_no_account_and_what_is_missing_of_it_is_said_after(
     assert len(asked) == 1
 
 
+def test_a_job_that_does_not_fit_is_not_said_to_run(
+    asked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.yaml").write_text("name: g\nargs: {task: gpt}\nresources: {processes: 1}\n")
+    result = call("check", str(tmp_path / "job"), "--memory")
+    assert result.out.splitlines()[0].endswith("no mistakes; g needs more memory than it has on this machine")
+    assert "does not fit" in result.out
+
+
 def test_a_mistake_in_the_spec_comes_before_the_estimate(asked: list[dict[str, Any]], tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: g\nargs: {task: gtp}\nresources: {gpus: 4, gpu: T4}\n")
