@@ -29,7 +29,8 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     by_launcher = diagnose_search(Search().read(_of_cause(cause))) if cause else None
     whole = diagnose_search(Search().read(run_evidence(folder, state)))
     if cause is None or by_launcher is None:
-        return whole
+        says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
+        return replace(whole, cause=state.reason) if says_nothing and state.reason else whole
     if by_launcher.confidence == "high":
         found = replace(by_launcher, consequences=_without(whole, by_launcher))
     elif cause.traceback and not cause.consequence and by_launcher.rule is None:

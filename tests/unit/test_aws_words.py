@@ -96,3 +96,15 @@ def test_the_statuses_are_those_of_the_model() -> None:
     assert input_shape("sagemaker", "UpdateTrainingJob").members["ResourceConfig"].members.keys() == {
         "KeepAlivePeriodInSeconds"
     }
+
+
+def test_a_job_that_has_trained_is_not_said_to_have_never_begun() -> None:
+    said = "ClientError: Checkpoint upload failed: AccessDenied"
+    trained = [{"Status": "Starting"}, {"Status": "Training"}, {"Status": "Uploading"}]
+    described = {"TrainingJobStatus": "Failed", "FailureReason": said, "SecondaryStatusTransitions": trained}
+    final = final_state(described)
+    assert final is not None
+    assert final.reason == "SageMaker could not go on: Checkpoint upload failed: AccessDenied"
+    early = final_state({**described, "SecondaryStatusTransitions": trained[:1]})
+    assert early is not None
+    assert early.reason == "SageMaker could not begin: Checkpoint upload failed: AccessDenied"

@@ -144,3 +144,18 @@ def test_the_time_in_a_queue_is_not_said_to_be_a_run(
         with pytest.raises(SystemExit):
             main(["status", "a-1"])
         assert said in capsys.readouterr().out.splitlines()
+
+
+def test_a_job_that_the_cloud_has_lost_is_not_said_to_look_like_no_failure(
+    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "artifacts", lambda _: {})
+    folder = home.create("a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})})
+    submitted = {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}}
+    reason = "SageMaker does not know this job (any more)"
+    ended = {"type": "ended", "time": 160.0, "state": "failed", "reason": reason}
+    write_events(folder, {**BORN, "provider": "aws", "contract": "sagemaker"}, submitted, ended)
+    assert shown(capsys, "a-1").splitlines() == [
+        f"a-1 failed after 1 min: {reason}",
+        "  next        cloudtrain logs a-1",
+    ]

@@ -109,7 +109,8 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
         reason = _TIMED_OUT.get(secondary, reason or default)
         if secondary == "MaxWaitTimeExceeded" and has_trained(described):
             reason = "the time for waiting and training together is over (limits.max_wait)"
-    return FinalState(state, readable_reason(reason) if state != "succeeded" else "")
+    began = has_trained(described)
+    return FinalState(state, readable_reason(reason, began=began) if state != "succeeded" else "")
 
 
 def has_trained(described: Mapping[str, Any]) -> bool:
@@ -117,14 +118,16 @@ def has_trained(described: Mapping[str, Any]) -> bool:
     return any(item.get("Status") == "Training" for item in described.get("SecondaryStatusTransitions") or ())
 
 
-def readable_reason(reason: str) -> str:
-    """SageMaker's FailureReason without the names of its exceptions."""
+def readable_reason(reason: str, *, began: bool = False) -> str:
+    """SageMaker's FailureReason without the names of its exceptions. `began`: whether the job's program ever ran."""
     program = re.fullmatch(r"AlgorithmError: (.*), exit code: (-?\d+)", reason, re.DOTALL)
     if program:
         message, code = program[1].strip(" ,"), program[2]
         return f"{message} (exit code {code})" if message else f"a container ended with exit code {code}"
     for name, words in _ERRORS.items():
         if reason.startswith(f"{name}: "):
+            if began and name == "ClientError":  # a checkpoint, or the model, that could not be stored
+                words = "SageMaker could not go on: "
             return words + reason.removeprefix(f"{name}: ")
     return reason
 
