@@ -30,6 +30,7 @@ from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import open_regular_file
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
+from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.units import format_duration
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ def _again(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
         return [rerun]
     rehearsed = rehearsed_by(state.provider, state.contract)
     where = ("--as", rehearsed.name) if rehearsed else ("--provider", state.provider)
-    submit = command("submit", *(() if state.provider == "local" and rehearsed is None else where))
+    submit = command("submit", *(() if state.provider == DEFAULT_PROVIDER and rehearsed is None else where))
     return [
         f"{rerun}   after that change; of a setting: --set KEY=VALUE",
         f"{submit}   if the program or job.yaml has changed: a rerun runs what was sent",
