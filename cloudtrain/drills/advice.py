@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cloudtrain.drills.scenario import Fault
@@ -12,6 +12,17 @@ from cloudtrain.units import format_duration
 SAVES_NOTHING = (
     "the program saves no checkpoint, so that each time it began anew: torch.save(state, …) into "
     "$CLOUDTRAIN_CHECKPOINT_DIR now and then, and load what is there at the start (docs/guides/spot.md)"
+)
+
+
+KEEP_ONE_MORE = "keep the checkpoint before the newest, and go on from it where the newest cannot be loaded"
+LEAVES_NOTHING = (
+    "nothing tells whether it went on from its checkpoint or began anew: report its steps "
+    "(cloudtrain_job.log_progress), or write what it has learnt into $CLOUDTRAIN_MODEL_DIR"
+)
+BEGINS_ANEW = (
+    "it saves checkpoints and did not go on from them, but began anew: load what is in $CLOUDTRAIN_CHECKPOINT_DIR at "
+    "the start (docs/guides/spot.md)"
 )
 
 
@@ -30,6 +41,8 @@ class JobFacts:
     """Whether the undisturbed run has saved a checkpoint."""
     grace: str
     """How long a stop may take, and whose rule that is."""
+    never_loads: bool = False
+    """Whether it began anew though its newest checkpoint was whole."""
     is_reproducible: bool | None = None
     """Whether two undisturbed runs have ended with the same parameters; None: not tried."""
 
@@ -39,6 +52,16 @@ def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFact
     if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_INJECTED):
         return []
     return [*_of_parameters(finding, job), *_of_fault(fault, finding, faulty, job)]
+
+
+def advice_on_all(findings: Sequence[Finding], job: JobFacts) -> list[str]:
+    """What to change, whatever the drill."""
+    found = [] if job.saves else [SAVES_NOTHING]
+    if job.saves and any(
+        finding.verdict is Verdict.NOT_COMPARED and finding.steps_lost is None for finding in findings
+    ):
+        found.append(LEAVES_NOTHING)
+    return found
 
 
 def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
@@ -56,6 +79,8 @@ def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
 
 
 def _of_fault(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts) -> Iterator[str]:
+    if finding.began_anew and job.saves:
+        yield KEEP_ONE_MORE if fault is Fault.CHECKPOINT_TORN and not job.never_loads else BEGINS_ANEW
     if fault is Fault.RANK_KILLED and job.restarts == 0:
         yield "limits.restarts is 0: with 1 the ranks start again within seconds, on the machines that are there"
     if fault is Fault.NODE_LOST and job.retries == 0 and finding.verdict is not Verdict.NAMED:
@@ -63,7 +88,7 @@ def _of_fault(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobF
     if fault is Fault.SIGTERM and faulty is not None:
         yield from _of_stop(finding, faulty, job)
     if fault is Fault.CHECKPOINT_TORN and finding.verdict in (Verdict.NAMED, Verdict.UNNAMED) and not job.is_trainer:
-        yield "keep the checkpoint before the newest, and go on from it where the newest cannot be loaded"
+        yield KEEP_ONE_MORE
     if fault is Fault.LOADER_STALLED and finding.verdict is Verdict.UNNOTICED:
         yield (
             "limits.hang is 0: nothing ends a job that waits; limits: {hang: 10 min} does"

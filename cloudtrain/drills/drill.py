@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.hints import hint_for
-from cloudtrain.drills.advice import SAVES_NOTHING, JobFacts, advice, remarks
+from cloudtrain.drills.advice import JobFacts, advice, advice_on_all, remarks
 from cloudtrain.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
 from cloudtrain.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.drills.scorecard import DrillResult, Scorecard
@@ -22,6 +22,9 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.forecast import forecast
+from cloudtrain.runs.forecast_words import in_all
+from cloudtrain.runs.state import RunState
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_duration
 
@@ -32,6 +35,9 @@ DRILLED_SAVES = 8
 
 INJECT_AT = 0.6
 """A job that saves no checkpoint gets its fault when so much of it is done."""
+
+FORECAST_SECONDS = 30.0
+"""After so many seconds of training the undisturbed run is given up if it will take longer than it may."""
 
 EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
 """A run is given up when it takes longer than the undisturbed one so many times, and this many seconds."""
@@ -104,7 +110,7 @@ class Drill:
             reference=finished,
             reference_seconds=self.reference_seconds,
             results=advised,
-            advice=() if facts.saves else (SAVES_NOTHING,),
+            advice=advice_on_all([each.finding for each in self.results], facts),
             remarks=remarks(told, self.plan.spec.checkpoints.every, shortened, self._steps_apart()),
             interrupted=interrupted,
             left=[each.name for each in self.options.scenarios if each not in done] if interrupted else (),
@@ -128,11 +134,12 @@ class Drill:
         started = time.monotonic()
         watched = self.reference = Watched(Run(submit(self.plan)))
         with self._ended_at_last(watched):
-            watched.until(None, self.options.timeout_seconds, self.options.draw)
+            most = self.options.timeout_seconds
+            if watched.until(lambda run: takes_longer(run.state, most, time.time()), most, self.options.draw):
+                found = forecast(watched.state, now=time.time())
+                raise _too_long(f"takes {in_all(found)}, longer than" if found else "takes longer than", self.options)
         if watched.overdue:
-            hint = "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or --timeout 1h"
-            took = f"{self.options.timeout_seconds:g} s"
-            raise UsageError(f"the undisturbed job has not ended within {took}, and was stopped", hint=hint)
+            raise _too_long("has not ended within", self.options)
         self.reference_seconds, self.training_seconds = time.monotonic() - started, _training_seconds(watched)
         if watched.state.state != "succeeded":
             why = explain(watched.state)
@@ -276,8 +283,26 @@ class Drill:
             is_trainer=self.plan.spec.entrypoint is None,
             saves=self.reference is not None and self.reference.saves > 0,
             grace=grace_of(self.plan),
+            never_loads=any(
+                result.finding.began_anew and result.scenario.fault is not Fault.CHECKPOINT_TORN
+                for result in self.results
+            ),
             is_reproducible=self.is_reproducible,
         )
+
+
+def takes_longer(state: RunState, seconds: float, now: float) -> bool:
+    """Whether it is known after its first steps that a run takes longer than so many seconds."""
+    if not state.laps.first or state.laps.time - state.laps.first < FORECAST_SECONDS:
+        return False
+    found = forecast(state, now=now)
+    return found is not None and found.total.low > seconds
+
+
+def _too_long(what: str, options: DrillOptions) -> UsageError:
+    hint = "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or --timeout 1h"
+    limit = format_duration(options.timeout_seconds)
+    return UsageError(f"the undisturbed job {what} {limit}, and was stopped", hint=hint)
 
 
 def _why_not_injected(watched: Watched) -> str:

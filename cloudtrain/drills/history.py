@@ -89,6 +89,19 @@ def stride(steps: Sequence[float]) -> float:
     return min((after - before for before, after in pairwise(known)), default=1.0)
 
 
+def began_anew(runs: Sequence[RunHistory], reference: RunHistory) -> bool:
+    """Whether a start of the ranks did the first step again that is reported, after more than that had been done."""
+    first = min((step for attempt in reference.attempts for step in attempt.steps[:1]), default=None)
+    attempts = [attempt for run in runs for attempt in run.attempts]
+    reached = 0.0
+    for number, attempt in enumerate(attempts):
+        again = number and attempt.steps and attempt.resumed_at is None
+        if again and first is not None and attempt.steps[0] <= first < reached:
+            return True
+        reached = max([reached, *attempt.steps, *attempt.saved])
+    return False
+
+
 def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float | None:
     """How many steps were lost: done by one start of the ranks, and again by the next. None if no steps are reported.
 

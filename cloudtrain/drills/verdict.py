@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cloudtrain.drills.compared import Trained
-from cloudtrain.drills.history import RunHistory, steps_done_again
+from cloudtrain.drills.history import RunHistory, began_anew, steps_done_again
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
 
@@ -58,6 +58,8 @@ class Finding:
     """Steps that were done again; None if the job reports no steps, or did not recover."""
     rerun: bool = False
     """Whether it took a run of its own to go on."""
+    began_anew: bool = False
+    """Whether it did its first step again, and did not say that it went on from a checkpoint."""
     saved_at_stop: bool | None = None
     """Whether it has saved a checkpoint when it was told to stop; None: it was not."""
 
@@ -91,6 +93,7 @@ def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
         differing=differing,
         steps_lost=steps_done_again([each.history for each in runs], reference.history),
         rerun=len(runs) > 1,
+        began_anew=began_anew([each.history for each in runs], reference.history),
     )
 
 

@@ -104,10 +104,10 @@ def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_to
 def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "300"))
     drill = cli.start("drill", "--only", "rank-killed")
-    eventually(lambda: len(list((drills(cli) / "runs").glob("*"))) == 2)
+    eventually(lambda: len(list((drills(cli) / "runs").glob("*/checkpoints"))) == 2)  # it runs, and is no longer forked
     os.kill(drill.pid, signal.SIGINT)
     out, err = drill.communicate(timeout=60)
-    assert drill.wait() == 130
+    assert drill.wait() == 130, (out, err)
     assert "what was running has been ended" in err
     assert "undisturbed in" in out
     assert "what was not done: --only rank-killed" in out

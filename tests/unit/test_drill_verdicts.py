@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.drills.advice import JobFacts, advice, remarks
+from cloudtrain.drills.advice import LEAVES_NOTHING, SAVES_NOTHING, JobFacts, advice, advice_on_all, remarks
 from cloudtrain.drills.compared import Trained, trained
+from cloudtrain.drills.drill import takes_longer
 from cloudtrain.drills.history import history_of, steps_done_again
 from cloudtrain.drills.scenario import NAMES, SCENARIOS, Fault, grace_rule
 from cloudtrain.drills.verdict import DrillRun, Finding, Verdict, judge
@@ -161,6 +162,34 @@ def test_each_shortcoming_has_its_advice() -> None:
 def test_what_was_different_in_the_drills_is_said_once() -> None:
     assert remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False) == []
     assert [text.partition(" ")[0] for text in remarks(JOB, 600, shortened=True)] == ["limits.hang", "the"]
+
+
+def test_a_program_that_saves_and_does_not_load_is_told_so() -> None:
+    first = drill_run([*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")])
+    anew, on = (
+        drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa"),
+        drill_run([*reports(20, 30, 40), ended("succeeded")], "aa"),
+    )
+    assert "load what is in $CLOUDTRAIN_CHECKPOINT_DIR" in changes(Fault.NODE_LOST, judge(REFERENCE, [first, anew]))
+    assert changes(Fault.NODE_LOST, judge(REFERENCE, [first, on])) == ""
+    torn = judge(REFERENCE, [first, anew])
+    assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, torn)
+    assert "load what is in" in changes(Fault.CHECKPOINT_TORN, torn, replace(JOB, never_loads=True))
+
+
+def test_a_program_of_which_nothing_is_known_afterwards_is_told_how_to_tell_it() -> None:
+    nothing = Finding(verdict=Verdict.NOT_COMPARED)
+    assert advice_on_all([nothing, nothing], JOB) == [LEAVES_NOTHING]
+    assert advice_on_all([replace(nothing, steps_lost=3)], replace(JOB, saves=False)) == [SAVES_NOTHING]
+
+
+def test_a_job_that_is_too_long_for_a_drill_is_known_after_half_a_minute() -> None:
+    begun = [event("node_started", time=9.0, node=0)]
+    steps = [event("progress", time=10.0 + step, node=0, rank=0, step=step, steps=1000) for step in range(1, 40)]
+    early, late = fold("digits-1", iter([*begun, *steps[:20]])), fold("digits-1", iter([*begun, *steps]))
+    assert not takes_longer(early, 600.0, 30.0)
+    assert takes_longer(late, 600.0, 50.0)
+    assert not takes_longer(late, 3600.0, 50.0)
 
 
 def test_a_fault_soon_after_a_checkpoint_is_said_to_be_the_best_case() -> None:
