@@ -234,7 +234,9 @@ def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
     try:
         return run.status(), None
     except (CloudError, StorageError) as error:
-        state = run.last_known()
+        state = run.cached_status()
+        if isinstance(error, StorageError) and state.ref is None:
+            raise
         return state, error if isinstance(error, CloudError) and not state.has_ended else None
 
 
