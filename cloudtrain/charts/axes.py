@@ -57,13 +57,15 @@ class Scale:
         return math.log(max(value, 1e-300)) if self.log else value
 
 
-def y_scale(values: Iterable[float], ends: Sequence[float] = ()) -> Scale:
+def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
     """Upwards, for these values and a little room; a few that lie far off, as after a divergence, are left outside.
 
-    `ends`: values to which it reaches in any case, and from which it begins where there are no lower ones.
+    Of each curve by itself: none lies outside altogether. `ends`: values to which it reaches in any case, and from
+    which it begins where there are no lower ones.
     """
-    least, greatest = usual_range(values)
-    low, high = min((least, *ends)), max((greatest, *ends))
+    known = [found for values in curves if (found := [value for value in values if math.isfinite(value)])]
+    reached = [*ends, *(end for found in known or [[]] for end in usual_range(found))]
+    low, high = min(reached), max(reached)
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
     return Scale(low if low in ends else low - room, high + room, BOTTOM, TOP)
 

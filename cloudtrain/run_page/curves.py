@@ -26,7 +26,7 @@ def unseen_values(curves: Curves, ends: Sequence[float] = ()) -> str:
     """What a chart of these curves does not show, in words: values beyond its axis, and those that are no number."""
     values = [value for _, points in curves for _, value in points]
     finite = [value for value in values if math.isfinite(value)]
-    y = y_scale(finite, ends)
+    y = y_scale(*_values_of(curves), ends=ends)
     found = []
     if len(finite) < len(values):
         found.append(f"{len(values) - len(finite)} of {len(values)} values are NaN or infinite.")
@@ -47,6 +47,10 @@ def busy_chart(name: str, story: Story) -> str:
     what = "GPU busy (%)" if story.gpus else "CPU of each rank (100 % is a core)"
     curves = [(f"{name}, {each}", story, points) for each, points in story.busy.items()]
     return _over_time(what, curves, ("curve good",) * len(curves), highest=100.0)
+
+
+def _values_of(curves: Curves) -> list[list[float]]:
+    return [[value for _, value in points] for _, points in curves]
 
 
 def _values(found: Sequence[float]) -> str:
@@ -81,7 +85,7 @@ def _chart(
         return ""
     across = [*(at for at, _ in everything), *reach[0]]
     x = x_scale(min(across), max(across))
-    y = y_scale([value for _, value in everything], reach[1])
+    y = y_scale(*_values_of(curves), ends=reach[1])
     whole = all(at == int(at) for at, _ in everything)
     parts = [frame(x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None)]
     for (title, points), class_ in zip(curves, classes, strict=False):

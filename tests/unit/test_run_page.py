@@ -181,6 +181,13 @@ def test_values_of_an_ordinary_curve_are_all_drawn(tmp_path: Path) -> None:
     assert min(y for _, y in drawn(text)[0]) > TOP
 
 
+def test_of_two_runs_whose_values_differ_by_far_both_are_drawn(tmp_path: Path) -> None:
+    low, high = metrics([0.001 * at for at in range(40)]), metrics([1000.0 + at for at in range(5)])
+    text = page([run_of(tmp_path, "digits-1", low), run_of(tmp_path, "digits-2", high)], START + 900)
+    assert "Above the chart" not in text
+    assert [len(curve) > 1 for curve in drawn(text)] == [True, True]
+
+
 def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:
     (curve,) = drawn(page_of(tmp_path, metrics([*[1.0] * 5000, 5.0, *[1.0] * 5000])))
     assert len({y for _, y in curve}) > 1
