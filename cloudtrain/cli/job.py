@@ -18,7 +18,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import count, print_json, print_message, print_output
-from cloudtrain.cli.terminal import indented, progress_bar, write
+from cloudtrain.cli.terminal import indented, progress_bar, working, write
 
 if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job
@@ -142,9 +142,12 @@ def _found(plan: Plan, notes: list[str], checks: Sequence[Check] | None, report:
 
 
 def _memory_report(plan: Plan, *, measure: bool) -> MemoryReport:
+    """The estimate, which takes seconds to a minute: a terminal shows what is done meanwhile."""
     from cloudtrain.submission.memory import estimate_memory
 
-    return estimate_memory(plan, measure=measure)
+    own = plan.spec.entrypoint if measure else None
+    with working(f"running the first steps of {own}" if own else "building the model, without values"):
+        return estimate_memory(plan, measure=measure)
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")

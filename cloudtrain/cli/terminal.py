@@ -168,6 +168,19 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
     return draw
 
 
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show what is done inside, on stderr if that is a terminal; nothing is left of it afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    redraw(f"{text} ...")
+    try:
+        yield
+    finally:
+        redraw("")
+
+
 def coloured(stream: Any) -> bool:
     """Whether colours are shown on a stream: a terminal, without NO_COLOR and TERM=dumb."""
     return (
