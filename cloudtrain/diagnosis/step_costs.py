@@ -22,7 +22,10 @@ SMALL_STEP_SECONDS = 0.025
 """A rank that computes for longer in a step has enough to do, and a process of its own is worth it."""
 
 SMALL_EXCESS_SECONDS = 0.01
-"""In small steps a rank that takes less than this longer than others is late by its machine's scheduling."""
+"""In small steps a rank that takes less than this longer than others may be late by its machine's scheduling."""
+
+OWN_EXCESS = 0.5
+"""Part of the others' computing by which a rank is late by itself, where it is known how long it had no core."""
 
 LASTING = 0.6
 """The part of the intervals in which a straggler is the slowest at least."""
@@ -40,8 +43,13 @@ class Straggler:
     """How much longer than others it was busy."""
     phase: str
     """Where most of that time went."""
-    by_other_work: bool = False
-    """Whether it had no core for half of it at least, and is not slow by itself."""
+    without_core: float = 0.0
+    """Seconds in which it could have run and had no core, beyond those of others."""
+
+    @property
+    def by_other_work(self) -> bool:
+        """Whether that is half of it at least: then it is not slow by itself."""
+        return self.without_core >= self.seconds / 2
 
 
 def find_straggler(ranks: Ranks) -> Straggler | None:
@@ -58,7 +66,7 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     phase = max(BUSY, key=lambda name: by_phase[name][slowest] - _median_of_others(by_phase[name], slowest))
     delays = {rank: sums.run_delay for rank, sums in ranks.items()}
     without_core = delays[slowest] - _median_of_others(delays, slowest)
-    return Straggler(rank=slowest, seconds=excess, phase=phase, by_other_work=without_core >= excess / 2)
+    return Straggler(rank=slowest, seconds=excess, phase=phase, without_core=without_core)
 
 
 def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
@@ -128,9 +136,14 @@ def _is_too_small(ranks: Ranks, message_mb: float, straggler: Straggler | None) 
     """
     if len(ranks) < 2 or message_mb >= SMALL_MESSAGE_MB:
         return False
-    steps = max(1, max(sums.steps for sums in ranks.values()))
-    late = straggler.seconds / steps if straggler else 0.0
-    return late < SMALL_EXCESS_SECONDS and _over(ranks, "compute", min) / steps < SMALL_STEP_SECONDS
+    steps, shortest = max(1, max(sums.steps for sums in ranks.values())), _over(ranks, "compute", min)
+    if shortest / steps >= SMALL_STEP_SECONDS:
+        return False
+    if straggler is None:
+        return True
+    is_known = any(sums.run_delay > 0 for sums in ranks.values())
+    is_own = is_known and straggler.seconds - straggler.without_core >= OWN_EXCESS * shortest
+    return not is_own and straggler.seconds / steps < SMALL_EXCESS_SECONDS
 
 
 def _over(ranks: Ranks, phase: str, choose: Callable[[list[float]], float]) -> float:

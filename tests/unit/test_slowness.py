@@ -160,6 +160,14 @@ def test_a_rank_whose_core_other_work_has_is_no_straggler() -> None:
     assert "end what else runs there" in held_up.change
 
 
+def test_in_small_steps_a_rank_is_late_by_itself_where_it_is_known_that_it_had_a_core() -> None:
+    small = Made(compute=0.005, slower={(1, "compute"): 0.008})
+    assert verdict(small).cause == "too-small", "it may be its machine's scheduling"
+    small.held_up = (0.0001, 0.0001)
+    assert (verdict(small).cause, verdict(small).rank) == ("straggler", 1)
+    assert verdict(Made(compute=0.002, held_up=(0.001, 0.002))).cause == "too-small"
+
+
 def test_ranks_that_are_held_up_in_turn_do_not_wait_for_messages() -> None:
     """Each waits for the other while that one has no core, in one interval this one and in the next the other."""
     made = Made(held_up=(0.0, 0.08), message_mb=40.0, noise=0.0)
