@@ -209,7 +209,8 @@ def test_max_runtime_stops_a_run_with_its_own_exit_code(cli: CommandLine) -> Non
     )
     result = cli.run("submit", "--run-id", "slow-1")
     assert result.code == 5
-    assert "max_runtime of 4 s is over" in result.err
+    assert "the time limit of 4 s is over (limits.max_runtime, or what limits.max_cost pays for)" in result.err
+    assert "raise limits.max_runtime; no checkpoint was told of" in cli.run("diagnose", "slow-1").out
 
 
 def test_a_killed_client_loses_nothing(cli: CommandLine) -> None:

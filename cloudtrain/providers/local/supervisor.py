@@ -46,6 +46,7 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import format_timestamp, log_file
+from cloudtrain.units import format_duration
 
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most of them then hang in a collective."""
@@ -167,7 +168,8 @@ class Supervisor:
                 if self.stop_signals:
                     self.stop("stop was asked")
                 if limit and now > started + limit and not self.stop_reason:
-                    self.stop(f"max_runtime of {limit} s is over")
+                    allowed = f"the time limit of {format_duration(limit)} is over"
+                    self.stop(f"{allowed} (limits.max_runtime, or what limits.max_cost pays for)")
                 if self.deadline is not None and now > self.deadline:
                     self._signal_all(signal.SIGKILL)
                 for key, _ in selector.select(timeout=self._select_timeout(now, started, limit)):
