@@ -21,7 +21,6 @@ from cloudtrain.cli.output import count, print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, progress_bar, working, write
 
 if TYPE_CHECKING:
-    from cloudtrain.api.jobs import Job
     from cloudtrain.checkup import Check
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
@@ -76,12 +75,21 @@ def check_command(
     from cloudtrain.cli.memory_view import memory_lines
     from cloudtrain.cli.plan_view import place
     from cloudtrain.errors import CloudtrainError
-    from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
+    from cloudtrain.submission.preflight import (
+        offline_issues,
+        preflight,
+        raise_errors,
+        security_issues,
+        start_notes,
+    )
 
     loaded = load_job(job, options)
-    if (memory or measure) and not as_json:
-        _print_memory_without_account(loaded, provider, as_, folder, measure=measure)
-    plan = api.plan(loaded, provider, as_=as_, data_dir=folder)
+    preview = (memory or measure) and not as_json
+    plan = api.plan(loaded, provider, as_=as_, data_dir=folder, preview=preview)
+    if preview and plan.target.placeholders and not plan.is_rehearsal:  # an estimate needs no account
+        raise_errors(offline_issues(plan))
+        print_output("\n".join(memory_lines(_memory_report(plan, measure=measure))))
+        plan = api.plan(loaded, provider, as_=as_, data_dir=folder)  # says which settings are missing
     issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
     issues += [] if plan.context.strict else security_issues(plan)  # else they are among the errors already
     checks: Sequence[Check] = ()
@@ -115,21 +123,6 @@ def check_command(
         print_output("\n".join(memory_lines(report)))
     if first_steps is not None:
         print_output("\n".join(forecast_lines(first_steps)))
-
-
-def _print_memory_without_account(
-    job: Job, provider: str | None, as_: str | None, folder: str | None, *, measure: bool
-) -> None:
-    """Print the estimate where settings of the account are missing: it needs none, and they are told after it."""
-    from cloudtrain.api import jobs as api
-    from cloudtrain.cli.memory_view import memory_lines
-    from cloudtrain.submission.preflight import offline_issues, raise_errors
-
-    plan = api.plan(job, provider, as_=as_, data_dir=folder, preview=True)
-    if plan.is_rehearsal or not plan.target.placeholders:
-        return
-    raise_errors(offline_issues(plan))
-    print_output("\n".join(memory_lines(_memory_report(plan, measure=measure))))
 
 
 def _found(plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None) -> dict[str, Any]:
