@@ -1,50 +1,107 @@
-"""Which run or sweep a command is about: the one that is named, else the last run, and then it says which that is."""
+"""Which run or sweep a command is about: the one that is named, else the newest one of this folder."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
+from cloudtrain.runs.index import DAMAGED, summaries
+from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.submissions import Submission, submissions
 from cloudtrain.runs.sweep_ids import SWEEPS, sweep_named
 from cloudtrain.settings import load_settings
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
+LAST = "last"
+
 
 def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
-    """The run or sweep of that name; without a name the last run that this machine has started, named on stderr."""
-    if name is None:
-        run = find_run(data_dir=data_dir)
-        print_message(f"{run.id}, the last run")
-        return run
-    if not name:  # such as "$RUN" where that is not set: nobody means the last run by it
+    """Return the run or sweep of that name.
+
+    `last` is the newest one that was submitted from this folder. So is no name at all, but then UsageError if several
+    are running: the command may stop or repeat the wrong one. What was chosen is printed on stderr.
+    """
+    if name is not None and not name:  # such as "$RUN" without a value: nobody means the last run by it
         raise UsageError("the name of the run is empty", hint="cloudtrain list shows all runs")
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
-    sweep = sweep_named(name, folder, RunStore(folder).ids())
-    if not sweep:
-        return find_run(name, data_dir=data_dir)
+    store = RunStore(folder)
+    if name is None or name == LAST:
+        return _newest(store, refuse_several=name is None)
+    sweep = sweep_named(name, folder, store.ids())
+    return _open_sweep(folder / SWEEPS / sweep) if sweep else find_run(name, data_dir=data_dir)
+
+
+def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
+    """Return the newest submission of the current folder. RunNotFound if there is none."""
+    here = Path.cwd()
+    own = [submission for submission in submissions(store) if submission.is_from(here)]
+    if not own:
+        raise _nothing_from(here, store)
+    if refuse_several and len(own) > 1:
+        running = _running(own, store)
+        if len(running) > 1:
+            names = ", ".join(submission.id for submission in running)
+            raise UsageError(
+                f"{len(running)} submissions from this folder are running: {names}", hint="name the one you mean"
+            )
+    newest = own[0]
+    print_message(f"{newest.id}, the last {'sweep' if newest.is_sweep else 'run'} from this folder")
+    return _open(newest)
+
+
+def _running(own: Iterable[Submission], store: RunStore) -> list[Submission]:
+    """Return those that have not ended. Runs that were last seen running are asked again."""
+    ended = {summary["run"] for summary in summaries(store) if summary["state"] in (*ENDED, DAMAGED)}
+    return [submission for submission in own if submission.id not in ended and not _has_ended(_open(submission))]
+
+
+def _has_ended(candidate: Run | Sweep) -> bool:
+    try:
+        if isinstance(candidate, Run):
+            return candidate.status().has_ended
+        return candidate.status().ended
+    except CloudtrainError:  # not known: it may be running
+        return False
+
+
+def _nothing_from(here: Path, store: RunStore) -> RunNotFound:
+    """Return an error that names the newest submission of any folder."""
+    newest = next(submissions(store), None)
+    if newest is None:
+        return RunNotFound(f"there are no runs in {store.runs_dir}", hint="cloudtrain submit starts one")
+    return RunNotFound(
+        f"nothing was submitted from this folder, {here}",
+        hint=f"name a run; the newest is {newest.id}, from {', '.join(sorted(newest.places)) or 'an unknown folder'}",
+    )
+
+
+def _open(submission: Submission) -> Run | Sweep:
+    return _open_sweep(submission.folder.path) if submission.is_sweep else Run(submission.folder)
+
+
+def _open_sweep(path: Path) -> Sweep:
     from cloudtrain.sweeps.journal import SweepFolder
     from cloudtrain.sweeps.sweep import Sweep
 
-    return Sweep(SweepFolder(folder / SWEEPS / sweep))
+    return Sweep(SweepFolder(path))
 
 
 def chosen_run(name: str | None, data_dir: str | None, *, best: bool = False) -> Run:
-    """The same, and of a sweep its best trial. `best`: only that; UsageError where no sweep is named."""
-    if best and name is None:
-        raise _no_sweep("none is named")
-    found = chosen(name, data_dir)
-    if not isinstance(found, Run):
-        return best_trial(found)
+    """Return the same, and of a sweep its best trial. `best`: only that; UsageError if no sweep is meant."""
+    candidate = chosen(name, data_dir)
+    if not isinstance(candidate, Run):
+        return best_trial(candidate)
     if best:
-        raise _no_sweep(f"{name} is none")
-    return found
+        raise UsageError(f"--best is for a sweep; {candidate.id} is a run", hint="cloudtrain list shows both")
+    return candidate
 
 
 def best_trial(sweep: Sweep) -> Run:
@@ -52,7 +109,3 @@ def best_trial(sweep: Sweep) -> Run:
     trial, run = sweep.best()
     print_message(f"{run.id}, the best trial of {sweep.id}: {sweep.definition.metric} {trial.value:g}")
     return run
-
-
-def _no_sweep(why: str) -> UsageError:
-    return UsageError(f"--best is of a sweep, and {why}", hint="cloudtrain list shows them")

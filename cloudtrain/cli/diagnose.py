@@ -83,7 +83,9 @@ def diagnose_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Say why RUN (default: the last run) failed, or why it is slow: the root cause, its evidence, and what to do.
+    """Say why RUN (default: the newest of this folder) failed, or why it is slow.
+
+    It shows the root cause, its evidence, and what to do.
 
     A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
     dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation. Of a

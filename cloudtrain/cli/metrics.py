@@ -32,7 +32,10 @@ MAX_CELL = 40
 @json_option
 @data_dir
 def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_json: bool) -> None:
-    """Show the metrics of RUN (default: the last run): the first, latest and best value of each, and its curve."""
+    """Show the metrics of RUN (default: the newest of this folder).
+
+    Each has its first, latest and best value, and its curve.
+    """
     if as_csv and as_json:
         raise UsageError("--csv and --json ask for different things")
     found = chosen_run(run, folder)

@@ -23,7 +23,9 @@ from cloudtrain.runs.files import replace_text, storing
 @FORCE
 @data_dir
 def report_command(folder: str | None, /, run: str | None, other: str | None, output: Path | None, force: bool) -> None:
-    """Write RUN (default: the last run) as one HTML page that needs nothing else: it can be opened, sent, and kept.
+    """Write RUN (default: the newest of this folder) as one HTML page.
+
+    The page needs nothing else: it can be opened, sent, and kept.
 
     It has the curves, throughput, how busy GPUs or ranks were, a timeline of states, phases and restarts, the cost, why
     it failed, spec and request. With OTHER, both side by side. Of a sweep, the page that `sweep plot` writes. It can be

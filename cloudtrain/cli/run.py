@@ -67,9 +67,10 @@ def logs_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Print the log lines of RUN (default: the last run): all nodes and ranks together, or some of them apart.
+    """Print the log lines of RUN (default: the newest of this folder).
 
-    Of a sweep, those of all trials, each with the number of its trial in front.
+    They are those of all nodes and ranks, or of the ones that you name. The lines of a sweep begin
+    with the number of their trial.
     """
     since_time = None if since is None else _parse_since(since)
     found = chosen(run, folder)
@@ -125,7 +126,10 @@ def _parse_since(text: str) -> float:
 @json_option
 @data_dir
 def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as_json: bool) -> None:
-    """Wait until RUN (default: the last run) has ended, and show its metrics; the exit code is that of the run."""
+    """Wait until RUN (default: the newest of this folder) has ended.
+
+    Its metrics are shown, and the exit code is that of the run.
+    """
     found = chosen(run, folder)
     if not isinstance(found, Run):
         from cloudtrain.cli.sweep import follow_and_exit
@@ -151,7 +155,9 @@ def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as
 @json_option
 @data_dir
 def stop_command(folder: str | None, /, run: str | None, as_json: bool, release: bool) -> None:
-    """Stop RUN (default: the last): SIGTERM to every rank, then the grace period; `rerun` goes on from what it saved.
+    """Stop RUN (default: the newest of this folder): SIGTERM to every rank, then the grace period.
+
+    `rerun` continues from what it saved. If several runs or sweeps of this folder are running, name one.
 
     The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself. Of a sweep,
     all trials that run are stopped. The exit code is 0 when the run was stopped.
@@ -221,7 +227,9 @@ def fetch_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Copy model and output of RUN (default: the last run) into DIR (default: a folder named like the run).
+    """Copy model and output of RUN (default: the newest of this folder) into DIR.
+
+    DIR is by default a folder named like the run. A sweep means its best trial.
 
     A .gitignore in it keeps it out of commits, and out of what the next submit sends.
     """
@@ -256,7 +264,7 @@ def fetch_command(
 @json_option
 @data_dir
 def rerun_command(folder: str | None, /, run: str | None, as_json: bool, detach: bool, **options: Any) -> None:
-    """Run source and spec of RUN (default: the last run) again, under a new id.
+    """Run source and spec of RUN (default: the newest of this folder) again, under a new id.
 
     What did not succeed goes on from its last checkpoint.
     """

@@ -150,13 +150,13 @@ def _is_rehearsal(run: dict[str, Any]) -> bool:
 def status_command(folder: str | None, /, run: str | None, as_json: bool) -> None:
     """Show how RUN stands: an id, a unique beginning of one, or `last`. Of a sweep, all of its trials.
 
-    Without RUN: what runs, or the last run when nothing does. With --json always one run, the last by default.
+    Without RUN: what is running, or else the newest run or sweep of this folder. With --json always one of them.
     """
-    if run is None and not as_json and (going_on := runs_going_on(data_dir=folder)):
-        if len(going_on) > 1:
-            print_output(_table_of(going_on))
+    if run is None and not as_json and (running := _with_sweeps(runs_going_on(data_dir=folder), folder)):
+        if len(running) > 1:
+            print_output(_table_of(running))
             return
-        run = going_on[0]["run"]
+        run = running[0]["run"]
     found = chosen(run, folder)
     if not isinstance(found, Run):
         _print_sweep(found, as_json)

@@ -35,9 +35,9 @@ DEFAULT_HEIGHT = 40
 @json_option
 @data_dir
 def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: bool) -> None:
-    """Follow RUN (default: the last run) as `submit` does, until it has ended; the exit code is that of the run.
+    """Follow RUN (default: the newest of this folder) as `submit` does, until it has ended.
 
-    Of a sweep, all of its trials. Ctrl-C leaves it going on.
+    The exit code is that of the run. Of a sweep, all trials are followed. Ctrl-C leaves it running.
     """
     found = chosen(run, folder)
     if not isinstance(found, Run):
@@ -54,7 +54,7 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
 @last_run_argument
 @data_dir
 def top_command(folder: str | None, /, run: str | None) -> None:
-    """Show RUN (default: the last one) on one screen, until it has ended or Ctrl-C is pressed; the run goes on.
+    """Show RUN (default: the newest of this folder) on one screen, until it has ended or Ctrl-C is pressed.
 
     Curves, throughput, the time that is left and its forecast, what each node, GPU and rank uses, cost so far, and the
     last lines of the log. Without a terminal the screen is printed once.

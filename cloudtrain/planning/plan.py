@@ -90,6 +90,8 @@ class PlanContext:
     """The job's folder; relative paths in the spec count from it."""
     data_dir: str
     """Where runs are kept on this machine."""
+    submitted_from: str = ""
+    """The folder in which the command was typed: commands without a name look for runs from there."""
     source: SourceSummary
     local_files: tuple[str, ...] = ()
     """Inputs, by name, that are single files on this machine."""

@@ -122,6 +122,14 @@ class RunRecord:
         return str(self._part("facts").get("git_commit") or "")
 
     @property
+    def places(self) -> frozenset[str]:
+        """The folder of its job, and the one in which the command was typed; empty if that is not known here."""
+        with suppress(StorageError):
+            facts = self._part("facts")
+            return frozenset(str(facts[key]) for key in ("folder", "submitted_from") if facts.get(key))
+        return frozenset()
+
+    @property
     def source_root(self) -> str:
         """The folder that its source was packed from; empty where that is not known here."""
         return str(self._part("facts", "source").get("root") or "")

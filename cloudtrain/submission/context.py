@@ -56,6 +56,7 @@ def read_context(
         time=time.time(),
         folder=str(folder),
         data_dir=str(data_dir),
+        submitted_from=str(Path.cwd()),
         source=SourceSummary(
             root=str(tree.root),
             digest=tree.digest,

@@ -74,6 +74,7 @@ def replan(
         time=time.time(),
         folder=old.context.folder,
         data_dir=str(data_dir),
+        submitted_from=str(Path.cwd()),
         source=SourceSummary(**asdict(old.context.source)),
         local_files=local_files(spec, folder),
         git_commit=old.context.git_commit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -13,9 +14,12 @@ import pytest
 from cloudtrain.cli import ALIASES, COMMANDS, VARIABLES
 from cloudtrain.cli.variables import unknown_variables
 from cloudtrain.runs.store import RunStore
+from cloudtrain.sweeps.events import SweepEnded
+from cloudtrain.sweeps.journal import SweepFolder
 from tests.house.tools import ROOT
 from tests.support.in_process import call
 from tests.support.samples import write_events
+from tests.support.sweep_lives import definition_of
 
 Ended = Callable[..., None]
 
@@ -27,9 +31,14 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
     monkeypatch.chdir(tmp_path)
 
-    def write(run_id: str, state: str | None = "succeeded", provider: str = "local") -> None:
-        plan = f'{{"host": null, "target": {{"provider": "{provider}", "contract": "plain"}}}}'
-        folder = store.create(run_id, {"plan.json": plan, "request.json": "{}"})
+    def write(run_id: str, state: str | None = "succeeded", provider: str = "local", place: Path = tmp_path) -> None:
+        plan = {
+            "host": None,
+            "provider": provider,
+            "target": {"provider": provider, "contract": "plain"},
+            "facts": {"folder": str(place)},
+        }
+        folder = store.create(run_id, {"plan.json": json.dumps(plan), "request.json": "{}"})
         now = time.time() + len(store.ids())
         born = {"type": "submitting", "time": now, "name": "digits", "provider": provider, "contract": "plain"}
         write_events(folder, {**born, "nodes": 1, "processes": 1})
@@ -44,12 +53,55 @@ def test_the_last_run_is_meant_when_none_is_named_and_it_says_so(ended: Ended, w
     ended("digits-aaaa", "failed")
     ended("digits-bbbb")
     result = call(words)
-    assert (result.code, result.err.splitlines()[0]) == (0, "digits-bbbb, the last run")
+    assert (result.code, result.err.splitlines()[0]) == (0, "digits-bbbb, the last run from this folder")
 
 
 def test_a_run_that_is_named_is_not_called_the_last(ended: Ended) -> None:
     ended("digits-aaaa")
     assert "the last run" not in call("status", "digits-aaaa").err
+
+
+@pytest.mark.parametrize("name", [(), ("last",)])
+@pytest.mark.parametrize("words", ["stop", "status", "logs", "wait"])
+def test_runs_of_other_folders_are_never_the_default(
+    ended: Ended, tmp_path: Path, words: str, name: tuple[str, ...]
+) -> None:
+    ended("digits-aaaa")
+    ended("other-bbbb", place=tmp_path / "other")
+    assert call(words, *name).err.startswith("digits-aaaa, the last run from this folder\n")
+
+
+def test_a_folder_without_runs_names_the_newest_of_another(ended: Ended, tmp_path: Path) -> None:
+    ended("other-bbbb", None, place=tmp_path / "other")
+    result = call("stop")
+    assert result.code == 2
+    assert f"nothing was submitted from this folder, {tmp_path}" in result.err
+    assert f"the newest is other-bbbb, from {tmp_path}/other" in result.err
+
+
+@pytest.mark.parametrize("words", ["stop", "logs", "fetch", "rerun", "wait"])
+def test_several_running_submissions_are_listed_and_none_is_chosen(ended: Ended, words: str) -> None:
+    for name in ("digits-aaaa", "digits-bbbb"):
+        ended(name, None, provider="aws")
+    ended("digits-cccc")
+    result = call(words)
+    assert (result.code, result.out) == (2, "")
+    assert "2 submissions from this folder are running: digits-bbbb, digits-aaaa" in result.err
+
+
+def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(ended: Ended, tmp_path: Path) -> None:
+    sweep = SweepFolder.create(
+        tmp_path / "data",
+        definition_of(),
+        {"spec.yaml": "", "plan.json": json.dumps({"facts": {"submitted_from": str(tmp_path)}})},
+    )
+    sweep.append(SweepEnded(time=1.0, state="stopped", reason=""))
+    ended(f"{sweep.sweep_id}-t000")
+    result = call("stop")
+    assert (result.code, result.err) == (
+        0,
+        f"{sweep.sweep_id}, the last sweep from this folder\n{sweep.sweep_id} had ended already\n",
+    )
 
 
 @pytest.mark.parametrize("word", ["stop", "rerun", "status", "logs", "wait"])
@@ -66,7 +118,7 @@ def test_a_folder_alone_is_where_fetch_writes_the_last_run(ended: Ended, tmp_pat
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     result = call("fetch", "./full")
-    assert result.err.splitlines()[0] == "digits-bbbb, the last run"
+    assert result.err.splitlines()[0] == "digits-bbbb, the last run from this folder"
     assert "full exists and is not empty" in result.err
 
 

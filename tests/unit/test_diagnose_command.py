@@ -158,7 +158,7 @@ def test_where_all_work_was_done_no_restart_is_proposed(home: RunStore, capsys: 
 
 def test_a_platform_s_reason_is_evidence(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(home, "failed", reason="CapacityError: Unable to provision requested ML compute capacity.")
-    text = shown(capsys)
+    text = shown(capsys, "a-1")
     assert "evidence    platform  CapacityError: Unable" in text
     assert "next        cloudtrain rerun a-1\n" in text
 

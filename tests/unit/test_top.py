@@ -130,5 +130,5 @@ def test_without_a_terminal_the_screen_is_printed_once(
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
     born(RunStore(tmp_path), "a-1", {"type": "ended", "time": START, "state": "succeeded"})
     with pytest.raises(SystemExit) as ended:
-        main(["top"])
+        main(["top", "a-1"])
     assert (ended.value.code, capsys.readouterr().out.splitlines()[0]) == (0, "a-1  succeeded  2 x 4 ranks  local")

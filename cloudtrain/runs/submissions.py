@@ -1,0 +1,60 @@
+"""What was submitted from a folder of this machine: runs and sweeps, the newest first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import PLAN, RunRecord
+from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids, sweep_of_run
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A run or a sweep that this machine has submitted."""
+
+    folder: RunFolder
+    """Its folder; that of a sweep has the documents of a run, too."""
+    is_sweep: bool
+
+    @property
+    def id(self) -> str:
+        """The id of the run or the sweep."""
+        return self.folder.run_id
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The folder of its job, and the one in which the command was typed. Empty if its plan cannot be read."""
+        return RunRecord(self.folder).places
+
+    def is_from(self, folder: Path) -> bool:
+        """Return whether it was submitted from `folder`, or its job lies there."""
+        return str(folder) in self.places
+
+
+def submissions(store: RunStore) -> Iterator[Submission]:
+    """Yield what this machine has submitted, the newest first. A sweep stands for all of its trials.
+
+    StorageError when the folder of all runs cannot be read.
+    """
+    sweeps = sweep_ids(store.data_dir)
+    candidates = [Submission(RunFolder(store.data_dir / SWEEPS / sweep), is_sweep=True) for sweep in sweeps]
+    for run_id in store.ids():
+        if not sweep_of_run(run_id, sweeps):
+            candidates.append(Submission(RunFolder(store.runs_dir / run_id), is_sweep=False))
+
+    for candidate in sorted(candidates, key=_submitted_at, reverse=True):
+        if not RunRecord(candidate.folder).is_of_another_machine:
+            yield candidate
+
+
+def _submitted_at(candidate: Submission) -> int:
+    # The submit writes the plan once; the folder's own time changes.
+    try:
+        return os.stat(candidate.folder.path / PLAN).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return 0
