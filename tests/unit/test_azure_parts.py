@@ -201,15 +201,27 @@ def test_what_a_job_leaves_is_found_by_its_request(case: str) -> None:
     assert artifact_uris({}) == {}
 
 
+QUOTAS = {
+    "family": "Standard NDSH100v5 Family Cluster Dedicated vCPUs",
+    "short_family": "standardNDSH100v5Family",
+    "total": "Total Cluster Dedicated Regional vCPUs",
+    "spot": "Total Cluster LowPriority Regional vCPUs",
+    "short_spot": "lowPriorityCores",
+    "spot_family": "Standard NDSH100v5 Family Cluster LowPriority vCPUs",
+    "longer_family": "Standard NDSH100v5x Family Cluster Dedicated vCPUs",
+}
+"""Names of quotas, as the service and older answers have them."""
+
+
 class Stub:
     """A workspace with one cluster, one size of 96 vCPUs, and some quota."""
 
     name, location = "my-workspace", "eastus"
 
-    def __init__(self, *, kind: str = "amlcompute", nodes: int | None = 4, dedicated: int = 0, spot: int = 0) -> None:
+    def __init__(self, *, kind: str = "amlcompute", nodes: int | None = 4, **quotas: int) -> None:
         self.found = Cluster(kind=kind, size="Standard_ND96isr_H100_v5", max_nodes=nodes)
         self.denied, self.opened = False, list[str]()
-        self.quotas = {"standardNDSH100v5Family": dedicated, "lowPriorityCores": spot, "standardDSv2Family": 0}
+        self.quotas = {QUOTAS[name]: limit for name, limit in quotas.items()} | {"standardDSv2Family": 0}
 
     def cluster(self, name: str) -> Cluster | None:
         return self.found if name == "my-cluster" else None
@@ -274,26 +286,47 @@ def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
     assert "my-cluster is a cluster of Kubernetes, which has no instance type Standard_ND96isr_H100_v5" in told
 
 
-def test_serverless_machines_within_the_quota_are_fine() -> None:
-    assert ask(Stub(dedicated=288)) == ""
-    assert ask(Stub(spot=288), queue_settings={"job_tier": "spot"}) == ""
-    assert ask(Stub(dedicated=288), queue_settings={"job_tier": "premium"}) == ""
+SPOT = {"queue_settings": {"job_tier": "spot"}}
 
 
-def test_serverless_machines_beyond_the_quota_are_refused() -> None:
-    told = ask(Stub(dedicated=287, spot=1000))
-    message = "2 x Standard_ND96isr_H100_v5 are 192 vCPUs; the quota of StandardNDSH100v5Family is 287, 96 are in use"
-    assert told.startswith(message)
-    assert "Quota" in told
+@pytest.mark.parametrize(
+    ("quotas", "more"),
+    [
+        ({"family": 288, "total": 288, "spot": 0, "longer_family": 0}, {}),
+        ({"short_family": 288, "short_spot": 0}, {}),
+        ({"family": 288}, {"queue_settings": {"job_tier": "premium"}}),
+        ({"family": -1, "total": -1}, {}),
+        ({"family": 0, "total": 0, "spot": 288, "spot_family": -1}, SPOT),
+        ({"short_spot": 288}, SPOT),
+    ],
+)
+def test_serverless_machines_within_every_quota_are_accepted(quotas: dict[str, Any], more: dict[str, Any]) -> None:
+    assert ask(Stub(**quotas), **more) == ""
 
 
-def test_spot_machines_have_a_quota_of_their_own() -> None:
-    told = ask(Stub(dedicated=1000, spot=200), queue_settings={"job_tier": "spot"})
-    assert "the quota of low-priority machines is 200, 96 are in use" in told
+@pytest.mark.parametrize(
+    ("quotas", "more", "small"),
+    [
+        ({"family": 287, "total": 1000, "spot": 1000}, {}, "family"),
+        ({"short_family": 287}, {}, "short_family"),
+        ({"family": 1000, "total": 287}, {}, "total"),
+        ({"family": 1000, "total": 1000, "spot": 287}, SPOT, "spot"),
+        ({"short_spot": 287}, SPOT, "short_spot"),
+        ({"spot": 1000, "spot_family": 287}, SPOT, "spot_family"),
+    ],
+)
+def test_serverless_machines_beyond_one_quota_are_refused(
+    quotas: dict[str, Any], more: dict[str, Any], small: str
+) -> None:
+    refusal = ask(Stub(**quotas), **more)
+    name = QUOTAS[small]
+    message = f"2 x Standard_ND96isr_H100_v5 are 192 vCPUs; the quota '{name}' is 287, 96 are in use"
+    assert refusal.startswith(message)
+    assert f"Quota > Azure Machine Learning > {name}" in refusal
 
 
 def test_a_size_that_the_region_does_not_have_is_refused() -> None:
-    told = ask(Stub(dedicated=1000), size="Standard_ND96isr_H200_v5")
+    told = ask(Stub(family=1000), size="Standard_ND96isr_H200_v5")
     assert "has no machines of the size Standard_ND96isr_H200_v5; az ml compute list-sizes" in told
 
 
@@ -315,8 +348,8 @@ def test_a_place_that_is_not_the_workspaces_is_refused_where_prices_depend_on_it
 
 
 def test_who_may_not_see_the_quota_may_try_all_the_same() -> None:
-    stub = Stub(dedicated=1)
-    assert "the quota of StandardNDSH100v5Family is 1" in ask(stub)
+    stub = Stub(family=1)
+    assert "the quota 'Standard NDSH100v5 Family Cluster Dedicated vCPUs' is 1" in ask(stub)
     stub.denied = True
     assert ask(stub) == ""
 

@@ -136,17 +136,25 @@ class Workspace:
         return None
 
     def quota_usages(self) -> list[QuotaUsage]:
-        """All quotas of the workspace's region."""
+        """Return the quotas of the region, and those that were set for this workspace."""
         with self._calling("looking at the quota"):
-            return [
-                QuotaUsage(
-                    name=_quota_name(found.name),
-                    used=int(_field_or_wire_name(found, "current_value", "currentValue") or 0),
-                    limit=int(found.limit),
-                )
-                for found in self._client.compute.list_usage(location=self.location)
-                if found.limit is not None
-            ]
+            usages = list(self._client.compute.list_usage(location=self.location))
+        return [
+            QuotaUsage(
+                name=_quota_name(usage.name),
+                used=int(_field_or_wire_name(usage, "current_value", "currentValue") or 0),
+                limit=int(usage.limit),
+            )
+            for usage in usages
+            if usage.limit is not None and self._binds(str(usage.id or ""))
+        ]
+
+    def _binds(self, usage_id: str) -> bool:
+        """Whether a quota limits this workspace: the list has other workspaces and clusters too."""
+        _, group, name = self._scope
+        own = f"/resourcegroups/{group}/providers/microsoft.machinelearningservices/workspaces/{name}/usages/"
+        usage_id = usage_id.lower()
+        return "/workspaces/" not in usage_id or own.lower() in usage_id
 
     def container(self, datastore: str) -> BlobContainer:
         """The blob container of a datastore, opened with the datastore's credentials or else with the user's."""

@@ -75,21 +75,47 @@ def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: 
         raise RefusedError(message, hint=f"resources.gpus: {row.gpus}, or another cluster")
 
 
-def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> None:
-    """RefusedError if the vCPU quota is too small: one per VM family, and one for all low-priority machines.
+def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> list[str]:
+    """Raise RefusedError if a vCPU quota is too small; return the names of the quotas that have room.
 
-    CloudError if the quotas cannot be listed.
+    Two quotas bind: that of the VM family, and the total of the region. CloudError if the quotas
+    cannot be listed.
     """
-    family, usages = cloud.vm_family(size), cloud.quota_usages()
+    family = cloud.vm_family(size)
     if family is None:
-        hint = "az ml compute list-sizes shows those there are"
-        raise RefusedError(f"the region of the workspace {cloud.name} has no machines of the size {size}", hint=hint)
+        message = f"the region of the workspace {cloud.name} has no machines of the size {size}"
+        raise RefusedError(message, hint="az ml compute list-sizes shows those there are")
+
     vcpus = nodes * family.vcpus
-    name = "lowprioritycores" if spot else family.name.lower()
-    for usage in usages:
-        if usage.name.lower() == name and 0 <= usage.limit < usage.used + vcpus:
-            what = "low-priority machines" if spot else family.name
-            in_use = f"the quota of {what} is {usage.limit}, {usage.used} are in use"
-            message = f"{nodes} x {size} are {vcpus} vCPUs; {in_use}"
-            hint = f"ask for more in the studio: Quota > Azure Machine Learning > {what}; or name another size"
+    binding = _quotas_of(family.name, spot=spot)
+    names = []
+    for usage in cloud.quota_usages():
+        if _letters_and_digits(usage.name) not in binding:
+            continue
+        names.append(usage.name)
+        if 0 <= usage.limit < usage.used + vcpus:
+            message = (
+                f"{nodes} x {size} are {vcpus} vCPUs; "
+                f"the quota {usage.name!r} is {usage.limit}, {usage.used} are in use"
+            )
+            hint = f"ask for more in the studio: Quota > Azure Machine Learning > {usage.name}; or name another size"
             raise RefusedError(message, hint=hint)
+    return names
+
+
+def _quotas_of(family: str, *, spot: bool) -> frozenset[str]:
+    """Names of the quotas that machines of a VM family count towards, without spaces and case.
+
+    A size's family is `standardDSv2Family`; its quota has that name in older answers, and is
+    "Standard DSv2 Family Cluster Dedicated vCPUs" in Microsoft's examples (Usages - List).
+    """
+    plain = _letters_and_digits(family)
+    if spot:
+        total = ("lowprioritycores", "totalclusterlowpriorityregionalvcpus")
+        return frozenset({f"{plain}clusterlowpriorityvcpus", *total})
+    total = ("dedicatedcores", "totalclusterdedicatedregionalvcpus")
+    return frozenset({plain, f"{plain}clusterdedicatedvcpus", *total})
+
+
+def _letters_and_digits(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())

@@ -23,8 +23,10 @@ WORKSPACES = f"{PROVIDER}/workspaces"
 CLUSTER_IDENTITY = "cccccccc-0000-0000-0000-000000000001"
 WORKSPACE_IDENTITY = "cccccccc-0000-0000-0000-000000000002"
 VAULT, REGISTRY = "loopback-vault", "loopbackacr"
-LOW_PRIORITY = "lowPriorityCores"
-"""The quota of all machines at low priority."""
+DEDICATED, LOW_PRIORITY = "dedicatedCores", "lowPriorityCores"
+"""The totals of a region: of all machines at the normal price, and of all at low priority."""
+LARGE_QUOTA = 100_000
+"""Limit of a quota that a test does not set, in vCPUs."""
 
 
 @dataclass(kw_only=True)
@@ -113,7 +115,10 @@ class Account:
     computes: dict[str, Cluster] = field(default_factory=_computes)
     vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
     quotas: dict[str, int] = field(default_factory=dict)
-    """VM family, or `LOW_PRIORITY` -> how many vCPUs may be used at once; what is not named has no limit."""
+    """VM family, `DEDICATED` or `LOW_PRIORITY` -> how many vCPUs may be used at once.
+
+    `Account.limit_of` has a limit for those that are not named.
+    """
     capacity: set[str] = field(default_factory=set)
     """VM sizes of which there are none just now."""
     missing_images: set[str] = field(default_factory=set)
@@ -149,6 +154,10 @@ class Account:
     """The whole imitation is being taken down: jobs end by force."""
     unexpected_errors: list[str] = field(default_factory=list)
     """Tracebacks of the imitation's own mistakes; a test that leaves one here has found one."""
+
+    def limit_of(self, quota: str) -> int:
+        """How many vCPUs of a quota may be used at once."""
+        return self.quotas.get(quota, LARGE_QUOTA)
 
     @property
     def scope(self) -> str:

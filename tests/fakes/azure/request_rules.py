@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from tests.fakes.azure import sweep_rules
-from tests.fakes.azure.account import LOW_PRIORITY, Account, VmSize
+from tests.fakes.azure.account import DEDICATED, LOW_PRIORITY, Account, VmSize
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.documents import blob_path_of
 from tests.fakes.azure.errors import invalid, user_error
@@ -22,7 +22,7 @@ NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
 _QUOTAS = "https://docs.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
 
 
-def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Iterable[Job]) -> None:
+def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Collection[Job]) -> None:
     """Raise the first reason against a request, if there is one."""
     if not NAME.fullmatch(name):
         raise invalid(
@@ -106,30 +106,38 @@ def _words(properties: Body, account: Account, *, is_trial: bool) -> Iterator[Se
         yield invalid(f"limits.timeout: '{timeout}' is not a duration in ISO 8601 format of at least one second.")
 
 
-def _quota(properties: Body, account: Account, jobs: Iterable[Job]) -> None:
+def _quota(properties: Body, account: Account, jobs: Collection[Job]) -> None:
     size, low_priority = machines(properties, account)
-    kind, name = account.vm_sizes[size], quota_name(size, low_priority, account.vm_sizes)
-    limit = account.quotas.get(name)
+    kind = account.vm_sizes[size]
     nodes = properties.get("resources", {}).get("instanceCount", 1)
-    if limit is not None and vcpus_used(name, account.vm_sizes, jobs) + nodes * kind.vcpus > limit:
-        words = "total low priority" if low_priority else f"{kind.family_words} family"
+    for name in quota_names(size, low_priority, account.vm_sizes):
+        limit = account.limit_of(name)
+        if vcpus_used(name, account.vm_sizes, jobs) + nodes * kind.vcpus <= limit:
+            continue
+        words = _TOTALS.get(name) or f"{kind.family_words} family"
         raise user_error(
-            "Job submission to AzureML Compute encountered an Exception with status code JobNodeCountExceedsCoreQuota, "
-            f"The specified subscription has a {words} vCPU quota of {limit} and is less than the "
-            f"requested job node count of {nodes} which maps to {nodes * kind.vcpus} vCPUs. Talk to your Subscription "
-            f"Admin or refer to {_QUOTAS} to increase the {words} vCPU quota"
+            "Job submission to AzureML Compute encountered an Exception with status code "
+            f"JobNodeCountExceedsCoreQuota, The specified subscription has a {words} vCPU quota of {limit} "
+            f"and is less than the requested job node count of {nodes} which maps to {nodes * kind.vcpus} "
+            f"vCPUs. Talk to your Subscription Admin or refer to {_QUOTAS} to increase the {words} vCPU quota"
         )
 
 
-def quota_name(size: str, low_priority: bool, sizes: Mapping[str, VmSize]) -> str:
-    """The quota that a machine counts to: one for each family, and one for all at low priority."""
-    return LOW_PRIORITY if low_priority else sizes[size].family
+_TOTALS = {DEDICATED: "total dedicated", LOW_PRIORITY: "total low priority"}
+
+
+def quota_names(size: str, low_priority: bool, sizes: Mapping[str, VmSize]) -> tuple[str, ...]:
+    """Quotas that a machine counts to: its family's and the total, or the total at low priority."""
+    return (LOW_PRIORITY,) if low_priority else (sizes[size].family, DEDICATED)
 
 
 def vcpus_used(name: str, sizes: Mapping[str, VmSize], jobs: Iterable[Job]) -> int:
-    """What the jobs that are not over use of a quota."""
-    alive = [job for job in jobs if not job.has_ended and quota_name(job.vm_size, job.low_priority, sizes) == name]
-    return sum(job.nodes * sizes[job.vm_size].vcpus for job in alive)
+    """Return how many vCPUs the jobs that are not over use of a quota."""
+    return sum(
+        job.nodes * sizes[job.vm_size].vcpus
+        for job in jobs
+        if not job.has_ended and name in quota_names(job.vm_size, job.low_priority, sizes)
+    )
 
 
 def _below(arm_id: str, account: Account, kind: str) -> str | None:

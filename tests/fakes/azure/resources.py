@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.fakes.azure.account import (
     DATASTORES,
+    DEDICATED,
     LOW_PRIORITY,
     PROVIDER,
     SUFFIX,
@@ -104,22 +105,40 @@ def secrets(account: Account, name: str) -> Resource:
 
 
 def usages(account: Account, jobs: Sequence[Job]) -> list[Resource]:
-    """What is used of each quota that there is."""
-    sizes, quotas = account.vm_sizes, account.quotas
-    words = {size.family: f"{size.family_words} Family Cluster Dedicated vCPUs" for size in sizes.values()}
-    words[LOW_PRIORITY] = "Total Cluster LowPriority Regional vCPUs"
-    place = f"/subscriptions/{account.subscription}/providers/{PROVIDER}/locations/{account.location}"
-    return [
-        {
-            "id": f"{place}/usages/{family}",
-            "type": f"{WORKSPACES}/usages",
+    """Return every quota of the region as Microsoft's example of "Usages - List" has them.
+
+    Names are words, the totals share one id, quotas of families at low priority have the limit -1,
+    and the quotas of other workspaces are in the same list.
+    """
+    sizes = account.vm_sizes
+    words = {size.family: size.family_words for size in sizes.values()}
+    subscription = f"/subscriptions/{account.subscription}"
+    elsewhere = f"{subscription}/resourceGroups/elsewhere/providers/{PROVIDER}/workspaces/elsewhere"
+
+    def usage(name: str, used: int, limit: int, kind: str, owner: str = "") -> Resource:
+        row = f"/{name.replace(' ', '_')}" if name.startswith("Standard") else ""
+        return {
+            "id": f"{owner or subscription}/usages{row}",
+            "type": f"{PROVIDER}/{kind}/usages",
+            "currentValue": used,
+            "limit": limit,
+            "name": {"value": name, "localizedValue": name},
             "unit": "Count",
-            "currentValue": vcpus_used(family, sizes, jobs),
-            "limit": quotas[family],
-            "name": {"value": family, "localizedValue": words[family]},
         }
-        for family in sorted(words.keys() & quotas.keys())
-    ]
+
+    def of_quota(quota: str, name: str, kind: str) -> Resource:
+        return usage(name, vcpus_used(quota, sizes, jobs), account.limit_of(quota), kind)
+
+    rows = [usage("Clusters", len(account.computes), 200, "totalCores")]
+    rows.append(of_quota(DEDICATED, "Total Cluster Dedicated Regional vCPUs", DEDICATED))
+    for family in sorted(words):
+        name = f"{words[family]} Family Cluster Dedicated vCPUs"
+        rows.append(of_quota(family, name, "vmFamily"))
+        rows.append(usage(name, 0, 0, "workspaces", elsewhere))
+    rows.append(of_quota(LOW_PRIORITY, "Total Cluster LowPriority Regional vCPUs", LOW_PRIORITY))
+    for family in sorted(words):
+        rows.append(usage(f"{words[family]} Family Cluster LowPriority vCPUs", 0, -1, "vmFamily"))
+    return rows
 
 
 def sizes(account: Account) -> list[Resource]:

@@ -19,7 +19,7 @@ from cloudtrain.providers.azure.account_checks import workspace
 from cloudtrain.providers.cloud.registry import RegistryImage
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
-from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
+from tests.fakes.azure.account import CLUSTER_IDENTITY, DEDICATED, LOW_PRIORITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.roles import BLOBS, PULL, READER, SCIENTIST, SECRETS
@@ -107,7 +107,10 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
     found = {check.name: check for check in asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})}
     assert wrong([*found.values()]) == []
     assert found["storage"].verdict == "not applicable"
-    assert found["quota"].verdict == "ok"
+    assert (found["quota"].verdict, found["quota"].answer) == (
+        "ok",
+        "they may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
+    )
 
 
 Break = Callable[[AzureCloud, dict[str, Any], pytest.MonkeyPatch], None]
@@ -154,12 +157,18 @@ def failed_workspace(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytes
     cloud.account.workspace_state = "Failed"
 
 
-def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    del spec["azure"]["compute"], spec["secrets"]
-    spec["azure"]["identity"] = "user"
-    cloud.account.access.assignments.append(has(cloud, REGISTRIES, WORKSPACE_IDENTITY, PULL))
-    spec["resources"] = {"nodes": 2, "instance": {"azure": "Standard_ND96amsr_A100_v4"}}
-    cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
+def small_quota(name: str, limit: int, *, spot: bool = False) -> Break:
+    """Let two serverless machines of 96 vCPUs have a quota of less."""
+
+    def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
+        del spec["azure"]["compute"], spec["secrets"]
+        spec["azure"]["identity"] = "user"
+        cloud.account.access.assignments.append(has(cloud, REGISTRIES, WORKSPACE_IDENTITY, PULL))
+        machine = {"azure": "Standard_ND96amsr_A100_v4"}
+        spec["resources"] = {"nodes": 2, "instance": machine, "spot": spot}
+        cloud.account.quotas[name] = limit
+
+    return break_
 
 
 def broken_cluster(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +207,21 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "too few nodes": ("compute", "at most 4 nodes", resources(nodes=5)),
     "other GPUs": ("compute", "have 1 x A100", resources(gpus=8)),
     "cluster failed": ("compute", "Failed", broken_cluster),
-    "quota too small": ("quota", "the quota of standardNDAMSv4_A100Family is 96", small_quota),
+    "quota too small": (
+        "quota",
+        "the quota 'Standard NDAMSv4_A100 Family Cluster Dedicated vCPUs' is 96",
+        small_quota("standardNDAMSv4_A100Family", 96),
+    ),
+    "total too small": (
+        "quota",
+        "the quota 'Total Cluster Dedicated Regional vCPUs' is 100",
+        small_quota(DEDICATED, 100),
+    ),
+    "total of spot too small": (
+        "quota",
+        "the quota 'Total Cluster LowPriority Regional vCPUs' is 191",
+        small_quota(LOW_PRIORITY, 191, spot=True),
+    ),
     "no such image": ("image", "no such image", no_image),
 }
 

@@ -53,10 +53,12 @@ def machines_check(account: Account) -> Check:
             if compute:
                 refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
                 return _state(account, asked)
-            refuse_serverless(account.cloud, types[0], spec.machines, spot=spec.resources.spot)
+            quotas = refuse_serverless(account.cloud, types[0], spec.machines, spot=spec.resources.spot)
         except RefusedError as error:
             return asked.wrong(error.what, error.hint or "")
-        return asked.ok("they may" + (", as low-priority machines" if spec.resources.spot else ""))
+        if not quotas:
+            return asked.not_applicable(f"no quota of the region names the family of {types[0]}")
+        return asked.ok("they may, by " + ", ".join(quotas))
 
     return asked.answered_by(ask)
 
