@@ -19,8 +19,8 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local.lifeline import runs_end_with_this_process
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.files import is_locked, lock_file
 from cloudtrain.runs.forecast import Forecast, Span, forecast
+from cloudtrain.runs.locks import acquire, is_locked
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms
 from cloudtrain.settings import DEFAULT_PROVIDER
@@ -127,13 +127,15 @@ def _scratch_folder() -> Iterator[str]:
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
         if is_locked(left) is False:
             shutil.rmtree(left.parent, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix=SCRATCH)
+    draft = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
+    folder = str(draft.with_name(draft.name[1:]))
+    lock = acquire(draft / LOCK)
+    draft.rename(folder)  # never there without its lock
     try:
-        with open(Path(folder, f"{LOCK}.new"), "w") as file:
-            lock_file(file.fileno())
-            Path(file.name).rename(Path(folder, LOCK))  # never there without its lock
-            yield folder
+        yield folder
     finally:
+        if lock is not None:
+            lock.release()
         deadline = time.monotonic() + REMOVAL_SECONDS
         while os.path.exists(folder) and time.monotonic() < deadline:  # noqa: PTH110
             shutil.rmtree(folder, ignore_errors=True)

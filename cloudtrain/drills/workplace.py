@@ -15,7 +15,8 @@ from pathlib import Path
 from cloudtrain.api.run import Run
 from cloudtrain.drills.watching import Watched
 from cloudtrain.errors import CloudtrainError, RefusedError
-from cloudtrain.runs.files import FILE_MODE, lock_file, make_private_folder, replace_text, storing
+from cloudtrain.runs.files import make_private_folder, replace_text, storing
+from cloudtrain.runs.locks import acquire
 from cloudtrain.runs.store import RunStore
 
 SCORECARD = "scorecard.json"
@@ -34,19 +35,19 @@ def workplace(folder: Path) -> Iterator[None]:
     """The folder, locked and empty. RefusedError while another drill of that job goes on; StorageError."""
     with storing(folder):
         make_private_folder(folder)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
-    try:
-        if not lock_file(lock, wait=False):
-            owner = os.pread(lock, 20, 0).decode(errors="replace")
+        lock = acquire(folder / LOCK, wait=False)
+        if lock is None:
+            owner = (folder / LOCK).read_text(errors="replace")[:20]
             hint = f"wait for it, or end it: kill -INT {owner}"
             raise RefusedError(f"a drill of this job goes on already, in process {owner}", hint=hint)
+    try:
         with storing(folder):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
+            os.ftruncate(lock.file, 0)
+            os.pwrite(lock.file, str(os.getpid()).encode(), 0)
             _clear(folder)
         yield
     finally:
-        os.close(lock)
+        lock.release()
 
 
 def _clear(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -14,15 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError, StorageError
+from cloudtrain.runs.locks import locked
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 OTHERS_MASK = 0o077
 """The permissions of group and others, all of which are taken away."""
 
 _PRIVATE_NAMES = ("runs", "sources", "cache", "leftovers", "index.jsonl", "rehearsals.jsonl")
-
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""The errors of flock(2) on a disk without locks, such as NFS without its lock service."""
 
 BLOCK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
@@ -54,41 +51,6 @@ def restrict_permissions(data_dir: Path) -> None:
             mode = stat.S_IMODE(about.st_mode)
             if mode & OTHERS_MASK and about.st_uid == os.geteuid() and not stat.S_ISLNK(about.st_mode):
                 (data_dir / name).chmod(mode & ~OTHERS_MASK)
-
-
-def lock_file(file: int, *, wait: bool = True) -> bool:
-    """Lock an open file until it is closed. False when it is locked by another, with `wait=False`.
-
-    True, too, on a disk without locks. OSError when the disk fails.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
-def is_locked(path: Path) -> bool | None:
-    """Whether a file is locked by any process. None when that is unknown: there is no such file, or no locks.
-
-    On a network disk whose locks hold for one machine only, False says nothing about other machines.
-    """
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-    return False
 
 
 def open_regular_file(path: Path) -> IO[bytes]:
@@ -202,17 +164,12 @@ def append_lines(path: Path, lines: str, *, durable: bool) -> None:
 
     StorageError when the disk refuses.
     """
-    with storing(path):
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
-        try:
-            lock_file(file)
-            size = os.fstat(file).st_size
-            # A writer that died left an incomplete line: the next one begins on a new one.
-            is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-            data = (b"\n" if is_incomplete else b"") + encode_json(lines)
-            if os.write(file, data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if durable:
-                os.fsync(file)
-        finally:
-            os.close(file)
+    with storing(path), locked(path, flags=os.O_RDWR | os.O_APPEND) as file:
+        size = os.fstat(file).st_size
+        # A writer that died left an incomplete line: the next one begins on a new one.
+        is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        data = (b"\n" if is_incomplete else b"") + encode_json(lines)
+        if os.write(file, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if durable:
+            os.fsync(file)

@@ -13,7 +13,6 @@ from cloudtrain.runs.events import Event, parse
 from cloudtrain.runs.files import (
     append_lines,
     end_of_lines,
-    is_locked,
     open_regular_file,
     read_lines,
     read_lines_backward,
@@ -21,6 +20,7 @@ from cloudtrain.runs.files import (
     strict_json,
 )
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import is_locked
 
 SUBMIT_LOCK = "submit.lock"
 

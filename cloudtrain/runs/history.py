@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from cloudtrain.runs.events import Cursor, Event
-from cloudtrain.runs.files import FILE_MODE, lock_file, storing
+from cloudtrain.runs.files import FILE_MODE, storing
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.locks import acquire
 from cloudtrain.runs.logs import format_timestamp, log_file, split_events
 from cloudtrain.runs.observation import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
@@ -115,8 +116,9 @@ def log_reader_lock(run: RunFolder) -> Iterator[bool]:
     path = run.path / "logs" / "reading.lock"
     with storing(path):
         path.parent.mkdir(exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        lock = acquire(path, wait=False)
     try:
-        yield lock_file(file, wait=False)
+        yield lock is not None
     finally:
-        os.close(file)
+        if lock is not None:
+            lock.release()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.files import FILE_MODE, lock_file, read_regular_file, strict_json
+from cloudtrain.runs.files import read_regular_file, strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.locks import locked
 from cloudtrain.runs.state import ENDED, RunState
 from cloudtrain.runs.store import RunStore
 
@@ -124,16 +126,6 @@ def _read(store: RunStore) -> list[Any]:
 
 def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
     lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
-    try:
-        file = os.open(
-            store.data_dir / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, FILE_MODE
-        )
-    except OSError:
-        return
-    try:
-        lock_file(file)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK
+    with suppress(OSError), locked(store.data_dir / "index.jsonl", flags=flags) as file:
         os.write(file, lines.encode("utf-8", "backslashreplace"))  # half a surrogate pair stays an escape
-    except OSError:
-        pass
-    finally:
-        os.close(file)

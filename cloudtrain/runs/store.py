@@ -13,14 +13,13 @@ from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.runs.files import (
     DATA_DIR_HINT,
-    FILE_MODE,
-    lock_file,
     make_private_folder,
     read_regular_file,
     restrict_permissions,
 )
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import FileLock, acquire
 from cloudtrain.runs.new_folder import new_folder
 from cloudtrain.runs.record import RunRecord
 
@@ -43,22 +42,22 @@ class RunStore:
         run_id: str,
         documents: Mapping[str, str],
         first_event: Event | None = None,
-        submit_lock: list[int] | None = None,
+        submit_lock: list[FileLock] | None = None,
     ) -> RunFolder:
         """Make a run folder with these documents (text by file name) and its first event, complete or not at all.
 
-        `submit_lock` gets the open file of the lock that says the run is being submitted: it is held from the moment in
-        which the folder appears until the file is closed. RunExists when the id is taken, StorageError when the disk
-        refuses.
+        `submit_lock` gets the lock that says the run is being submitted: it is held from the moment in which the folder
+        appears until it is released. RunExists when the id is taken, StorageError when the disk refuses.
         """
         folder = RunFolder(self.runs_dir / run_id)
         with new_folder(folder.path, documents, "run") as draft:
             restrict_permissions(self.data_dir)
             make_private_folder(draft / "logs")
             if submit_lock is not None:
-                submit_lock.append(os.open(draft / SUBMIT_LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE))
-                lock_file(submit_lock[-1])
-                os.write(submit_lock[-1], json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
+                lock = acquire(draft / SUBMIT_LOCK)
+                assert lock is not None  # noqa: S101  (nobody else knows the draft)
+                submit_lock.append(lock)
+                os.write(lock.file, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
             if first_event is not None:
                 RunFolder(draft).append(first_event, durable=True)
             self._drop_from_index(run_id)

@@ -6,7 +6,6 @@ became of the job can always be asked by its name.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from cloudtrain.runs.events import Ended, Image, Submitted, Submitting
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
+from cloudtrain.runs.locks import FileLock
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.images import resolve_image
@@ -58,7 +58,7 @@ def submit(
     archive = archive or pack_source(plan, progress)
     if plan.is_rehearsal:
         record_rehearsal(plan, request)
-    submit_lock: list[int] = []
+    submit_lock: list[FileLock] = []
     try:
         folder = store.create(plan.run_id, documents_of(plan, request), submitting(plan), submit_lock)
         if image is not None:
@@ -73,8 +73,8 @@ def submit(
             raise
         folder.append(Submitted(time=time.time(), ref=ref))
     finally:
-        for file in submit_lock:
-            os.close(file)
+        for lock in submit_lock:
+            lock.release()
     return folder
 
 

@@ -10,11 +10,8 @@ from pathlib import Path
 
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.files import (
-    FILE_MODE,
     append_lines,
     as_text,
-    is_locked,
-    lock_file,
     open_regular_file,
     read_lines,
     read_regular_file,
@@ -22,6 +19,7 @@ from cloudtrain.runs.files import (
     strict_json,
 )
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import acquire, is_locked
 from cloudtrain.runs.new_folder import new_folder
 from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.sweeps.definition import Definition
@@ -76,7 +74,7 @@ class SweepFolder:
             raise self._damaged(f"{JOURNAL} cannot be read: {error.strerror or error}") from None
 
     def is_driven(self) -> bool:
-        """Whether a process drives it now. On a disk without locks: False."""
+        """Return whether a process drives it now."""
         return bool(is_locked(self.path / DRIVER_LOCK))
 
     @contextmanager
@@ -86,17 +84,17 @@ class SweepFolder:
         UsageError when another process holds it.
         """
         with storing(self.path):
-            lock = os.open(self.path / DRIVER_LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            lock = acquire(self.path / DRIVER_LOCK, wait=False)
+        if lock is None:
+            hint = f"cloudtrain attach {self.sweep_id} watches it"
+            raise UsageError(f"sweep {self.sweep_id} is driven by another process already", hint=hint)
         try:
-            if not lock_file(lock, wait=False):
-                hint = f"cloudtrain attach {self.sweep_id} watches it"
-                raise UsageError(f"sweep {self.sweep_id} is driven by another process already", hint=hint)
             with storing(self.path):
-                os.ftruncate(lock, 0)
-                os.write(lock, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
+                os.ftruncate(lock.file, 0)
+                os.write(lock.file, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
             yield
         finally:
-            os.close(lock)
+            lock.release()
 
     def _damaged(self, what: str) -> StorageError:
         return StorageError(f"sweep {self.sweep_id}: {what}", hint="its folder was changed by hand, or its disk failed")

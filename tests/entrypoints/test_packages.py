@@ -134,10 +134,10 @@ def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path: Path) -> None
     environment, told, made = tmp_path / "kept" / "abc", threading.Event(), []
 
     def second() -> None:
-        with layered.locked(environment, told.set):
+        with layered.making(environment, told.set):
             made.append(layered.contents(environment))
 
-    with layered.locked(environment):
+    with layered.making(environment):
         thread = threading.Thread(target=second)
         thread.start()
         assert told.wait(HANG_SECONDS)

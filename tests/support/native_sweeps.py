@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState
 from cloudtrain.runs.events import Submitted
 from cloudtrain.runs.history import History
+from cloudtrain.runs.locks import FileLock
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import parse_document
@@ -119,14 +119,14 @@ def begin(plan: Plan) -> History:
     assert [each for each in native.rules(plan) if each.is_error] == []
     request = native.render(plan)
     store = RunStore(Path(plan.context.data_dir, "sweeps"))
-    locks: list[int] = []
+    locks: list[FileLock] = []
     history = History(store.create(plan.run_id, documents_of(plan, request), submitting(plan), locks))
     try:
         reference = native.start(plan, request, history.folder, pack_source(plan, None), None, history.record)
         history.folder.append(Submitted(ref=reference))
     finally:
         for lock in locks:
-            os.close(lock)
+            lock.release()
     history.read()
     return history
 

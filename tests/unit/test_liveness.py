@@ -30,6 +30,7 @@ from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import FileLock
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
@@ -272,18 +273,18 @@ def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_ru
 
 @pytest.mark.usefixtures("no_locks")
 def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunStore) -> None:
-    held: list[int] = []
+    held: list[FileLock] = []
     folder = store.create("b-1", {"plan.json": "{}"}, StopRequested(time=1.0), held)
     folder.append(Creating(time=2.0))
-    os.close(held[0])
+    held[0].release()
     assert [event["type"] for event in events_of(folder)] == ["stop_requested", "creating"]
 
 
 def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(store: RunStore) -> None:
-    held: list[int] = []
+    held: list[FileLock] = []
     folder = store.create("b-1", {"plan.json": "{}"}, StopRequested(time=1.0), held)
     assert folder.is_being_submitted()
-    os.close(held[0])
+    held[0].release()
     assert not folder.is_being_submitted(), "this very process has let go of it"
     lock = folder.path / "submit.lock"
     lock.write_text(json.dumps(ELSEWHERE.to_json()))

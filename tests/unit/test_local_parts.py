@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -24,7 +23,6 @@ from tests.house.tools import ROOT
 
 
 def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
-    lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
     looking = threading.Event()
     done = threading.Event()
 
@@ -38,30 +36,29 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
     looking.wait()
     try:
         for _ in range(200):
-            assert take_lock(lock)
-            fcntl.flock(lock, fcntl.LOCK_UN)
+            lock = take_lock(tmp_path)
+            assert lock is not None
+            lock.release()
     finally:
         done.set()
         watcher.join()
-        os.close(lock)
 
 
 def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
-    first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
-    assert take_lock(first)
-    assert not take_lock(second, timeout_seconds=0.05)
-    os.close(first)
-    os.close(second)
+    first = take_lock(tmp_path)
+    assert first is not None
+    assert take_lock(tmp_path, timeout_seconds=0.05) is None
+    first.release()
 
 
 def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
     assert supervisor_state(tmp_path) is SupervisorState.NOT_STARTED
     assert not has_started(tmp_path)
-    lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
-    assert take_lock(lock)
-    os.pwrite(lock, b"4711", 0)
+    lock = take_lock(tmp_path)
+    assert lock is not None
+    os.pwrite(lock.file, b"4711", 0)
     assert supervisor_state(tmp_path) is SupervisorState.ALIVE
-    os.close(lock)
+    lock.release()
     assert supervisor_state(tmp_path) is SupervisorState.DEAD
     assert has_started(tmp_path)
 

@@ -12,6 +12,7 @@ from cloudtrain.runs.events import Ended, Submitting
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run, summaries
+from cloudtrain.runs.locks import FileLock
 from cloudtrain.runs.store import RunStore
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
@@ -38,10 +39,10 @@ def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -
     source = write(tmp_path / "job", {"train.py": "", "pkg/run.sh": "", "key": "secret"})
     (source / "key").chmod(0o600)
     (source / "pkg" / "run.sh").chmod(0o755)
-    held: list[int] = []
+    held: list[FileLock] = []
     store = RunStore(data)
     run = store.create("a-1", {"plan.json": "{}", "request.json": "{}"}, SUBMITTING, held)
-    os.close(held[0])
+    held[0].release()
     run.append(Ended(time=2.0, state="succeeded"))
     index_run(run, History(run).read())
     archive = pack(scan(source, None, data / "cache"), data / "sources")

@@ -19,7 +19,6 @@ from cloudtrain.providers.local.lifeline import lifeline
 from cloudtrain.providers.local.processes import reap_in_background, run_module
 from cloudtrain.providers.local.supervisor_status import (
     SupervisorState,
-    disk_time,
     end_orphans,
     has_started,
     identity_of,
@@ -30,6 +29,7 @@ from cloudtrain.providers.local.supervisor_status import (
 from cloudtrain.runs.events import Ended, Event, Phase
 from cloudtrain.runs.files import FOLDER_MODE, make_private_folder, private_opener, replace_text, storing
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import disk_time
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.source.results import copy_results
 

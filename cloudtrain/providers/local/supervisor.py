@@ -40,7 +40,7 @@ from cloudtrain.providers.local.supervisor_status import (
     write_identity,
 )
 from cloudtrain.runs.events import Ended, Event, RankEnded, Restarted, StopRequested
-from cloudtrain.runs.files import FILE_MODE, OTHERS_MASK, storing
+from cloudtrain.runs.files import OTHERS_MASK, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
@@ -281,9 +281,9 @@ def main(argv: list[str]) -> int:
     """Run a run while holding its lock; 1 if another supervisor has it, or it was given up before we started."""
     run, archive = Path(argv[0]), Path(argv[1])
     umask = os.umask(OTHERS_MASK)  # logs, sources, values of secrets: other users may not read what is written here
-    lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
     other = identity_of(run)
-    if not take_lock(lock) or (other is not None and other.is_alive()):  # a disk may have no locks
+    lock = take_lock(run)
+    if lock is None or (other is not None and other.is_alive()):
         return 1
     stop_signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: stop_signals.append(signum))
@@ -291,7 +291,7 @@ def main(argv: list[str]) -> int:
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)
     write_identity(run)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    os.pwrite(lock.file, str(os.getpid()).encode(), 0)
     if RunFolder(run).last_event(Ended):  # we are so late that an observer has given us up
         return 1
     threading.Thread(target=keep_heartbeat, args=(run,), daemon=True, name="heartbeat").start()

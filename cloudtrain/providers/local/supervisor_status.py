@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import tempfile
 import time
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.runs.files import is_locked, lock_file, read_regular_file
+from cloudtrain.runs.files import read_regular_file
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import FileLock, acquire, disk_time, is_locked
 
 KILL_TIMEOUT_SECONDS = 5
 """How long killed processes may take to disappear."""
@@ -92,14 +92,14 @@ def keep_heartbeat(run: Path) -> None:
         write_heartbeat(run)
 
 
-def take_lock(lock: int, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> bool:
-    """Lock a run's lock file by its descriptor; False if another supervisor has it."""
+def take_lock(run: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> FileLock | None:
+    """Lock a run for this supervisor; None if another supervisor has it."""
     deadline = time.monotonic() + timeout_seconds
-    while not lock_file(lock, wait=False):
-        if time.monotonic() > deadline:
-            return False
+    while True:
+        lock = acquire(RunPaths(run).lock, wait=False)
+        if lock is not None or time.monotonic() > deadline:
+            return lock
         time.sleep(0.01)
-    return True
 
 
 def silence_seconds(run: Path) -> float:
@@ -113,15 +113,6 @@ def last_heartbeat(run: Path) -> float:
         return RunPaths(run).supervisor_file.stat().st_mtime
     except OSError:
         return float("-inf")
-
-
-def disk_time(folder: Path) -> float:
-    """The current Unix timestamp of a disk, which may be another machine's; this machine's if that cannot be read."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return time.time()
 
 
 def send_stop_signal(run: Path) -> None:

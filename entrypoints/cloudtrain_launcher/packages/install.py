@@ -100,7 +100,7 @@ class Installation:
         if not any(not each.constraint for each in self.lines):
             return None, result
         environment = self._environment()
-        with layered.locked(environment, lambda: self._log("waiting for another process that installs the same")):
+        with layered.making(environment, lambda: self._log("waiting for another process that installs the same")):
             known = layered.contents(environment)
             result["reused"] = known is not None
             if known is None:

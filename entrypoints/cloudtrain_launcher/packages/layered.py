@@ -7,7 +7,6 @@ process that was killed has left, or a full disk, is made anew. A lock keeps two
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -16,6 +15,8 @@ import venv
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional, Sequence
+
+from cloudtrain_launcher.file_locks import locked
 
 COMPLETE = "cloudtrain-complete.json"
 """The file in an environment that is written last; it tells what was installed."""
@@ -47,15 +48,10 @@ def contents(environment: Path) -> Optional[dict[str, Any]]:
 
 
 @contextmanager
-def locked(environment: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Inside, no other process makes this environment. `on_wait` is called where one is at it. OSError."""
+def making(environment: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Keep other processes from making this environment. `on_wait`: called if one is at it. OSError."""
     environment.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with environment.with_suffix(".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(environment.with_suffix(".lock"), on_wait=on_wait):
         yield
 
 

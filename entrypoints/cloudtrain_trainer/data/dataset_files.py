@@ -5,7 +5,6 @@ Source of the idx format: the page of MNIST, http://yann.lecun.com/exdb/mnist.
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import math
@@ -20,6 +19,7 @@ from urllib.request import urlopen
 import torch
 from torch import Tensor
 
+from cloudtrain_launcher.file_locks import locked
 from cloudtrain_trainer.rules import Refused
 
 READ_TIMEOUT_SECONDS, DOWNLOAD_TIMEOUT_SECONDS = 30, 300
@@ -41,8 +41,7 @@ def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path
     path = folder / address.rpartition("/")[2]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed or its process ends
+        with locked(folder / ".lock"):
             if path.is_file() and _digest(path.read_bytes()) == sha256:
                 return path
             content = _download(address, size)

@@ -1,0 +1,18 @@
+"""Locks on files, which the client shares with the launcher (file_locks.py, which explains them)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloudtrain_launcher.file_locks import FileLock as FileLock
+    from cloudtrain_launcher.file_locks import acquire as acquire
+    from cloudtrain_launcher.file_locks import disk_time as disk_time
+    from cloudtrain_launcher.file_locks import is_locked as is_locked
+    from cloudtrain_launcher.file_locks import locked as locked
+else:
+    from cloudtrain.bundle import launcher_module
+
+    _locks = launcher_module("file_locks")
+    FileLock, acquire, disk_time = _locks.FileLock, _locks.acquire, _locks.disk_time
+    is_locked, locked = _locks.is_locked, _locks.locked
