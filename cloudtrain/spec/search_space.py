@@ -39,6 +39,10 @@ class Uniform:
         """As job.yaml says it."""
         return f"{'log' * self.log}uniform({_number(self.low)}, {_number(self.high)})"
 
+    def contains(self, value: Scalar) -> bool:
+        """Whether a value is a number of this range."""
+        return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
+
 
 @dataclass(frozen=True, slots=True)
 class Integers:
@@ -52,6 +56,10 @@ class Integers:
         """As job.yaml says it."""
         return f"{'log' * self.log}int({self.low}, {self.high})"
 
+    def contains(self, value: Scalar) -> bool:
+        """Whether a value is a whole number of this range."""
+        return isinstance(value, int) and _is_number(value) and self.low <= value <= self.high
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -62,6 +70,14 @@ class Choice:
     def text(self) -> str:
         """As job.yaml says it."""
         return f"choice({', '.join(json.dumps(value, ensure_ascii=False) for value in self.values)})"
+
+    def contains(self, value: Scalar) -> bool:
+        """Whether a value is one of these; 1 and true are two values."""
+        return any(type(value) is type(option) and value == option for option in self.values)
+
+
+def _is_number(value: Scalar) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 Dimension = Uniform | Integers | Choice

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from cloudtrain.spec.search_space import Dimension, Scalar, read_space
+from cloudtrain.spec.search_space import Dimension, Scalar
+from cloudtrain.sweeps.checked import read_checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,17 +63,8 @@ class Definition:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Definition:
-        """What `to_json` gave, read back. Unknown keys are passed over; KeyError, TypeError, ValueError otherwise."""
-        known = {name: document[name] for name in Definition.__slots__ if name in document}
-        return Definition(
-            **{
-                **known,
-                "space": read_space(known["space"]),
-                "rungs": tuple(known["rungs"]),
-                "budget": Caps(**known["budget"]),
-                "trial_cap": Caps(**known["trial_cap"]),
-            }
-        )
+        """Return the definition that `to_json` wrote. ValueError if a field is missing or of another type."""
+        return read_checked(Definition, document)
 
 
 Parameters = Mapping[str, Scalar]

@@ -43,6 +43,26 @@ START_RETRY_SECONDS = 30.0
 """After a start that failed for a reason that may pass, such as a throttled request, nothing is started so long."""
 
 
+class DriverClock:
+    """The time of one driver: that of the journal or of the system at its start, and what has passed since.
+
+    Setting the system's clock changes nothing. The time that a machine sleeps counts.
+    """
+
+    def __init__(self, latest: float) -> None:
+        """`latest`: the latest time in the journal."""
+        self._offset = max(time.time(), latest) - _uptime()
+
+    def now(self) -> float:
+        """A Unix timestamp, in seconds."""
+        return self._offset + _uptime()
+
+
+def _uptime() -> float:
+    """Seconds since the machine was started."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class SweepJournal:
     """The journal, read as it grows, and the state that it adds up to. Others may append to it, too."""
 
@@ -98,6 +118,8 @@ class Driver:
 
     def __init__(self, journal: SweepJournal, trials: Trials, suggester: Suggester) -> None:
         self.journal, self.trials, self.suggester = journal, trials, suggester
+        journal.read()
+        self.clock = DriverClock(journal.state.latest)
         self._no_start_before = 0.0
         """Monotonic time."""
 
@@ -133,11 +155,11 @@ class Driver:
             for trial in self.state.trials:
                 if trial.state == "running":
                     self.trials.request_stop(trial)
-        while (action := next_action(self.state, time.time())) is not None:
+        while (action := next_action(self.state, self.clock.now())) is not None:
             if isinstance(action, Start) and time.monotonic() < self._no_start_before:
                 return False
             if isinstance(action, End):
-                self.journal.write(SweepEnded(time=time.time(), state=action.state, reason=action.reason))
+                self.journal.write(SweepEnded(time=self.clock.now(), state=action.state, reason=action.reason))
                 return True
             self._suggest() if isinstance(action, Suggest) else self._launch(action)
         return False
@@ -150,12 +172,12 @@ class Driver:
 
     def _suggest(self) -> None:
         values = self.suggester.suggest(self.state)
-        self.journal.write(Suggested(time=time.time(), trial=len(self.state.trials), parameters=values))
+        self.journal.write(Suggested(time=self.clock.now(), trial=len(self.state.trials), parameters=values))
 
     def _launch(self, action: Start) -> None:
         self.journal.write(
             Launching(
-                time=time.time(),
+                time=self.clock.now(),
                 trial=action.trial,
                 run=action.run,
                 until=action.until,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from cloudtrain.spec.search_space import Scalar
+from cloudtrain.sweeps.checked import read_checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,11 +111,9 @@ EVENT_TYPES: Mapping[str, type[SweepEvent]] = {
 
 
 def parse(line: bytes) -> SweepEvent | None:
-    """The event in a line of the journal; None for a line that holds none that is known."""
+    """Return the event in a line of the journal; None unless the line holds a valid event of a known type."""
     try:
         document = json.loads(line)
-        kind = EVENT_TYPES[document.pop("type")]
-        known = {item.name for item in fields(kind)}
-        return kind(**{name: value for name, value in document.items() if name in known})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return read_checked(EVENT_TYPES[document["type"]], document)
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

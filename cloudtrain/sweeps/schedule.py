@@ -69,7 +69,9 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
     """The most that the next run may take; and, instead of it, why none may be started.
 
     What was spent, the caps of the runs that go on and this one never come to more than the budget.
+    A clock that was set back gives no time back.
     """
+    now = max(now, state.latest)
     definition = state.definition
     usd, seconds = definition.trial_cap.usd, definition.trial_cap.seconds
     if definition.budget.usd is not None:

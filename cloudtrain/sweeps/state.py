@@ -81,6 +81,8 @@ class SweepState:
     """For each rung: the trials that went on from it."""
     started: float = 0.0
     """When the first trial was suggested, later by the time between an end and `extended`; 0: not yet."""
+    latest: float = 0.0
+    """Latest time in the journal, reports left out: the machines of trials have clocks of their own."""
     state: str = "running"
     """running, stopping, then one of succeeded, failed, stopped; `extended` makes it running again."""
     reason: str = ""
@@ -141,20 +143,30 @@ class SweepState:
 
     def apply(self, event: SweepEvent) -> None:
         """Take the next event of the journal. One that does not fit what was before it is passed over."""
+        before = self.latest
+        if not isinstance(event, Reported):
+            self.latest = max(before, event.time)
         match event:
-            case Suggested() if event.trial == len(self.trials):
+            case Suggested() if event.trial == len(self.trials) and self._fits(event.parameters):
                 self.started = self.started or event.time
                 self.trials.append(Trial(number=event.trial, parameters=event.parameters))
             case Launching() | Reported() | RunEnded() if 0 <= event.trial < len(self.trials):
                 self._apply_to(self.trials[event.trial], event)
             case Extended() if event.trials >= len(self.trials):
                 if self.state not in ("running", "stopping"):
-                    self.started += max(0.0, event.time - self.ended) if self.started else 0.0
+                    self.started += max(0.0, event.time - before) if self.started else 0.0
                 self.wanted, self.state, self.reason, self.ended = event.trials, "running", "", 0.0
             case StopRequested() if self.state == "running":
                 self.state = "stopping"
             case SweepEnded() if self.state in ("running", "stopping"):
                 self.state, self.reason, self.ended = event.state, event.reason, event.time
+
+    def _fits(self, parameters: Mapping[str, Scalar]) -> bool:
+        """Whether these are values for all settings; a cloud's own engine may round those that it chooses."""
+        space = self.definition.space
+        if parameters.keys() != space.keys():
+            return False
+        return self.definition.is_native or all(space[key].contains(value) for key, value in parameters.items())
 
     def _apply_to(self, trial: Trial, event: Launching | Reported | RunEnded) -> None:
         match event:

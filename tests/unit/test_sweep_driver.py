@@ -19,7 +19,7 @@ from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import suggester_of
-from tests.support.function_trials import FunctionTrials, Killed, kill_at
+from tests.support.function_trials import FunctionTrials, Killed, kill_at, sweep_of
 
 SPACE = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
 
@@ -167,6 +167,26 @@ def test_a_start_that_fails_for_now_is_not_tried_again_at_once(tmp_path: Path) -
     driver = Driver(SweepJournal(folder, SweepState.new(folder.definition())), trials, suggester)
     assert [driver.advance() for _ in range(3)] == [False] * 3
     assert (trials.starts, driver.state.trials[0].state, driver.state.trials[0].failures) == (1, "waiting", 0)
+
+
+def test_a_clock_that_is_set_back_gives_no_trial_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = sweep_of(SPACE, sampler="random", trials=4, last_report=3, budget=Caps(seconds=3600.0))
+    folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
+    clock = {"system": 1_000_000.0, "uptime": 50.0}
+    monkeypatch.setattr("cloudtrain.sweeps.driver.time.time", lambda: clock["system"])
+    monkeypatch.setattr("cloudtrain.sweeps.driver._uptime", lambda: clock["uptime"])
+
+    def pause() -> None:
+        clock["uptime"] += 100.0
+        clock["system"] += 100.0 if clock["uptime"] < 300.0 else -5_000.0
+
+    drive(folder, FunctionTrials(folder), pause=pause)
+    folder.append(Extended(time=clock["system"], trials=6))
+    drive(folder, FunctionTrials(folder), pause=pause)
+    caps = [event.cap_seconds or 0.0 for event, _ in folder.events_from() if isinstance(event, Launching)]
+    assert caps[0] == 3600.0
+    assert caps[-1] <= 3600.0 - 1000.0
+    assert caps == sorted(caps, reverse=True)
 
 
 def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.events import Extended, StopRequested
+from cloudtrain.sweeps.events import Extended, Reported, StopRequested
 from cloudtrain.sweeps.schedule import End, Start, cap_of_next, next_action
 from tests.support.sweep_lives import SweepLife, definition_of
 
@@ -59,6 +59,20 @@ def test_no_more_trials_than_asked_for_run_at_once_and_none_goes_on_after_the_ti
             assert run.cap_seconds is not None
             assert run.cap_seconds >= 60
             assert run.time + run.cap_seconds <= life.state.started + 400.0 + 1e-6
+
+
+@given(SEEDS, st.lists(st.floats(-900.0, 900.0), min_size=30, max_size=30))
+def test_a_clock_that_is_set_back_lengthens_no_budget(seed: int, jumps: list[float]) -> None:
+    life = SweepLife(definition_of(trials=30, parallel=2, budget=Caps(seconds=1_000.0)), seed)
+
+    def check(life: SweepLife) -> None:
+        latest = max(event.time for event in life.journal if not isinstance(event, Reported))
+        caps, refusal = cap_of_next(life.state, life.now)
+        if life.state.started and not refusal:
+            assert (caps.seconds or 0.0) <= 1_000.0 - (latest - life.state.started) + 1e-6
+        life.now += jumps.pop() if jumps else 0.0
+
+    life.run(check, most=40)
 
 
 @given(SEEDS, st.integers(1, 4), st.sampled_from(["grid", "random"]), st.booleans())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
 from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.cli.sweep_view import as_listed, sweep_as_json, trial_table
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.events import (
     Extended,
@@ -21,8 +23,11 @@ from cloudtrain.sweeps.events import (
     Suggested,
     SweepEnded,
     SweepEvent,
+    parse,
 )
+from cloudtrain.sweeps.schedule import next_action
 from cloudtrain.sweeps.state import ENDED, SweepState, state_of
+from cloudtrain.sweeps.suggest import suggester_of
 from tests.support.sweep_lives import SweepLife, definition_of, read_back
 
 SEEDS = st.integers(0, 10_000)
@@ -40,11 +45,44 @@ def test_a_definition_is_the_same_after_it_was_written_and_read() -> None:
     assert Definition.from_json(json.loads(json.dumps(definition.to_json()))) == definition
 
 
+WRONG = [None, True, -1, 1e308, math.nan, "x", [], {}, [1], {"a": 1}, 2**70, 10**400, -0.5]
+
+
+@given(SEEDS, st.randoms(use_true_random=False))
+def test_a_value_of_the_wrong_type_in_a_journal_makes_its_line_invalid_at_most(seed: int, drawn: random.Random) -> None:
+    life = SweepLife(definition_of(sampler="tpe", rungs=(1, 3), promotes=True, budget=Caps(usd=9.0)), seed)
+    life.run()
+    documents = [event.to_json() for event in life.journal]
+    damaged = drawn.choice(documents)
+    part = drawn.choice([damaged, damaged.get("parameters", damaged)])
+    part[drawn.choice(sorted(part))] = drawn.choice(WRONG)
+    state = state_of(life.state.definition, (parse(json.dumps(document).encode()) for document in documents))
+    json.dumps(sweep_as_json(state))
+    assert as_listed(state)["run"] == "digits-k2x9"
+    assert trial_table(state)
+    next_action(state, life.now)
+    suggester_of(state.definition).suggest(state)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=str)
+def test_a_definition_with_a_value_of_the_wrong_type_is_refused(value: object) -> None:
+    document = definition_of(rungs=(1, 3)).to_json()
+    for name in document.keys() - {"version"}:
+        try:
+            definition = Definition.from_json({**document, name: value})
+        except ValueError:
+            continue
+        kept = asdict(definition)[name]
+        assert type(kept) in (type(value), tuple)
+
+
 @pytest.mark.parametrize(
     "event",
     [
         Suggested(time=0.0, trial=0, parameters={}),
         Suggested(time=0.0, trial=2, parameters={}),
+        Suggested(time=0.0, trial=1, parameters={"lr": 0.1, "width": 8}),
+        Suggested(time=0.0, trial=1, parameters={"lr": 0.1, "width": 4, "mode": "x"}),
         Launching(time=0.0, trial=0, run="again"),
         Launching(time=0.0, trial=5, run="unknown"),
         Launching(time=0.0, trial=-1, run="unknown"),
@@ -79,8 +117,9 @@ def test_a_trial_that_has_ended_takes_no_report_and_no_run_any_more() -> None:
     assert (trial.state, trial.curve, len(trial.runs), trial.failures) == ("completed", [0.5], 1, 0)
 
 
+POINT = {"lr": 0.1, "width": 8, "mode": "x"}
 EVENTS: st.SearchStrategy[SweepEvent] = st.one_of(
-    st.builds(Suggested, time=st.just(1.0), trial=st.integers(-1, 4), parameters=st.just({"lr": 0.1})),
+    st.builds(Suggested, time=st.just(1.0), trial=st.integers(-1, 4), parameters=st.just(POINT)),
     st.builds(
         Launching, time=st.just(1.0), trial=st.integers(-1, 4), run=st.sampled_from("ab"), until=st.sampled_from([1, 3])
     ),

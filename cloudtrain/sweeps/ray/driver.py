@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
+from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
@@ -60,6 +60,7 @@ class RayDriver:
 
     def __init__(self, journal: SweepJournal, jobs: Jobs, suggester: Suggester, halving: Halving | None) -> None:
         self.journal, self._jobs, self._suggester, self._halving = journal, jobs, suggester, halving
+        self._clock = DriverClock(0.0)
         self._announced: list[int] = []
         """Trials whose run the journal announces, and that nobody has started."""
         self._left: dict[int, bool] = {}
@@ -86,6 +87,7 @@ class RayDriver:
         for event in self.journal.read():
             if isinstance(event, Reported):
                 self._decide(event)
+        self._clock = DriverClock(self.state.latest)
         for trial in self.state.trials:
             if trial.state == "running" and self._jobs.has_run(trial):
                 self._take_over(trial)
@@ -117,7 +119,7 @@ class RayDriver:
         while True:
             trial = self._announced_trial()
             if trial is None:
-                action = next_action(self.state, time.time())
+                action = next_action(self.state, self._clock.now())
                 if action is None or isinstance(action, End):
                     self.end = action
                     return None
@@ -169,12 +171,12 @@ class RayDriver:
 
     def _suggest(self) -> None:
         values = self._suggester.suggest(self.state)
-        self.journal.write(Suggested(time=time.time(), trial=len(self.state.trials), parameters=values))
+        self.journal.write(Suggested(time=self._clock.now(), trial=len(self.state.trials), parameters=values))
 
     def _launch(self, action: Start) -> Trial:
         self.journal.write(
             Launching(
-                time=time.time(),
+                time=self._clock.now(),
                 trial=action.trial,
                 run=action.run,
                 resumes=action.resumes,

@@ -1,0 +1,86 @@
+"""Read the values of a sweep from its files: every field has the type that its class declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from cloudtrain.spec.search_space import Dimension, Scalar, read_space
+
+if TYPE_CHECKING:
+    from cloudtrain_launcher.event_fields import InvalidValue, check_timestamp
+    from cloudtrain_launcher.event_record import field_type
+else:
+    from cloudtrain.bundle import launcher_module
+
+    _fields = launcher_module("event_fields")
+    InvalidValue, check_timestamp = _fields.InvalidValue, _fields.check_timestamp
+    field_type = launcher_module("event_record").field_type
+
+T = TypeVar("T")
+Check = Callable[[Any], Any]
+"""Returns the value to use; raises InvalidValue."""
+
+
+def read_checked(kind: type[T], document: Any) -> T:
+    """Return the dataclass of that kind in a JSON object. Unknown keys are ignored.
+
+    ValueError if a field is missing or has a value of another type.
+    """
+    try:
+        return _read(kind, document)
+    except (InvalidValue, TypeError) as error:
+        raise ValueError(str(error) or "not an object") from None
+
+
+def _read(kind: type[T], document: Any) -> T:
+    if not isinstance(document, dict):
+        raise InvalidValue
+    checks = _checks(kind)
+    values = {}
+    for name in checks.keys() & document.keys():
+        try:
+            values[name] = checks[name](document[name])
+        except InvalidValue:
+            raise InvalidValue(f"{name} has a value of another type") from None
+    return kind(**values)
+
+
+@cache
+def _checks(kind: type[Any]) -> Mapping[str, Check]:
+    hints = get_type_hints(kind)
+    checks = {item.name: _check_of(hints[item.name]) for item in fields(kind)}
+    return {**checks, "time": check_timestamp} if "time" in checks else checks
+
+
+def _check_of(annotation: Any) -> Check:
+    options = get_args(annotation)
+    if NoneType in options:
+        check = _check_of(next(option for option in options if option is not NoneType))
+        return lambda value: None if value is None else check(value)
+    if annotation == Mapping[str, Dimension]:
+        return read_space
+    if annotation == Mapping[str, Scalar]:
+        return _check_parameters
+    if get_origin(annotation) is tuple:
+        check = _check_of(options[0])
+        return lambda value: tuple(check(item) for item in _check_list(value))
+    if is_dataclass(annotation):
+        return lambda value: _read(annotation, value)
+    kind: Check = field_type(annotation).check
+    return kind
+
+
+def _check_list(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise InvalidValue
+
+
+def _check_parameters(value: Any) -> Mapping[str, Scalar]:
+    if isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values()):
+        return value
+    raise InvalidValue
