@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from cloudtrain.spec.model_errors import issues_of
 from cloudtrain.spec.raw_values import mapping_of
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
-from cloudtrain.spec.varied_settings import trial_issues
+from cloudtrain.spec.varied_settings import path_of, trial_issues
 from cloudtrain.spec.yaml_document import Document, parse_scalar
 
 
@@ -38,7 +39,7 @@ def load_spec(path: Path, overrides: Sequence[str] = (), arguments: Sequence[str
     SpecError lists all mistakes; UsageError when the file itself cannot be read.
     """
     document = read_source(path)
-    document = override(document, [*with_arguments(document, arguments), *overrides])
+    document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
     return spec_from_document(document, job_folder(path))
 
 
@@ -51,8 +52,22 @@ def spec_from_values(
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError([Issue((), f"holds what no job.yaml can say: {error}", origin="spec")]) from None
     document = Document(values=json.loads(text), name="spec", text=text)
-    document = override(document, [*with_arguments(document, arguments), *overrides])
+    document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
     return spec_from_document(document, folder.resolve())
+
+
+def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
+    """Lay overrides over a document. A setting that one of them gives a value is not searched any more."""
+    found = override(document, overrides)
+    sweep = mapping_of(found.values, "sweep")
+    space = mapping_of(sweep, "space")
+    fixed = {tuple(part.strip() for part in text.partition("=")[0].split(".")) for text in overrides}
+    varied = {key: value for key, value in space.items() if path_of(str(key)) not in fixed}
+    if len(varied) == len(space):
+        return found
+    if varied:
+        return replace(found, values={**found.values, "sweep": {**sweep, "space": varied}})
+    return replace(found, values={key: value for key, value in found.values.items() if key != "sweep"})
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:

@@ -39,7 +39,8 @@ def read_checked(kind: type[T], document: Any) -> T:
 def _read(kind: type[T], document: Any) -> T:
     if not isinstance(document, dict):
         raise InvalidValue
-    checks = _checks(kind)
+    hashable: Any = kind
+    checks = _checks(hashable)
     values = {}
     for name in checks.keys() & document.keys():
         try:
@@ -50,7 +51,7 @@ def _read(kind: type[T], document: Any) -> T:
 
 
 @cache
-def _checks(kind: type[Any]) -> Mapping[str, Check]:
+def _checks(kind: Any) -> Mapping[str, Check]:
     hints = get_type_hints(kind)
     checks = {item.name: _check_of(hints[item.name]) for item in fields(kind)}
     return {**checks, "time": check_timestamp} if "time" in checks else checks
@@ -69,9 +70,10 @@ def _check_of(annotation: Any) -> Check:
         check = _check_of(options[0])
         return lambda value: tuple(check(item) for item in _check_list(value))
     if is_dataclass(annotation):
-        return lambda value: _read(annotation, value)
-    kind: Check = field_type(annotation).check
-    return kind
+        kind: Any = annotation
+        return lambda value: _read(kind, value)
+    checked: Check = field_type(annotation).check
+    return checked
 
 
 def _check_list(value: Any) -> list[Any]:

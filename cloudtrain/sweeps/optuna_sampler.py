@@ -5,6 +5,7 @@ The study of the suggestion before is gone on with where it has become the one t
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -42,7 +43,7 @@ class OptunaSampler:
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """What the sampler suggests, knowing all trials before."""
-        known = [self._known(trial) for trial in state.trials]
+        known = self._with_values([self._known(trial) for trial in state.trials])
         study = self._study
         if study is None or not self._is_right(known):
             study = self._study = self._optuna.create_study(direction=self._definition.goal)
@@ -98,20 +99,38 @@ class OptunaSampler:
         With early stopping the value at the last rung counts, also while the trial goes on or waits for its promotion.
         Told as pruned, a trial would stand behind all that got further, which the first few did whatever they were.
         The rest that run count as no better than the others, so that the next one is not put beside them.
+        A trial that failed, or has no number as its result, is pruned without a value: TPE ranks it behind all others.
+        As FAIL it would be ignored, and values like its own tried again.
         """
         states = self._optuna.trial.TrialState
         report = max((rung for rung in self._definition.rungs if rung <= trial.reports), default=0)
         value = trial.value
         if trial.state not in ("completed", "pruned"):
             value = trial.curve[report - 1] if report else None
-        if trial.state in ("failed", "stopped") or (value is not None and not math.isfinite(value)):
+        if trial.state == "failed" or (value is not None and not math.isfinite(value)):
+            return {"state": states.PRUNED}
+        if trial.state == "stopped":
             return {"state": states.FAIL}
         if value is None:
+            if trial.state == "completed":
+                return {"state": states.PRUNED}
             return {"state": states.RUNNING if trial.state in ("waiting", "running") else states.FAIL}
         return {"state": states.COMPLETE, "value": value}
 
+    def _with_values(self, known: Sequence[Known]) -> list[Known]:
+        """Give trials without a result the worst value so far, where only trials with values are learnt from."""
+        states = self._optuna.trial.TrialState
+        values = [outcome["value"] for _, outcome in known if outcome["state"] == states.COMPLETE]
+        if self._definition.sampler != "gp" or not values:
+            return list(known)
+        worst = min(values) if self._definition.goal == "maximize" else max(values)
+        lost = {"state": states.COMPLETE, "value": worst}
+        return [(point, lost if outcome["state"] == states.PRUNED else outcome) for point, outcome in known]
+
     def _sampler(self, number: int, draw: int) -> Any:
-        seed = (self._definition.seed * 1_000_003 + number + draw * 7_368_787) % 2**32
+        # A hash: generators whose seeds are near each other begin with values that are near each other.
+        text = f"{self._definition.seed}:{number}:{draw}"
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
         if self._definition.sampler == "gp":
             return self._optuna.samplers.GPSampler(seed=seed)
         return self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)

@@ -63,6 +63,11 @@ def plan_sweep(
     A budget in money is shared equally between the trials where the job itself has neither a cap nor a time.
     """
     sweep = job.spec.sweep
+    if sweep is None and ("sweep",) in job.document.origins:
+        hint = "leave out --set for one of them"
+        raise UsageError(
+            f"nothing is left to vary: --set fixes every setting of {job.document.name}'s space", hint=hint
+        )
     if sweep is None:
         hint = "add a section sweep, or vary a setting here: --set args.lr=1e-4,1e-3"
         raise UsageError(f"{job.document.name} has no section sweep: there is nothing to vary", hint=hint)

@@ -7,6 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain
+from cloudtrain.runs.files import as_text
+from cloudtrain.sweeps.events import Launching
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.planning import plan_sweep
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.trial_plans import TrialPlans
 from tests.house.tools import ROOT
 from tests.support.in_process import call
 
@@ -73,3 +81,24 @@ SEARCHES = [path for path in sorted((ROOT / "examples").rglob("job.yaml")) if "s
 def test_the_sweeps_of_the_examples_are_right(path: Path) -> None:
     done = call("check", str(path), "--provider", "local", "--json")
     assert (done.code, json.loads(done.out)["warnings"]) == (0, [])
+
+
+def test_a_setting_that_the_command_line_fixes_is_not_searched() -> None:
+    fixed = json.loads(call("sweep", "--dry-run", "--json", "--provider", "local", "--set", "args.lr=0.1").out)
+    assert list(fixed["space"]) == ["batch-size"]
+    assert "lr loguniform" not in call("plan", "--provider", "local", "--set", "args.lr=0.1").out
+    both = ["--provider", "local", "--set", "args.lr=0.1", "--set", "args.batch-size=32"]
+    assert call("plan", *both).code == 0
+    assert "nothing is left to vary: --set fixes every setting of job.yaml's space" in call("sweep", *both).err
+
+
+def test_a_fixed_setting_reaches_every_trial(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    data_dir = tmp_path_factory.mktemp("data")
+    job = cloudtrain.load(tmp_path / "job.yaml", ["args.lr=0.25", "sweep.method=random"])
+    planned = plan_sweep(job, "local", data_dir=str(data_dir))
+    documents = {"spec.yaml": planned.job.spec_text, "plan.json": as_text(planned.job.to_json())}
+    folder = SweepFolder.create(data_dir, planned.definition, documents)
+    trial = Trial(number=0, parameters=suggester_of(planned.definition).suggest(SweepState.new(planned.definition)))
+    plan = TrialPlans(folder, planned.definition).plan(trial, Launching(time=1.0, trial=0, run="digits-1-t000"), "")
+    assert set(trial.parameters) == {"batch-size"}
+    assert plan.spec.args.values["lr"] == 0.25

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import UsageError
-from cloudtrain.spec.search_space import Choice, Integers, Uniform
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
 from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested
@@ -21,7 +21,7 @@ from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import suggester_of
 from tests.support.function_trials import FunctionTrials, Killed, kill_at, sweep_of
 
-SPACE = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
+SPACE: dict[str, Dimension] = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "grid": {"sampler": "grid", "space": {"lr": Choice((1e-3, 1e-2, 1e-1)), "wd": Choice((0, 1))}, "trials": 6},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, Literal
 
 import pytest
@@ -61,6 +63,17 @@ def test_another_seed_gives_another_sequence(sampler: str) -> None:
         state = SweepState.new(definition_of(sampler=sampler, seed=seed))
         found.append(suggester_of(state.definition).suggest(state))
     assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_trials_lie_apart_whatever_the_seed(seed: int) -> None:
+    state = SweepState.new(definition_of(space={"x": "uniform(0, 1)", "y": "uniform(0, 1)"}, sampler="tpe", seed=seed))
+    points: list[tuple[float, float]] = []
+    for number in range(4):
+        parameters = suggester_of(state.definition).suggest(state)
+        state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
+        points.append((float(parameters["x"]), float(parameters["y"])))
+    assert min(math.dist(one, other) for one, other in combinations(points, 2)) > 0.1
 
 
 def test_a_grid_takes_every_combination_and_the_last_setting_varies_fastest() -> None:
