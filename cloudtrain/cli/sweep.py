@@ -17,6 +17,8 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
+from cloudtrain.errors import UsageError
+from cloudtrain.units import parse_duration, parse_money
 
 if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job
@@ -132,22 +134,57 @@ def start_command(
     follow_and_exit(sweep, as_json)
 
 
-@sweep_command.command("more", epilog="Example:\n\n  cloudtrain sweep more digits-k2x9 20")
+@sweep_command.command("more", epilog="Example:\n\n  cloudtrain sweep more digits-k2x9 20 --max-cost '80 USD'")
 @click.argument("sweep", metavar="SWEEP")
-@click.argument("trials", metavar="N", type=click.IntRange(1))
+@click.argument("trials", metavar="[N]", type=click.IntRange(0), default=0)
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="How many run at once from now on.")
+@click.option("--max-cost", metavar="USD", help="Raise the budget of all trials, such as '80 USD'.")
+@click.option("--max-time", metavar="TIME", help="Raise the time of all trials, such as 12h.")
+@yes_option
 @click.option("--detach", "-d", is_flag=True, help="Return at once; the sweep goes on.")
 @json_option
 @data_dir
-def more_command(folder: str | None, /, sweep: str, trials: int, detach: bool, as_json: bool) -> None:
-    """Run N more trials of SWEEP, by all that it has learnt, within the same budget; and follow it."""
+def more_command(
+    folder: str | None,
+    /,
+    sweep: str,
+    trials: int,
+    parallel: int | None,
+    max_cost: str | None,
+    max_time: str | None,
+    yes: bool,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Run N new trials of SWEEP, by all that it has learnt, and follow it.
+
+    Trials that a stop interrupted go on from their checkpoints, beside the new ones. What all of it may cost is shown
+    first; the budget stays as it was, unless it is raised.
+    """
+    from cloudtrain.cli.sweep_view import confirm_extension, extension_lines
+    from cloudtrain.sweeps.definition import Caps
     from cloudtrain.sweeps.sweep import find_sweep
 
     found = find_sweep(sweep, data_dir=folder)
-    found.extend(trials)
+    budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
+    extension = found.plan_extension(trials, parallel=parallel, budget=budget)
+    print_message("\n".join(extension_lines(found, extension)))
+    confirm_extension(extension, yes=yes)
+    found.extend(extension)
     if detach:
         _tell(found, as_json)
         return
     follow_and_exit(found, as_json)
+
+
+def _amount(flag: str, text: str | None) -> float | None:
+    """Return US dollars or seconds; None for a flag that is not given."""
+    if text is None:
+        return None
+    try:
+        return parse_money(text) if flag == "--max-cost" else float(parse_duration(text))
+    except ValueError as error:
+        raise UsageError(f"{flag} {text}: {error}") from None
 
 
 def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:

@@ -17,6 +17,7 @@ from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
+from cloudtrain.sweeps.extension import Extension
 from cloudtrain.sweeps.planning import SweepPlan
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.sweep import Sweep
@@ -90,6 +91,26 @@ def confirm(plan: SweepPlan, *, yes: bool) -> None:
     """Ask once before money is spent, where somebody can answer. RefusedError for a no."""
     if not yes and plan.is_billed:
         confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
+
+
+def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
+    """Return what an extension starts, and the most that it may cost."""
+    parts = [count(extension.new_trials, "new trial")] if extension.new_trials else []
+    if extension.resumed:
+        numbers = ", ".join(map(str, extension.resumed[:10])) + (", …" if len(extension.resumed) > 10 else "")
+        parts.append(f"{count(len(extension.resumed), 'interrupted trial')} resumed ({numbers})")
+    state = sweep.status()
+    lines = [f"{sweep.id}  {' and '.join(parts) or 'no new trial'}"]
+    if state.definition.trial_cap.usd is not None and extension.worst_usd is not None:
+        spent = f", beside {state.spent_usd:.2f} USD spent before"
+        lines.append(f"  cost        at most {extension.worst_usd:.2f} USD{spent}")
+    return lines
+
+
+def confirm_extension(extension: Extension, *, yes: bool) -> None:
+    """Ask once before more money is spent, where somebody can answer. RefusedError for a no."""
+    if not yes and extension.worst_usd is not None:
+        confirm_cost(Path.cwd(), extension.worst_usd)
 
 
 def follow(sweep: Sweep) -> SweepState:

@@ -9,6 +9,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native
+from cloudtrain.sweeps.state import state_of
 from cloudtrain.sweeps.trials import RunTrials
 
 
@@ -22,7 +23,8 @@ def main() -> int:
         elif definition.engine == "ray":
             _drive_ray(folder)
         else:
-            drive(folder, RunTrials(folder, definition))
+            events = (event for event, _ in folder.events_from())
+            drive(folder, RunTrials(folder, state_of(definition, events).definition))
     except CloudtrainError as error:
         print(error.render(), file=sys.stderr, flush=True)
         return error.exit_code

@@ -8,8 +8,6 @@ from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from cloudtrain.spec.search_space import Dimension, Scalar, read_space
-
 if TYPE_CHECKING:
     from cloudtrain_launcher.event_fields import InvalidValue, check_timestamp
     from cloudtrain_launcher.event_record import field_type
@@ -25,22 +23,29 @@ Check = Callable[[Any], Any]
 """Returns the value to use; raises InvalidValue."""
 
 
-def read_checked(kind: type[T], document: Any) -> T:
+def read_checked(kind: type[T], document: Any, **checks: Check) -> T:
     """Return the dataclass of that kind in a JSON object. Unknown keys are ignored.
 
-    ValueError if a field is missing or has a value of another type.
+    `checks`: of fields, in place of those of their types. ValueError if a field is missing or its value is invalid.
     """
     try:
-        return _read(kind, document)
+        return _read(kind, document, checks)
     except (InvalidValue, TypeError) as error:
         raise ValueError(str(error) or "not an object") from None
 
 
-def _read(kind: type[T], document: Any) -> T:
+def check_parameters(value: Any) -> Mapping[str, Any]:
+    """Check the values of a trial: text, numbers, true or false by name."""
+    if isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values()):
+        return value
+    raise InvalidValue
+
+
+def _read(kind: type[T], document: Any, given: Mapping[str, Check]) -> T:
     if not isinstance(document, dict):
         raise InvalidValue
     hashable: Any = kind
-    checks = _checks(hashable)
+    checks = {**_checks(hashable), **given}
     values = {}
     for name in checks.keys() & document.keys():
         try:
@@ -62,16 +67,14 @@ def _check_of(annotation: Any) -> Check:
     if NoneType in options:
         check = _check_of(next(option for option in options if option is not NoneType))
         return lambda value: None if value is None else check(value)
-    if annotation == Mapping[str, Dimension]:
-        return read_space
-    if annotation == Mapping[str, Scalar]:
-        return _check_parameters
     if get_origin(annotation) is tuple:
         check = _check_of(options[0])
         return lambda value: tuple(check(item) for item in _check_list(value))
     if is_dataclass(annotation):
         kind: Any = annotation
-        return lambda value: _read(kind, value)
+        return lambda value: _read(kind, value, {})
+    if get_origin(annotation) is Mapping:
+        return check_parameters
     checked: Check = field_type(annotation).check
     return checked
 
@@ -79,10 +82,4 @@ def _check_of(annotation: Any) -> Check:
 def _check_list(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
-    raise InvalidValue
-
-
-def _check_parameters(value: Any) -> Mapping[str, Scalar]:
-    if isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values()):
-        return value
     raise InvalidValue

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from cloudtrain.spec.search_space import Dimension, Scalar
+from cloudtrain.spec.search_space import Dimension, Scalar, read_space
 from cloudtrain.sweeps.checked import read_checked
 
 
@@ -64,7 +64,7 @@ class Definition:
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Definition:
         """Return the definition that `to_json` wrote. ValueError if a field is missing or of another type."""
-        return read_checked(Definition, document)
+        return read_checked(Definition, document, space=read_space)
 
 
 Parameters = Mapping[str, Scalar]

@@ -75,6 +75,8 @@ class RunEnded(SweepEvent):
     its promotion; too_large: in a search for a batch size, it needed more memory than there is, or more data;
     interrupted: the platform took its machine away; stopped: somebody stopped it; refused: it was never started."""
     reason: str = ""
+    cause: str = ""
+    """Exception of the program, such as ModuleNotFoundError; empty if none is known."""
     usd: float | None = None
     """What it cost; None where that is unknown: then its cap counts."""
     seconds: float = 0.0
@@ -87,6 +89,14 @@ class Extended(SweepEvent):
     TYPE: ClassVar[str] = "extended"
     trials: int
     """In all, with those before."""
+    parallel: int | None = None
+    """How many run at once from now on; None: as before."""
+    budget_usd: float | None = None
+    """Budget of all trials from now on, in US dollars; None: as before."""
+    budget_seconds: float | None = None
+    """The same in seconds."""
+    resumes: bool = False
+    """Whether trials that a stop interrupted go on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

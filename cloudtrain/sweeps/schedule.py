@@ -8,16 +8,13 @@ from typing import Literal
 from cloudtrain.runs.sweep_ids import trial_run_id
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.giving_up import why_to_give_up
 from cloudtrain.sweeps.grid import points_of
 from cloudtrain.sweeps.rungs import promotable
 from cloudtrain.sweeps.state import SweepState, Trial
 
 SHORTEST_SECONDS = 60
 """A run that may take less than this trains nothing: none is started."""
-
-
-HOPELESS_TRIALS = 3
-"""When so many have failed, and none has ever reported the metric, the job itself is wrong, and not its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,8 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None if running else End("stopped", "it was asked to stop")
     if len(running) >= state.definition.parallel:
         return None
-    if _is_hopeless(state):
-        return None if running else _end(state, f"the first {HOPELESS_TRIALS} trials failed: {state.trials[-1].reason}")
+    if not batch_size.is_search(state.definition) and (given_up := why_to_give_up(state)):
+        return None if running else _end(state, given_up)
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _wanted(state):
         return None if running else _end(state, "")
@@ -117,11 +114,6 @@ def _wanted(state: SweepState) -> int:
         return len(state.trials) + (batch_size.next_trial(state) is not None)
     points = points_of(state.definition.space)
     return state.wanted if points is None else min(state.wanted, points)
-
-
-def _is_hopeless(state: SweepState) -> bool:
-    failed = sum(trial.state == "failed" for trial in state.trials)
-    return failed >= HOPELESS_TRIALS and not any(trial.reports for trial in state.trials)
 
 
 def _waiting(state: SweepState) -> Trial | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.sweeps import batch_size
-from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.events import (
     Extended,
     Launching,
@@ -22,7 +22,8 @@ from cloudtrain.sweeps.events import (
 
 IN_FLIGHT = ("waiting", "running")
 ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
-"""The states that a trial never leaves; one that is paused may be promoted."""
+"""The states that a trial never leaves, but for one that a stop of the sweep has stopped: an extension resumes it.
+One that is paused may be promoted."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,12 +42,16 @@ class Trial:
     """Every report of the metric; NaN for one that was not a finite number."""
     position: float | None = None
     """The training step of the latest report, or else its epoch; None if neither is known."""
+    cause: str = ""
+    """Exception that its latest run raised; empty if none is known."""
     failures: int = 0
     """How many of its runs have failed; interruptions of spot machines are none."""
     spent_usd: float = 0.0
     """What its ended runs have cost; where that is unknown, the most that they could."""
     seconds: float = 0.0
     """How long they ran."""
+    is_stopping: bool = False
+    """Whether it ran when the whole sweep was asked to stop."""
     reported_by: str = ""
     """The run that made the latest report: another one goes on from its checkpoints. Empty before the first."""
 
@@ -54,6 +59,11 @@ class Trial:
     def run(self) -> str:
         """The id of its latest run; empty before the first."""
         return self.runs[-1].run if self.runs else ""
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a stop of the whole sweep has stopped it."""
+        return self.state == "stopped" and self.is_stopping
 
     @property
     def value(self) -> float | None:
@@ -79,6 +89,8 @@ class SweepState:
     """For each rung: trial -> its value there, in the order in which they came."""
     promoted: list[set[int]] = field(default_factory=list)
     """For each rung: the trials that went on from it."""
+    extended_at: int = 0
+    """How many trials there were at the latest `extended`."""
     started: float = 0.0
     """When the first trial was suggested, later by the time between an end and `extended`; 0: not yet."""
     latest: float = 0.0
@@ -155,11 +167,30 @@ class SweepState:
             case Extended() if event.trials >= len(self.trials):
                 if self.state not in ("running", "stopping"):
                     self.started += max(0.0, event.time - before) if self.started else 0.0
-                self.wanted, self.state, self.reason, self.ended = event.trials, "running", "", 0.0
+                self._extend(event)
             case StopRequested() if self.state == "running":
                 self.state = "stopping"
+                for trial in self.trials:
+                    trial.is_stopping = trial.state == "running"
             case SweepEnded() if self.state in ("running", "stopping"):
                 self.state, self.reason, self.ended = event.state, event.reason, event.time
+
+    def _extend(self, event: Extended) -> None:
+        self.wanted = event.trials
+        self.extended_at = len(self.trials)
+        self.state, self.reason, self.ended = "running", "", 0.0
+        budget = self.definition.budget
+        self.definition = replace(
+            self.definition,
+            parallel=event.parallel or self.definition.parallel,
+            budget=Caps(
+                usd=budget.usd if event.budget_usd is None else event.budget_usd,
+                seconds=budget.seconds if event.budget_seconds is None else event.budget_seconds,
+            ),
+        )
+        for trial in self.trials:
+            if event.resumes and trial.is_interrupted:
+                trial.state, trial.is_stopping = "waiting", False
 
     def _fits(self, parameters: Mapping[str, Scalar]) -> bool:
         """Whether these are values for all settings; a cloud's own engine may round those that it chooses."""
@@ -197,6 +228,7 @@ class SweepState:
         trial.spent_usd += most if event.usd is None else event.usd
         trial.seconds += event.seconds
         trial.reason = event.reason
+        trial.cause = event.cause
         trial.failures += event.outcome == "failed"
         # What comes to its end after the report that it was to end at has got to its rung all the same.
         after = "paused" if run.until is not None and trial.reports >= run.until else "waiting"

@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.api.run import Run
-from cloudtrain.errors import RunNotFound, StorageError, UsageError
+from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
@@ -20,11 +20,10 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
-from cloudtrain.sweeps import batch_size
-from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
-from cloudtrain.sweeps.events import Extended, SweepEvent
-from cloudtrain.sweeps.grid import points_of
+from cloudtrain.sweeps.events import SweepEvent
+from cloudtrain.sweeps.extension import Extension, plan_extension
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 
@@ -113,23 +112,13 @@ class Sweep:
             request_stop(self.folder)
         return self.wait()
 
-    def extend(self, trials: int) -> None:
-        """Want so many trials more, of the same search; a sweep that has ended goes on. UsageError after none."""
-        if trials < 1:
-            raise UsageError(f"{trials} more trials are none", hint="--more 20")
-        if self.definition.is_native:
-            message = f"the service that carries out sweep {self.id} takes no more trials"
-            raise UsageError(
-                message, hint="start another sweep, or engine: portable, which goes on from the same study"
-            )
-        if batch_size.is_search(self.definition):
-            hint = "another range, or another objective, is another sweep"
-            raise UsageError(f"sweep {self.id} ends when the largest batch size is found", hint=hint)
-        state = self.status()
-        if len(state.trials) == points_of(self.definition.space):
-            message = f"sweep {self.id} has tried all {len(state.trials)} combinations of its values"
-            raise UsageError(message, hint="start another one with a larger space")
-        self.folder.append(Extended(time=time.time(), trials=max(state.wanted, len(state.trials)) + trials))
+    def plan_extension(self, trials: int, *, parallel: int | None = None, budget: Caps | None = None) -> Extension:
+        """Plan so many more trials of the same search, and do nothing. UsageError if none can be started."""
+        return plan_extension(self.status(), trials, time.time(), parallel=parallel, budget=budget)
+
+    def extend(self, extension: Extension) -> None:
+        """Carry out an extension; a sweep that has ended goes on."""
+        self.folder.append(replace(extension.event, time=time.time()))
         self.start_driver()
 
     def best(self) -> tuple[Trial, Run]:

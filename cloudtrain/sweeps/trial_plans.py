@@ -27,7 +27,7 @@ class TrialPlans:
 
     def __init__(self, folder: SweepFolder, definition: Definition) -> None:
         record = RunRecord(RunFolder(folder.path))
-        self._definition = definition
+        self.definition = definition
         self._data_dir = folder.path.parents[1]
         self._old: PlanRecord = record.plan()
         text = RunFolder(folder.path).text("spec.yaml")
@@ -49,7 +49,7 @@ class TrialPlans:
             resume_run=launching.resumes if resume_from else "",
             resume_from=resume_from,
             trial=self._rules(trial, launching, resumes=bool(resume_from)),
-            trials_at_once=self._definition.parallel,
+            trials_at_once=self.definition.parallel,
         )
 
     def _overrides(self, parameters: Parameters, launching: Launching) -> list[str]:
@@ -61,7 +61,7 @@ class TrialPlans:
         return found
 
     def _rules(self, trial: Trial, launching: Launching, *, resumes: bool) -> TrialRules | None:
-        definition = self._definition
+        definition = self.definition
         if batch_size.is_search(definition):
             return TrialRules.of_measurement(trial.number, definition.metric, definition.goal)
         if not definition.rungs:

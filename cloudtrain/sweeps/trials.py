@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Literal
 
 from cloudtrain.api.monitor import RunMonitor
@@ -103,6 +104,7 @@ class RunTrials:
 
     def publish(self, state: SweepState) -> None:
         """Write the values at all rungs to each run that goes on, where they have changed."""
+        self._definition = self._plans.definition = state.definition  # an extension may change it
         if not self._definition.rungs or self._definition.promotes:
             return
         text = rungs_document(state)
@@ -185,7 +187,8 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
         by_platform = any(node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values())
         return _ended(trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds)
     does_not_fit = batch_size.is_search(definition) and is_too_large(state)
-    return _ended(trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds)
+    ended = _ended(trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds)
+    return replace(ended, cause=state.error.exception if state.error else "")
 
 
 def _ended(trial: Trial, outcome: Ending, reason: str, usd: float | None = 0.0, seconds: float = 0.0) -> RunEnded:

@@ -228,7 +228,7 @@ def test_a_sweep_is_stopped_by_its_driver(cloud: Cloud, monkeypatch: pytest.Monk
     state = Sweep(folder).status()
     assert (state.state, [trial.state for trial in state.trials]) == ("stopped", ["stopped", "stopped"])
     with pytest.raises(UsageError, match="takes no more trials"):
-        Sweep(folder).extend(3)
+        Sweep(folder).plan_extension(3)
 
 
 def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(cloud: Cloud) -> None:

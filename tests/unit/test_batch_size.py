@@ -151,7 +151,7 @@ def test_a_budget_that_is_spent_ends_it_with_what_was_found(tmp_path: Path) -> N
 def test_it_takes_no_more_trials(tmp_path: Path) -> None:
     search(tmp_path, float, most=4)
     with pytest.raises(UsageError, match="ends when the largest batch size is found"):
-        Sweep(SweepFolder(tmp_path / "sweeps" / "digits-1")).extend(5)
+        Sweep(SweepFolder(tmp_path / "sweeps" / "digits-1")).plan_extension(5)
 
 
 def test_the_advice_keeps_the_batch_that_the_job_has(tmp_path: Path) -> None:

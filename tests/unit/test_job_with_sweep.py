@@ -101,4 +101,4 @@ def test_a_fixed_setting_reaches_every_trial(tmp_path: Path, tmp_path_factory: p
     trial = Trial(number=0, parameters=suggester_of(planned.definition).suggest(SweepState.new(planned.definition)))
     plan = TrialPlans(folder, planned.definition).plan(trial, Launching(time=1.0, trial=0, run="digits-1-t000"), "")
     assert set(trial.parameters) == {"batch-size"}
-    assert plan.spec.args.values["lr"] == 0.25
+    assert dict(plan.spec.args.values)["lr"] == 0.25  # type: ignore[arg-type]

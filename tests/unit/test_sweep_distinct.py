@@ -78,7 +78,7 @@ def test_more_trials_of_a_space_that_has_none_left_are_refused(tmp_path: Path) -
     space: dict[str, Dimension] = {"lr": Choice((1e-3, 1e-2))}
     folder = ended_sweep(tmp_path, sweep_of(space, sampler="random", trials=5))
     with pytest.raises(UsageError, match="has tried all 2 combinations of its values"):
-        Sweep(folder).extend(3)
+        Sweep(folder).plan_extension(3)
 
 
 class Compared:

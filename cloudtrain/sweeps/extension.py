@@ -1,0 +1,115 @@
+"""More trials for a sweep: what an extension adds, what it may cost, and why it is refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+
+from cloudtrain.errors import UsageError
+from cloudtrain.spec.sweep import MAX_PARALLEL
+from cloudtrain.sweeps import batch_size
+from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.events import Extended
+from cloudtrain.sweeps.grid import points_of
+from cloudtrain.sweeps.rungs import most_runs
+from cloudtrain.sweeps.schedule import cap_of_next
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.units import format_duration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extension:
+    """What `sweep more` adds to a sweep."""
+
+    event: Extended
+    new_trials: int
+    resumed: tuple[int, ...]
+    """Trials that a stop interrupted, by number."""
+    worst_usd: float | None
+    """The most that all of it can cost; None if nothing is billed, or no price is known."""
+
+
+def plan_extension(
+    state: SweepState, trials: int, now: float, *, parallel: int | None = None, budget: Caps | None = None
+) -> Extension:
+    """Plan so many new trials, beside those that a stop interrupted.
+
+    `parallel` and `budget` take the place of the sweep's own. UsageError if nothing would be started.
+    """
+    _refuse_what_cannot_grow(state)
+    budget = budget or Caps()
+    resumed = tuple(trial.number for trial in _resumable(state))
+    points = points_of(state.definition.space)
+    most = trials if points is None else min(trials, points - len(state.trials))
+    if trials and not most and not resumed:
+        message = f"sweep {_id(state)} has tried all {len(state.trials)} combinations of its values"
+        raise UsageError(message, hint="start another one with a larger space")
+    if not most and not resumed and (state.ended or (parallel is None and budget == Caps())):
+        message = f"nothing to do: no trial of sweep {_id(state)} was interrupted, and no more are asked for"
+        raise UsageError(message, hint=f"cloudtrain sweep more {_id(state)} 20")
+    if parallel is not None and parallel > MAX_PARALLEL:
+        raise UsageError(f"{parallel} trials at once are too many", hint=f"at most {MAX_PARALLEL}")
+
+    wanted = len(state.trials) if state.ended else max(state.wanted, len(state.trials))
+    event = Extended(
+        time=now,
+        trials=wanted + most,
+        parallel=parallel,
+        budget_usd=budget.usd,
+        budget_seconds=budget.seconds,
+        resumes=True,
+    )
+    extended = deepcopy(state)
+    extended.apply(event)
+    _refuse_budget(state, extended, now)
+    return Extension(event=event, new_trials=most, resumed=resumed, worst_usd=_worst_usd(extended, most + len(resumed)))
+
+
+def _resumable(state: SweepState) -> Iterable[Trial]:
+    if not state.ended:
+        return ()
+    return [trial for trial in state.trials if trial.state == "waiting" or trial.is_interrupted]
+
+
+def _refuse_what_cannot_grow(state: SweepState) -> None:
+    if state.definition.is_native:
+        message = f"the service that carries out sweep {_id(state)} takes no more trials"
+        hint = "start another sweep, or engine: portable, which goes on from the same study"
+        raise UsageError(message, hint=hint)
+    if batch_size.is_search(state.definition):
+        hint = "another range, or another objective, is another sweep"
+        raise UsageError(f"sweep {_id(state)} ends when the largest batch size is found", hint=hint)
+    if state.state == "stopping":
+        hint = f"wait for its end: cloudtrain attach {_id(state)}"
+        raise UsageError(f"sweep {_id(state)} is being stopped", hint=hint)
+
+
+def _refuse_budget(state: SweepState, extended: SweepState, now: float) -> None:
+    """UsageError if the budget would shrink, or pays for no further run."""
+    old, new = state.definition.budget, extended.definition.budget
+    if old.usd is not None and new.usd is not None and new.usd < old.usd:
+        raise UsageError(f"{new.usd:.2f} USD is less than the budget of {old.usd:.2f} USD", hint="it may be raised")
+    if old.seconds is not None and new.seconds is not None and new.seconds < old.seconds:
+        message = f"{format_duration(new.seconds)} is less than the budget of {format_duration(old.seconds)}"
+        raise UsageError(message, hint="it may be raised")
+    _, refusal = cap_of_next(extended, now)
+    if refusal and state.ended:
+        flag = "--max-time" if "time" in refusal else "--max-cost"
+        raise UsageError(f"no trial can be started: {refusal}", hint=f"{flag} raises the budget")
+
+
+def _worst_usd(extended: SweepState, trials: int) -> float | None:
+    definition = extended.definition
+    each = definition.trial_cap.usd
+    if each is None:
+        return None
+    promoting_rungs = len(definition.rungs) * definition.promotes
+    worst = each * most_runs(trials, definition.retries, promoting_rungs, definition.eta)
+    if definition.budget.usd is None:
+        return worst
+    return min(worst, definition.budget.usd - extended.spent_usd - extended.committed_usd)
+
+
+def _id(state: SweepState) -> str:
+    return state.definition.sweep_id
