@@ -67,7 +67,8 @@ def _has_ended(candidate: Run | Sweep) -> bool:
     try:
         if isinstance(candidate, Run):
             return candidate.status().has_ended
-        return candidate.status().ended
+        candidate.status()
+        return candidate.has_ended
     except CloudtrainError:  # not known: it may be running
         return False
 

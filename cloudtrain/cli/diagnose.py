@@ -13,7 +13,7 @@ import click
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
-from cloudtrain.cli.output import command, count, print_json, print_message, print_output
+from cloudtrain.cli.output import command, count, print_json, print_message, print_prose
 from cloudtrain.cli.report import measured_rows, rerun_command
 from cloudtrain.cli.sweep_files import FORCE
 from cloudtrain.cli.terminal import indented, one_line
@@ -168,7 +168,7 @@ def _show_log(found: Diagnosis, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"log": name, "failure": found.to_json()})
         return
-    print_output(f"{one_line(name)}: {indented(found.cause, 4)}")
+    print_prose(f"{one_line(name)}: {indented(found.cause, 4)}")
     _print(diagnosis_rows(found))
 
 
@@ -177,7 +177,7 @@ def _show_dumps(record: FlightRecord, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"dumps": name, "failure": found.to_json(), "flight_recorder": record.to_json()})
         return
-    print_output(f"{one_line(name)}: {indented(found.cause, 4)}")
+    print_prose(f"{one_line(name)}: {indented(found.cause, 4)}")
     rows = [("also", each.sentence) for each in record.collectives[1:MAX_COLLECTIVES]]
     _print([("dumps", f"of {count(len(record.ranks), 'rank')}"), *rows, *diagnosis_rows(found)])
 
@@ -213,7 +213,7 @@ def _show_run(run: Run, as_json: bool) -> None:
         following = next(iter(_next(run, state, found)), None)
         print_json({"run": run.id, "state": state.state, **found_all, "next": following})
         return
-    print_output(_headline(run, state, asked=failure is None))
+    print_prose(_headline(run, state, asked=failure is None))
     rows = diagnosis_rows(found) if found else []
     if found and found.cause not in explain(state):
         rows.insert(0, ("cause", found.cause))
@@ -341,5 +341,5 @@ def _again(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
 def _print(rows: list[tuple[str, Any]]) -> None:
     before = ""
     for name, text in rows:
-        print_output(f"  {'' if name == before else name:<11} {one_line(str(text))}")
+        print_prose(f"  {'' if name == before else name:<11} {one_line(str(text))}")
         before = name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.options import complete_providers, data_dir, json_option, profile_option, set_option
-from cloudtrain.cli.output import count, print_json, print_output
+from cloudtrain.cli.output import count, print_json, print_output, print_prose
 from cloudtrain.cli.terminal import indented, mark
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def doctor_command(
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:
-        print_output(_summary(found))
+        print_prose(_summary(found))
     return code
 
 
@@ -65,10 +65,10 @@ def _printed(section: Section) -> Iterator[Check]:
     """The checks of a section, each printed as soon as it is answered."""
     print_output(section.title)
     for check in section.checks:
-        print_output(_row(check))
+        print_prose(_row(check))
         yield check
     if section.tip:
-        print_output(f"  {section.tip}")
+        print_prose(f"  {section.tip}")
 
 
 def _row(check: Check) -> str:

@@ -17,7 +17,7 @@ from cloudtrain.cli.options import (
     set_option,
     yes_option,
 )
-from cloudtrain.cli.output import count, print_json, print_message, print_output
+from cloudtrain.cli.output import count, print_json, print_message, print_output, print_prose
 from cloudtrain.cli.terminal import indented, progress_bar, working, write
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def check_command(
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder, preview=preview)
     if preview and plan.target.placeholders and not plan.is_rehearsal:  # an estimate needs no account
         raise_errors(offline_issues(plan))
-        print_output("\n".join(memory_lines(_memory_report(plan, measure=measure))))
+        print_prose("\n".join(memory_lines(_memory_report(plan, measure=measure))))
         plan = api.plan(loaded, provider, as_=as_, data_dir=folder)  # says which settings are missing
     issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
     issues += [] if plan.context.strict else security_issues(plan)  # else they are among the errors already
@@ -118,11 +118,11 @@ def check_command(
     asked_too = f"; {count(answers, 'check')} there, nothing wrong" if online else ""
     fits = report is None or report.verdict != "does not fit"
     can_run = "can run" if fits else "needs more memory than it has"
-    print_output(f"{job}: no mistakes; {plan.spec.name} {can_run} {place(plan)}{asked_too}")
+    print_prose(f"{job}: no mistakes; {plan.spec.name} {can_run} {place(plan)}{asked_too}")
     if report is not None:
-        print_output("\n".join(memory_lines(report)))
+        print_prose("\n".join(memory_lines(report)))
     if first_steps is not None:
-        print_output("\n".join(forecast_lines(first_steps)))
+        print_prose("\n".join(forecast_lines(first_steps)))
 
 
 def _found(plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def plan_command(
     elif as_json:
         print_json(dict(api.render(plan).document))
     else:
-        print_output(overview(plan, issues))
+        print_prose(overview(plan, issues))
     raise_errors(issues)
 
 
@@ -221,7 +221,7 @@ def submit_command(
         message = "one job is run, with its own values: cloudtrain sweep runs the search"
         issues.append(plan.located(warning(message, path=("sweep",))))
     if dry_run and not as_json:
-        print_output(overview(plan, issues))
+        print_prose(overview(plan, issues))
     raise_errors(issues)
     if dry_run:
         if as_json:

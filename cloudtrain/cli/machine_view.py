@@ -53,7 +53,8 @@ def _price_date(offer: Offer) -> str:
 def offers_table(offers: Sequence[MachineOffer], now: float) -> str:
     """Machines, one per line; what is not known is blank, a price too."""
     header = ("INSTANCE", "GPU", "GPU MEMORY", "VCPUS", "MEMORY", "NETWORK", "USD/H", "SPOT", "REGION", "PRICE OF")
-    return table([_cells(each, now) for each in offers], header)
+    rows = [_cells(offer, now) for offer in offers]
+    return table(rows, header, optional=("VCPUS", "MEMORY", "NETWORK", "PRICE OF", "SPOT"))
 
 
 def _cells(offer: MachineOffer, now: float) -> tuple[str, ...]:

@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.terminal import STATE_COLOURS, coloured, labelled, one_line, write, write_json
+from cloudtrain.cli.terminal import (
+    STATE_COLOURS,
+    coloured,
+    columns,
+    labelled,
+    one_line,
+    write,
+    write_json,
+)
 from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration, format_number
 
@@ -28,12 +36,17 @@ def print_json(value: Any) -> None:
 
 def print_message(text: str = "") -> None:
     """Print a message for people on stderr; stdout is for data."""
-    write(labelled(text), err=True)
+    write(labelled(text), err=True, wraps=True)
 
 
 def print_output(text: str = "") -> None:
-    """Print the output of a command on stdout."""
+    """Print the output of a command on stdout, line for line."""
     write(text)
+
+
+def print_prose(text: str) -> None:
+    """Print sentences and labelled rows on stdout; a terminal breaks long lines at words."""
+    write(text, wraps=True)
 
 
 def colour_state(state: str) -> str:
@@ -62,14 +75,36 @@ def abbreviate_home(path: str | Path) -> str:
     return "~" + text[len(own) :] if text.startswith(own + os.sep) else text
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    """Columns as wide as their widest cell."""
+def table(rows: Iterable[Sequence[str]], header: Sequence[str], *, optional: Sequence[str] = ()) -> str:
+    """Return columns as wide as their widest cell.
+
+    A terminal that is too narrow leaves out `optional` columns, the first ones first; a last line
+    names them.
+    """
     cells = [tuple(header), *(tuple(map(one_line, row)) for row in rows)]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    )
+    by_column = list(zip(*cells, strict=True))
+    widths = [max(map(_width, column)) for column in by_column]
+
+    left_out: list[str] = []
+    room = columns(sys.stdout)
+    for name in optional:
+        if room is None or sum(widths) + 2 * (len(widths) - 1) <= room:
+            break
+        at = [column[0] for column in by_column].index(name)
+        del by_column[at], widths[at]
+        left_out.append(name)
+
+    lines = [
+        "  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*by_column, strict=True)
+    ]
+    if left_out:
+        lines.append(f"(a wider terminal also shows {', '.join(left_out)})")
+    return "\n".join(lines)
+
+
+def _padded(cell: str, width: int) -> str:
+    return cell + " " * (width - _width(cell))
 
 
 def _width(cell: str) -> int:
@@ -88,13 +123,26 @@ def format_age(seconds: float, now: float) -> str:
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
     """Values as a line of at most `width` blocks, higher for larger values: `▇▅▃▂▁`. Empty without finite values."""
+    return bars(values, width, 1)[0]
+
+
+def bars(values: Sequence[float], width: int, height: int) -> list[str]:
+    """Draw values as columns of blocks, `height` lines high, the top line first. Empty lines without finite values."""
     points = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
     if len(points) > width:
         points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
     if not points:
-        return ""
-    low, span = min(points) / 2, max(points) / 2 - min(points) / 2  # halves: 1e308 and -1e308 lie too far apart
-    return "".join(_BARS[round((value / 2 - low) / span * 7) if span else 0] for value in points)
+        return [""] * height
+
+    low = min(points) / 2
+    span = max(points) / 2 - low  # halves: 1e308 and -1e308 lie too far apart
+    steps = 8 * height - 1
+    levels = [round((value / 2 - low) / span * steps) if span else 0 for value in points]
+    return ["".join(_block(level - 8 * floor) for level in levels).rstrip() for floor in reversed(range(height))]
+
+
+def _block(level: int) -> str:
+    return " " if level < 0 else _BARS[min(level, 7)]
 
 
 def short_name(name: str) -> str:

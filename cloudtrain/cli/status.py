@@ -28,6 +28,7 @@ from cloudtrain.cli.output import (
     print_json,
     print_message,
     print_output,
+    print_prose,
     table,
 )
 from cloudtrain.cli.progress import activity_text
@@ -124,7 +125,11 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
                 format_age(run["created"], now) if run["created"] else "",
             )
         )
-    return table(rows, ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED"))
+    return table(
+        rows,
+        ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED"),
+        optional=("NODES", "TOOK"),
+    )
 
 
 def _format_state(run: dict[str, Any]) -> str:
@@ -177,7 +182,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
     print_output(f"{found.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}")
     for name, text in _status_rows(found, state):
-        print_output(f"  {name:<11} {indented(text, 14)}")
+        print_prose(f"  {name:<11} {indented(text, 14)}")
     if failure is not None:
         print_message("that is what was last seen; asking again failed:")
         raise failure

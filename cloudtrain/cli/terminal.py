@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,9 +91,48 @@ def labelled(text: str) -> str:
     return f"{start[1]}{label(start[2])}{text[start.end() :]}" if start else text
 
 
-def write(text: str = "", *, err: bool = False) -> None:
-    """Print a text on stdout, or on stderr with `err`, with control characters escaped."""
-    click.echo(printable(text), err=err, color=coloured(sys.stderr if err else sys.stdout))
+def write(text: str = "", *, err: bool = False, wraps: bool = False) -> None:
+    """Print a text on stdout, or on stderr with `err`, with control characters escaped.
+
+    `wraps`: break long lines at words if they are shown on a terminal.
+    """
+    stream = sys.stderr if err else sys.stdout
+    shown = printable(text)
+    width = columns(stream)
+    if wraps and width is not None:
+        shown = "\n".join(wrapped(line, width) for line in shown.split("\n"))
+    click.echo(shown, err=err, color=coloured(stream))
+
+
+def columns(stream: Any) -> int | None:
+    """Return the width of the terminal that a stream writes to; None if it is not a terminal."""
+    if stream is None or not stream.isatty():
+        return None
+    return shutil.get_terminal_size().columns
+
+
+_LABEL = re.compile(r" *(?:\S+(?: \S+)? {2,})?")
+"""The beginning of a line up to the text that is wrapped: `  cost     `, `  ✓ python      `."""
+_COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
+"""Commands stay on one line, so that they can be copied."""
+
+
+def wrapped(line: str, width: int) -> str:
+    """Break a line at words, with the rest below the text behind its label."""
+    label_length = len(_LABEL.match(line)[0])  # type: ignore[index]  # it matches an empty text
+    if len(click.unstyle(line)) <= width or line[label_length:].startswith(_COMMANDS):
+        return line
+    if label_length > width // 2 or label_length == len(line) - len(line.lstrip()):
+        label_length = len(line) - len(line.lstrip()) + 2
+    return "\n".join(
+        textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * label_length,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def write_log(prefix: str, text: str, *, err: bool = False) -> None:

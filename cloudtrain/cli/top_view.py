@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.cli.output import short_name, sparkline, table
+from cloudtrain.cli.output import bars, short_name, table
 from cloudtrain.cli.progress import progress_line
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import bar, log_text, one_line
@@ -18,6 +19,9 @@ from cloudtrain.runs.terms import Terms
 from cloudtrain.units import format_duration, format_number
 
 MAX_CURVES = 8
+MAX_CURVE_HEIGHT = 6
+LOG_SPAN = 10
+"""A curve whose largest value is so many times its smallest is drawn on a log scale."""
 MIN_LOG_LINES = 4
 STALE_SECONDS = 90.0
 """A measurement that is older is shown with its age."""
@@ -38,8 +42,10 @@ def screen(
 ) -> list[str]:
     """The lines of the screen, none longer than `width`; at most `height`, and at least the first two."""
     head = [_headline(state), _cost(state, price, now), *_progress(state, now, width), *_outlook(state, price, now), ""]
-    parts = [_curves(state, width), _machines(state, now), _ranks(state)]
+    machines = _machines(state, now)
+    ranks = _ranks(state)
     room = height - len(head) - MIN_LOG_LINES - 1
+    parts = [_curves(state, width, room - len(machines) - len(ranks)), machines, ranks]
     shown = list(head)
     for part in parts:
         kept = _cut(part, room)
@@ -81,7 +87,8 @@ def _outlook(state: RunState, price: Price, now: float) -> list[str]:
     return [f"forecast: {in_all(found)}", *([f"warning: {limit}"] if limit else [])]
 
 
-def _curves(state: RunState, width: int) -> list[str]:
+def _curves(state: RunState, width: int, room: int) -> list[str]:
+    """Draw each metric with its first and last value. On a high screen a curve takes several lines."""
     curves: dict[str, Curve] = {}
     for name, curve in state.progress_curves.items():
         curves[f"running {name}" if name in state.curves else name] = curve
@@ -89,16 +96,28 @@ def _curves(state: RunState, width: int) -> list[str]:
     rows = [(name, curve.values) for name, curve in curves.items() if curve.values][:MAX_CURVES]
     if not rows:
         return []
-    names = max(len(short_name(name)) for name, _ in rows)
-    room = max(10, min(80, width - names - 24))
-    return [
-        *(
-            f"{short_name(name):<{names}}  {format_number(values[0]):>8} {sparkline(values, room)} "
-            f"{format_number(values[-1])}"
-            for name, values in rows
-        ),
-        "",
-    ]
+    labels = max(len(short_name(name)) for name, _ in rows)
+    columns = max(10, min(80, width - labels - 24))
+    height = max(1, min(MAX_CURVE_HEIGHT, (room - 1) // len(rows)))
+
+    lines = []
+    for name, values in rows:
+        scaled = _scaled(values)
+        varies = min(scaled) < max(scaled)
+        *above, bottom = bars(scaled, columns, height if varies else 1)
+        lines += [" " * (labels + 11) + line for line in above]
+        mark = "  log scale" if scaled is not values else ""
+        label = f"{short_name(name):<{labels}}  {format_number(values[0]):>8}"
+        lines.append(f"{label} {bottom} {format_number(values[-1])}{mark}")
+    return [*lines, ""]
+
+
+def _scaled(values: Sequence[float]) -> Sequence[float]:
+    """Return the logarithms of positive values that span LOG_SPAN or more; other values as they are."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite or min(finite) <= 0 or max(finite) / min(finite) < LOG_SPAN:
+        return values
+    return [math.log(value) for value in finite]
 
 
 def _machines(state: RunState, now: float) -> list[str]:

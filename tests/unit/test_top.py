@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
-from cloudtrain.cli.top_view import Price, screen
+from cloudtrain.cli.top_view import MAX_CURVE_HEIGHT, Price, screen
 from cloudtrain.cli.watch import _price
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
@@ -84,6 +84,31 @@ def test_the_curve_of_a_metric_with_a_long_name_has_room() -> None:
     long = {"type": "metrics", "step": 1, "values": {"x" * 300: 1.0}}
     found, _ = shown([*SCRIPT, (12.0, long), (13.0, {**long, "values": {"x" * 300: 2.0}})])
     assert any(line.startswith("xxx") and line.endswith("█ 2") for line in found), found
+
+
+def curve_lines(values: list[float], height: int) -> list[str]:
+    """The lines of the screen that draw a metric with these values."""
+    reports: list[Step] = [
+        (float(at), {"type": "metrics", "rank": 0, "step": at, "values": {"perplexity": value}})
+        for at, value in enumerate(values, 12)
+    ]
+    steps = [step for step in SCRIPT if not isinstance(step[1], dict) or step[1].get("type") != "metrics"]
+    lines, _ = shown([*steps, *reports], height=height)
+    labelled = next(at for at, line in enumerate(lines) if line.startswith("perplexity"))
+    first = next(at for at, line in enumerate(lines) if at <= labelled and "█" in line and not line.startswith("loss"))
+    return lines[first : labelled + 1]
+
+
+def test_a_loss_that_falls_by_magnitudes_is_drawn_on_a_log_scale() -> None:
+    (line,) = curve_lines([1.0, 0.1, 0.01, 0.001], height=11)
+    assert line.endswith("█▆▃▁ 0.001  log scale")
+    (line,) = curve_lines([4.0, 3.0, 2.0, 1.0], height=11)
+    assert line.endswith("█▆▃▁ 1")
+
+
+def test_a_curve_takes_the_height_that_the_screen_has() -> None:
+    assert len(curve_lines([4.0, 3.0, 2.0, 1.0], height=11)) == 1
+    assert len(curve_lines([4.0, 3.0, 2.0, 1.0], height=40)) == MAX_CURVE_HEIGHT
 
 
 def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
