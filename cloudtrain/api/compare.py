@@ -50,7 +50,7 @@ class Compared:
 
 def compare(runs: Sequence[Run]) -> Compared:
     """Put runs side by side, as they were last seen."""
-    settings = [_settings(run) for run in runs]
+    settings = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for each in settings for name in each)
     values = {name: [each.get(name) for each in settings] for name in names}
     return Compared(
@@ -61,7 +61,7 @@ def compare(runs: Sequence[Run]) -> Compared:
     )
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def settings_of(run: Run) -> dict[str, Any]:
     """What the run was asked to do: its spec, dotted, and where; nothing of one whose plan cannot be read."""
     record, found = RunRecord(run.folder), dict[str, Any]()
     with suppress(StorageError):

@@ -33,8 +33,12 @@ def chart(title: str, about: str, drawing: str, *, wide: bool = False) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool = False) -> str:
     """Rows of plain words; wider than the page it can be moved sideways. No header where all its words are empty.
 
-    `wraps`: long texts go on in the next line instead.
+    `wraps`: long texts go on in the next line instead. Columns without any value are left out.
     """
+    rows = [list(row) for row in rows]
+    filled = [at for at, _ in enumerate(header) if any(row[at] for row in rows)]
+    header = [header[at] for at in filled]
+    rows = [[row[at] for at in filled] for row in rows]
     lines = [element("tr", *(element("th", words(each) or " ") for each in header))] if any(header) else []
     lines += ["\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows]
     return element("div", element("table", *lines, class_="wraps" if wraps else ""), class_="drawing") if lines else ""

@@ -24,7 +24,7 @@ section { min-width: 0; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg .name { fill: var(--ink); font-weight: 600; }
 svg .on-line { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
-@media (max-width: 480px) { svg.fits text { font-size: 13.5px; } }
+@media (max-width: 480px) { svg.fits text { font-size: 13.5px; } th, td { white-space: normal !important; } }
 svg path { fill: none; stroke: var(--soft); stroke-width: 1; vector-effect: non-scaling-stroke; }
 svg .grid { stroke: var(--faint); }
 svg .rung { stroke-dasharray: 4 4; }
@@ -64,6 +64,7 @@ table { border-collapse: collapse; font-size: 14px; }
 th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }
 .wraps td:last-child { white-space: normal; }
 .wraps td { vertical-align: top; }
+.failure pre { max-height: 420px; overflow: auto; }
 .failure { border-left: 4px solid var(--bad); padding: 2px 0 2px 12px; margin: 14px 0; }
 .verdict { border-left: 4px solid var(--main); padding: 2px 0 2px 12px; margin: 14px 0; }
 pre { font-size: 13px; overflow-x: auto; }

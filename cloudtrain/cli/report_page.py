@@ -11,7 +11,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.options import data_dir
 from cloudtrain.cli.output import print_output
-from cloudtrain.cli.sweep_files import FORCE, file_to_write, write_plot
+from cloudtrain.cli.sweep_files import FORCE, output_file, write_plot
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import replace_text, storing
 
@@ -19,7 +19,9 @@ from cloudtrain.runs.files import replace_text, storing
 @click.command("report", epilog="Example:\n\n  cloudtrain report last -o run.html")
 @click.argument("run", required=False)
 @click.argument("other", metavar="[OTHER]", required=False)
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: RUN.html.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: in the folder of the run."
+)
 @FORCE
 @data_dir
 def report_command(folder: str | None, /, run: str | None, other: str | None, output: Path | None, force: bool) -> None:
@@ -44,7 +46,8 @@ def report_command(folder: str | None, /, run: str | None, other: str | None, ou
         raise UsageError(f"{run} and {other} are the same run", hint="cloudtrain list shows the others")
     for each in runs:
         each.last_known()
-    file = file_to_write(output or Path(f"{'-and-'.join(each.id for each in runs)}.html"), force)
+    name = f"{'-and-'.join(each.id for each in runs)}.html"
+    file = output_file(output, found.folder.path / name, force)
     with storing(file, "write it elsewhere with -o"):
         replace_text(file, page(runs, time.time()))
     print_output(str(file))

@@ -20,7 +20,9 @@ FORCE = click.option("--force", is_flag=True, help="Write over a file that is th
 
 @click.command("plot", epilog="Example:\n\n  cloudtrain sweep plot digits-k2x9 -o digits.html")
 @click.argument("sweep", metavar="SWEEP")
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: SWEEP.html.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: in the folder of the sweep."
+)
 @FORCE
 @data_dir
 def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
@@ -40,7 +42,7 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     from cloudtrain.sweeps.importance import importance
     from cloudtrain.sweeps.plot.page import page
 
-    file = file_to_write(output or Path(f"{sweep.id}.html"), force)
+    file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
     events = [event for event, _ in sweep.folder.events_from()]
     state = sweep.status()
     with storing(file, "write it elsewhere with -o"):
@@ -55,7 +57,7 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A table (.csv) or a study of Optuna (.db). Default: SWEEP.csv.",
+    help="A table (.csv) or a study of Optuna (.db). Default: a table in the folder of the sweep.",
 )
 @FORCE
 @data_dir
@@ -70,11 +72,12 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     from cloudtrain.sweeps.sweep import find_sweep
 
     found = find_sweep(sweep, data_dir=folder)
-    file = output or Path(f"{found.id}.csv")
+    default = found.folder.path / f"{found.id}.csv"
+    file = output or default
     if file.suffix not in (".csv", ".db"):
         hint = "-o trials.csv is a table, -o optuna.db a study of Optuna"
         raise UsageError(f"{file}: the end of its name does not say what it is to be", hint=hint)
-    file = file_to_write(file, force)
+    file = output_file(output, default, force)
     state = found.status()
     with storing(file, "write it elsewhere with -o"):
         if file.suffix == ".csv":
@@ -85,8 +88,15 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     print_output(str(file))
 
 
-def file_to_write(file: Path, force: bool) -> Path:
-    """The file to write. UsageError where something is there already."""
+def output_file(named: Path | None, default: Path, force: bool) -> Path:
+    """Return the file to write: the one that was named, or `default`.
+
+    The default is not in the current folder, which the next job would send along. UsageError if a
+    named file exists.
+    """
+    if named is None:
+        return default
+    file = named
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint=f"-o {file / 'page.html'} names a file in it")
     if not file.absolute().parent.is_dir():

@@ -10,25 +10,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.api.compare import compare
+from cloudtrain.api.compare import compare, settings_of
 from cloudtrain.api.run import Run
 from cloudtrain.charts.page import chart, document, folded, table
 from cloudtrain.charts.svg import Point, element, words
-from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.diagnosis.run_slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
 from cloudtrain.run_page.curves import busy_chart, metric_chart, throughput_chart, unseen_values
+from cloudtrain.run_page.failure import failure_parts
 from cloudtrain.run_page.phases import phases_chart, phases_legend
 from cloudtrain.run_page.story import Story, story_of
 from cloudtrain.run_page.timeline import legend, timeline
 from cloudtrain.runs import forecast_words
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
 
 MAX_METRICS = 24
-"""So many metrics have a chart; the values of all are in the table."""
+"""Metrics that have a chart; the values of all are in the table."""
 DOCUMENTS = ("spec.yaml", "request.json", "plan.json")
 MAX_DOCUMENT_CHARACTERS = 200_000
 
@@ -60,11 +59,13 @@ def _one(shown: _Shown) -> list[str]:
     return [
         element("h1", words(shown.run.id)),
         element("p", words(headline(shown.state, shown.story.end))),
-        *_failure(shown),
+        *failure_parts(shown.run, shown.state),
+        *_results([shown]),
+        *_settings(shown),
         *_verdict(shown),
+        element("main", *_charts([shown]), *_timeline(shown), *_phases(shown), *_busy(shown)),
+        element("h2", words("More about the run")),
         table(("", ""), _facts(shown), wraps=True),
-        element("main", *_timeline(shown), *_charts([shown]), *_phases(shown), *_busy(shown)),
-        *_metrics_table([shown]),
         *_documents(shown),
     ]
 
@@ -82,15 +83,16 @@ def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
     return [
         element("h1", words(" and ".join(names))),
         *lines,
-        *(part for each in shown for part in (*_failure(each, each.run.id), *_verdict(each, each.run.id))),
+        *(part for each in shown for part in failure_parts(each.run, each.state, each.run.id)),
+        *_results(shown),
         element("h2", words("Settings that differ" if settings else "The settings are the same")),
         table(("", *names), settings),
+        *(part for each in shown for part in _verdict(each, each.run.id)),
         element(
             "main",
             *_charts(shown),
             *(part for each in shown for part in (*_timeline(each), *_phases(each), *_busy(each))),
         ),
-        *_metrics_table(shown),
         folded("More about both", table(("", *names), rows)),
     ]
 
@@ -102,20 +104,6 @@ def headline(state: RunState, end: float) -> str:
     size = f"{state.nodes} node{'s' * (state.nodes != 1)} x {state.processes} process{'es' * (state.processes != 1)}"
     verb = {"succeeded": "succeeded in", "failed": "failed after", "stopped": "stopped after"}.get(state.state)
     return f"{verb or f'{state.state} for'} {took}, {size} {where}"
-
-
-def _failure(shown: _Shown, name: str = "") -> list[str]:
-    """Why it failed, and what to do, where it did. `name`: whose failure it is, where there are two."""
-    if shown.state.state != "failed":
-        return []
-    found = diagnose_run(shown.run.folder, shown.state)
-    rows = [
-        _of(name, explain(shown.state)),
-        *([found.cause] if not _is_said(found.cause, explain(shown.state)) else []),
-        *(f"{line.place}  {line.text}" for line in found.evidence),
-        *([f"What to do: {found.remedy}"] if found.remedy else []),
-    ]
-    return [element("div", *(element("p", words(text[:1000])) for text in rows if text), class_="failure")]
 
 
 def _verdict(shown: _Shown, name: str = "") -> list[str]:
@@ -138,11 +126,6 @@ def _phases(shown: _Shown) -> list[str]:
         return []
     about = "Without the first steps of each process."
     return [chart(f"Where the time of {shown.run.id} went", about, phases_legend(totals) + drawing)]
-
-
-def _is_said(cause: str, said: str) -> bool:
-    """Whether one of the two sentences says what the other does."""
-    return cause in said or said in cause
 
 
 def _facts(shown: _Shown) -> list[list[str]]:
@@ -207,6 +190,8 @@ def _charts(shown: Sequence[_Shown]) -> list[str]:
     drawn = []
     for name in names[:MAX_METRICS]:
         curves = [(each.run.id, each.story.metrics.get(name, [])) for each in shown]
+        if all(len(points) < 2 for _, points in curves):  # its value is among the results
+            continue
         steps = "report" if any(name in each.story.without_steps for each in shown) else "step"
         drawn.append((name, unseen_values(curves), metric_chart(name, curves, x_name=steps)))
     rates = unseen_values([(each.run.id, each.story.throughput) for each in shown], (0.0,))
@@ -227,18 +212,31 @@ def _busy(shown: _Shown) -> list[str]:
     return [chart(f"{title} of {shown.run.id}", about, drawing)] if drawing else []
 
 
-def _metrics_table(shown: Sequence[_Shown]) -> list[str]:
-    """The last value and the range of every metric; of what is no number the range says nothing."""
+def _results(shown: Sequence[_Shown]) -> list[str]:
+    """Return a table of the last value and the range of every metric; a long one is folded."""
+    several = len(shown) > 1
     rows = [
-        [name, each.run.id, *(format_number(value) for value in (points[-1][1], *_range(points)))]
+        [
+            name,
+            *([each.run.id] if several else []),
+            *(format_number(value) for value in (points[-1][1], *_range(points))),
+        ]
         for each in shown
         for name, points in each.story.metrics.items()
     ]
-    header, count = ("metric", "run", "last", "lowest", "highest"), len(_metric_names(shown))
-    title = "The metric" if count == 1 else f"All {count} metrics"
+    if not rows:
+        return []
+    content = table(("metric", *(["run"] if several else []), "last", "lowest", "highest"), rows)
+    count = len(_metric_names(shown))
     if count > MAX_METRICS:
-        title += f"; the first {MAX_METRICS} are drawn above"
-    return [folded(title, table(header, rows))] if rows else []
+        return [folded(f"All {count} metrics; the first {MAX_METRICS} are drawn below", content)]
+    return [element("h2", words("Results")), content]
+
+
+def _settings(shown: _Shown) -> list[str]:
+    """Return a table of what the run was asked to do."""
+    rows = [[name, _plain(value)] for name, value in settings_of(shown.run).items()]
+    return [element("h2", words("Settings")), table(("", ""), rows, wraps=True)] if rows else []
 
 
 def _range(points: Sequence[Point]) -> tuple[float, float]:

@@ -125,7 +125,7 @@ def test_a_script_of_ones_own_reads_its_size_and_prints_its_speed(job: Path) -> 
     _, run = sweep.best()
     assert not run.plan_again().context.resume_from, "a rerun begins anew"
     assert "6/6 trials" in call("list").out
-    call("sweep", "plot", "sizes-1")
-    assert "does not fit" in Path("sizes-1.html").read_text()
+    call("sweep", "plot", "sizes-1", "-o", "sizes.html")
+    assert "does not fit" in Path("sizes.html").read_text()
     call("sweep", "export", "sizes-1", "-o", "sizes.csv")
     assert "too_large" in Path("sizes.csv").read_text()

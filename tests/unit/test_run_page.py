@@ -138,6 +138,35 @@ def test_a_failure_is_shown_with_its_cause_and_what_to_do(tmp_path: Path) -> Non
     assert "<script" not in text
 
 
+def test_results_and_settings_come_before_the_charts(tmp_path: Path) -> None:
+    plan = '{"provider": "local", "spec": {"name": "digits", "args": {"values": {"lr": 0.1}, "argv": []}}}'
+    text = page([run_of(tmp_path, "digits-1", training(SUCCEEDED), plan_json=plan)], START + 900)
+    places = [text.index(mark) for mark in ("<h2>Results", "<h2>Settings", "<td>args.lr</td><td>0.1</td>", "<main>")]
+    assert places == sorted(places)
+
+
+def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -> None:
+    cause = {"rank": 1, "node": 1, "time": START, "exception": "ValueError", "message": "no"}
+    error = events.Error(**cause, traceback='File "a.py", line 3\nValueError')  # type: ignore[arg-type]
+    end = events.Ended(time=START + 500, state="failed", error=events.Cause(**cause))  # type: ignore[arg-type]
+    found = [*training(SUCCEEDED)[:-1], error, end]
+    run = run_of(tmp_path, "digits-1", found)
+    lines = [f"2026-11-21T02:04:34.447Z [rank 1] line {at}{HOSTILE}\n" for at in range(50)]
+    (run.folder.path / "logs").mkdir(exist_ok=True)
+    (run.folder.path / "logs/node-1.log").write_text("".join(lines))
+    text = page([run], START + 900)
+    assert 'File "a.py", line 3\nValueError' in text
+    assert "[rank 1] line 49" in text
+    assert "[rank 1] line 29" not in text
+    assert "<script" not in text
+
+
+def test_a_metric_that_was_reported_once_is_a_result_without_a_chart(tmp_path: Path) -> None:
+    text = page_of(tmp_path, metrics([1.0, 0.5], test_accuracy=0.9))
+    assert "<td>test_accuracy</td><td>0.9</td>" in text
+    assert "<h2>test_accuracy</h2>" not in text
+
+
 def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(tmp_path: Path, browser: Browser) -> None:
     values = (math.nan, math.inf, 1.0, -math.inf, 2.0)
     found = [
@@ -202,7 +231,7 @@ def test_a_metric_that_is_never_a_number_is_not_left_out(tmp_path: Path) -> None
 
 def test_the_range_of_a_metric_leaves_out_what_is_no_number(tmp_path: Path) -> None:
     text = page_of(tmp_path, metrics([None, 3.0, 1.0, 2.0]))
-    assert "<td>loss</td><td>digits-1</td><td>2</td><td>1</td><td>3</td>" in text
+    assert "<td>loss</td><td>2</td><td>1</td><td>3</td>" in text
 
 
 def test_reports_without_steps_are_not_called_steps(tmp_path: Path) -> None:
@@ -220,7 +249,7 @@ def test_how_busy_a_rank_was_is_drawn_from_zero_to_a_core(tmp_path: Path) -> Non
 def test_metrics_are_counted_once_and_those_without_a_chart_are_said(tmp_path: Path) -> None:
     many = [began(), events.Metrics(time=START, rank=0, step=1.0, values={f"m{at}": 1.0 for at in range(30)})]
     text = page([run_of(tmp_path, "digits-1", many), run_of(tmp_path, "digits-2", many)], START + 9)
-    assert "All 30 metrics; the first 24 are drawn above" in text
+    assert "All 30 metrics; the first 24 are drawn below" in text
 
 
 def test_of_two_runs_it_is_said_which_one_failed(tmp_path: Path) -> None:
@@ -245,10 +274,20 @@ def test_the_command_names_its_file_and_writes_over_none(tmp_path: Path, monkeyp
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
     runner, arguments = CliRunner(), ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]
     done = runner.invoke(cli, arguments)
-    assert (done.exit_code, done.stdout) == (0, "digits-1.html\n"), done.output
-    assert "val_accuracy" in Path("digits-1.html").read_text()
-    again = runner.invoke(cli, arguments)
-    assert "is there already" in str(again.exception)
+    file = tmp_path / "data/runs/digits-1/digits-1.html"
+    assert (done.exit_code, done.stdout) == (0, f"{file}\n"), done.output
+    assert "val_accuracy" in file.read_text()
+    named = [*arguments, "-o", "page.html"]
+    assert runner.invoke(cli, named).exit_code == 0
+    assert "is there already" in str(runner.invoke(cli, named).exception)
+
+
+def test_a_report_leaves_the_current_folder_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").mkdir()
+    monkeypatch.chdir(tmp_path / "source")
+    run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
+    assert CliRunner().invoke(cli, ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]).exit_code == 0
+    assert list(Path.cwd().iterdir()) == []
 
 
 @pytest.mark.parametrize(
