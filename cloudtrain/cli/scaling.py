@@ -31,7 +31,7 @@ from cloudtrain.cli.output import command, count, print_json, print_message, pri
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.scaling_view import drawn
 from cloudtrain.cli.start import confirm_cost
-from cloudtrain.cli.sweep_files import file_to_write
+from cloudtrain.cli.sweep_files import check_writable
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.diagnosis.run_slowness import setup_of_job
 from cloudtrain.diagnosis.scaling import Measurement, ScalingCurve
@@ -79,7 +79,7 @@ def read_sizes(text: str) -> tuple[int, ...]:
 def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None, force: bool) -> None:
     """Measure the curve, and show it; with Ctrl-C what there is of it. Exit code 1 where nothing could be measured."""
     if output is not None:
-        file_to_write(output, force)
+        check_writable(output, force)
     make, base, earlier, archive = _job(asked)
     check_reports(base, earlier)
     plans = scaled_plans(make, base, asked.sizes, weak=asked.weak)

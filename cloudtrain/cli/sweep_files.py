@@ -92,11 +92,16 @@ def output_file(named: Path | None, default: Path, force: bool) -> Path:
     """Return the file to write: the one that was named, or `default`.
 
     The default is not in the current folder, which the next job would send along. UsageError if a
-    named file exists.
+    named file cannot be written, or exists already.
     """
     if named is None:
         return default
-    file = named
+    check_writable(named, force)
+    return named
+
+
+def check_writable(file: Path, force: bool) -> None:
+    """Raise UsageError if a file cannot be written, or exists and `force` is not set."""
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint=f"-o {file / 'page.html'} names a file in it")
     if not file.absolute().parent.is_dir():
@@ -105,4 +110,3 @@ def output_file(named: Path | None, default: Path, force: bool) -> Path:
         )
     if file.exists() and not force:
         raise UsageError(f"{file} is there already", hint="--force writes over it, -o names another file")
-    return file
