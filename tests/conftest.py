@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests.support.browser import browser_fixture
 from tests.support.limits import cpu_time, pytest_configure, pytest_runtest_protocol
+from tests.support.machine import mark_by_fixtures, show_engine
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -55,8 +56,10 @@ def pytest_make_parametrize_id(val: object, argname: str) -> None:
         raise pytest.UsageError(f"write ids for the parameter {argname}: {val!r}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only the order in which files are begun: within one it stays. An id may not name a folder of this machine."""
+    mark_by_fixtures(items)
     here = Path(__file__).parent
 
     @cache
@@ -70,6 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: position(item.path))
 
 
+@pytest.hookimpl(tryfirst=True)  # before any fixture is made
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what only Linux has elsewhere, naming what is missing, and what takes long unless it is asked for."""
     mark = item.get_closest_marker("linux")
@@ -77,6 +81,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"only Linux has it: {mark.args[0]}")
     if item.get_closest_marker("thorough") and not item.config.getoption(THOROUGH):
         pytest.skip("takes long: make thorough runs it")
+    show_engine(item)
 
 
 OUTER = (

@@ -32,6 +32,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.docker = _client()
+        self.address = {"DOCKER_HOST": os.environ["DOCKER_HOST"]}  # later tests do not see it
         self.mark = f"cloudtrain-test-{uuid.uuid4().hex[:8]}"
         self._named: dict[str, str] = {}
         """What `build` has named besides, with the image that had the name before."""
@@ -44,8 +45,9 @@ class Engine:
     def call(self, *argv: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
         """One docker command, with what it says on both streams together."""
         return subprocess.run(
-            [self.docker, *argv], env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=timeout, check=False,
+            [self.docker, *argv], env={**os.environ, **self.address, **variables},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=timeout, check=False,
         )  # fmt: skip
 
     def do(self, *argv: str, timeout: float = 60) -> str:
@@ -64,8 +66,8 @@ class Engine:
         before = self._names()
         done = subprocess.run(
             argv,
-            env={**os.environ, "DOCKER": self.docker, "PYTHONPATH": str(ROOT), **plain}, cwd=context,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            env={**os.environ, **self.address, "DOCKER": self.docker, "PYTHONPATH": str(ROOT), **plain},
+            cwd=context, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, check=False,
         )  # fmt: skip
         for name in (done.stdout.strip(), *(("cloudtrain:cpu",) if own else ())):

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import pytest_make_parametrize_id
 from tests.house.tools import ROOT
 from tests.support.limits import HANG_SECONDS
+from tests.support.machine import NO_ENGINE, show_engine
 
 
 @pytest.mark.parametrize("value", [b"\x1f\x8b", bytearray(2), Path("folder")], ids=["bytes", "bytearray", "path"])
@@ -20,6 +21,15 @@ def test_a_parameter_whose_own_id_may_differ_between_workers_is_refused(value: o
     with pytest.raises(pytest.UsageError, match="write ids for the parameter content"):
         pytest_make_parametrize_id(value, "content")
     pytest_make_parametrize_id("a text", "content")
+
+
+def test_only_container_tests_see_the_engine_of_the_machine(request: pytest.FixtureRequest) -> None:
+    assert os.environ["DOCKER_HOST"] == NO_ENGINE
+    assert "DOCKER_CONTEXT" not in os.environ
+
+    request.node.add_marker("docker")
+    show_engine(request.node)
+    assert os.environ["DOCKER_HOST"] != NO_ENGINE
 
 
 TESTS = """

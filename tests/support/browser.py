@@ -193,8 +193,10 @@ def _told(details: Any) -> str:
 
 
 def chromium() -> str | None:
-    """Where a Chromium is; None where there is none."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    """Return the path of a Chromium: the one that CHROME_BIN names, else one on PATH; or None."""
+    named = os.environ.get("CHROME_BIN")
+    candidates = (named,) if named else NAMES
+    return next(filter(None, map(shutil.which, candidates)), None)
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from docker.client import DockerClient
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import ImageNotFound
 
+from cloudtrain.errors import CloudError
+from cloudtrain.providers.docker.connect import ANSWER_SECONDS
 from cloudtrain.providers.docker.container_spec import DATA_LABEL
-from cloudtrain.providers.docker.errors import translated
+from cloudtrain.providers.docker.engine import connect
 
 BASE = "cloudtrain-cpu-base:local"
 """Python 3 and torch for the CPU; tests build upon it and never pull."""
@@ -31,10 +33,9 @@ ENTRYPOINT ["/bin/false"]
 def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
     """A client, and an image of these tests alone. Skips, with the reason, where either cannot be had."""
     try:
-        client = DockerClient.from_env(version="auto")
-        client.info()
-    except (DockerException, OSError) as error:
-        pytest.skip(translated(error, "answer").message)
+        client = connect(ANSWER_SECONDS)
+    except CloudError as error:
+        pytest.skip(error.message)
     image = f"cloudtrain-test:{os.getpid()}"
     try:
         client.images.get(BASE)

@@ -78,6 +78,7 @@ def test_what_is_wrong_with_how_a_page_looks_is_found(tmp_path: Path, browser: B
     ]
 
 
+@pytest.mark.browser
 def test_it_ends_with_its_process_and_leaves_no_other(tmp_path: Path) -> None:
     if chromium() is None:
         pytest.skip("no Chromium is installed here: apt-get install chromium")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
+import socket
 import sys
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.diagnosis.hints import hint_for_message
-from cloudtrain.errors import SpecError
+from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.images.recipe import our_recipe
 from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning.plan import Plan
@@ -22,6 +25,7 @@ from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
 from cloudtrain.providers.docker.cleanup import labels_of
 from cloudtrain.providers.docker.config import DockerConfig
+from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
     ContainerSpec,
@@ -274,6 +278,26 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeyp
     assert docker_checks.container_checks(plan) == []
     (found,) = docker_checks.container_rules(plan)
     assert (found.severity, "must be this machine's" in found.message) == ("error", True)
+
+
+@pytest.mark.parametrize("file", ["missing", "left behind"])
+def test_an_engine_that_does_not_answer_leaves_no_socket_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    path = tmp_path / "docker.sock"
+    if file == "left behind":
+        with socket.socket(socket.AF_UNIX) as ended:
+            ended.bind(str(path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+
+    message = f"no Docker engine answers at unix://{path}"
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(CloudError, match=message) as failed, docker_engine(5):
+            pass
+        del failed
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
 
 
 def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, Regis
 from cloudtrain.providers.docker.container import SDK_ERRORS, Container, remove_container, translating_errors
 from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import refused_push, translated
-from cloudtrain.providers.docker.host import sdk_environment
+from cloudtrain.providers.docker.host import require_listener, sdk_environment
 
 _LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
 """The engine keeps the output of a running container, so that a restart of the engine loses none of it."""
@@ -228,14 +228,20 @@ def engine(seconds: float) -> Iterator[Engine]:
 
     `seconds`: how long one call may take.
     """
-    try:
-        client = DockerClient.from_env(version="auto", timeout=seconds, environment=sdk_environment())
-    except SDK_ERRORS as error:
-        raise translated(error, "reach the engine") from error
+    client = connect(seconds)
     try:
         yield Engine(client)
     finally:
         client.close()
+
+
+def connect(seconds: float) -> DockerClient:
+    """Return a client of the same engine; its owner closes it. CloudError if it does not answer."""
+    try:
+        require_listener(seconds)
+        return DockerClient.from_env(version="auto", timeout=seconds, environment=sdk_environment())
+    except SDK_ERRORS as error:
+        raise translated(error, "reach the engine") from error
 
 
 def stored_login(registry: str) -> RegistryLogin | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -44,6 +45,19 @@ def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     if where.startswith(("unix://", "npipe://")):
         return {**environ, "DOCKER_HOST": where}
     return {name: value for name, value in environ.items() if name != "DOCKER_HOST"}
+
+
+def require_listener(seconds: float) -> None:
+    """Raise OSError if nothing listens on the engine's socket file.
+
+    Docker's SDK leaves its own socket open in that case, so this asks before a client is built.
+    """
+    where, _ = address()
+    if not where.startswith("unix://"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        connection.connect(where.removeprefix("unix://"))
 
 
 def _read(file: Path) -> dict[str, Any]:
