@@ -25,6 +25,8 @@ TIMEOUT = 600
 
 VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
+    # Printed by a slow machine alone.
+    (re.compile(r"^ +(?:waiting for peers|restoring|evaluating|saving) for \d.*\n", re.MULTILINE), ""),
     (re.compile(r"[▁▂▃▄▅▆▇█]+"), "CURVE"),
     (re.compile(r"\b[0-9a-f]{8,}"), "HEX"),
     (re.compile(r"\b(?:\d+ (?:h|min|ms|s) )*\d+ (?:h|min|ms|s)\b"), "TIME"),

@@ -62,7 +62,7 @@ def drawn(steps: list[tuple[str, str]]) -> str:
 <!-- Drawn by docs/make/make_picture.py from what the commands printed. -->
 <rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="{BACKGROUND}" stroke="{BORDER}"/>
 {dots}
-<g font-family="{FONTS}" font-size="{SIZE}" xml:space="preserve">
+<g font-family="{FONTS}" font-size="{SIZE}">
 {text}
 </g>
 </svg>
@@ -91,7 +91,8 @@ def _line(line: str, y: int) -> str:
         for start, text, colour in spans or [(0, line, TEXT)]
         if text
     ]
-    return f'<text y="{y}">{"".join(parts)}</text>'
+    # Chromium heeds xml:space on this element alone, and would merge spaces into one.
+    return f'<text xml:space="preserve" y="{y}">{"".join(parts)}</text>'
 
 
 if __name__ == "__main__":

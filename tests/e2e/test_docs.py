@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from make_outputs import difference, play
-from make_picture import PICTURE, session, shown
+from make_picture import CHARACTER, PICTURE, session, shown
 from pages import blocks, name_of, pages
+from tests.support.browser import Browser
 
 SESSIONS = [page for page in pages() if any(block.language in ("console", "python") for block in blocks(page))]
 
@@ -26,3 +27,27 @@ def test_the_picture_shows_a_session_as_it_is(tmp_path: Path) -> None:
     assert [command for command, _ in pictured] == [command for command, _ in now]
     for (_, expected), (command, printed) in zip(pictured, now, strict=True):
         assert difference(expected, printed) == [], f"{command}: run python docs/make/make_picture.py"
+
+
+COLUMN_WIDTHS = """[...document.querySelectorAll('tspan')].map(span => {
+  const text = span.textContent;
+  const characters = [...Array(span.getNumberOfChars()).keys()];
+  const widths = characters.map(number => span.getExtentOfChar(number).width);
+  return {text, columns: text.length, widths};
+})"""
+"""Of each coloured span of the picture: its text, and the width of each character drawn."""
+
+
+def test_every_character_of_the_picture_has_its_own_column(browser: Browser) -> None:
+    spans = browser.open(PICTURE).run(COLUMN_WIDTHS)
+    assert spans
+    for span in spans:
+        assert len(span["widths"]) == span["columns"], span["text"]
+        assert span["widths"] == pytest.approx([CHARACTER] * span["columns"], abs=0.1), span["text"]
+
+
+def test_a_slow_machine_may_print_what_it_waits_for() -> None:
+    shown = "digits-a1b2\n  epoch 1\nsucceeded in 20 s\n"
+    slow = "digits-c3d4\n  waiting for peers for 1 min 5 s\n  epoch 1\nsucceeded in 2 min\n"
+    assert difference(shown, slow) == []
+    assert difference(shown, slow.replace("epoch", "step")) != []
