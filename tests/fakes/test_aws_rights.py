@@ -15,15 +15,17 @@ from tests.fakes.aws.samples import ended, lines, request, wait_for_output
 from tests.providers.aws.operations import KEY
 from tests.support.aws_template import job_policy
 
-POLICY = job_policy(BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Network="existing")
-AT_CREATE = {each.action for each in JOB if each.only_with}
+POLICY = job_policy(BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Network="existing", RemoteDebug="yes")
+CHANNELS = {each.action for each in JOB if each.only_with == "remote_debug"}
+AT_CREATE = {each.action for each in JOB if each.only_with} - CHANNELS
 IMAGE = {each.action for each in JOB if each.action.startswith("ecr:")}
 DOWNLOAD = {"s3:ListBucket", "s3:GetObject"}
 SAVING = {"s3:PutObject", "s3:DeleteObject"}
 LOGS = {each.action for each in JOB if each.action.startswith("logs:")}
 SECRETS = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
-UNSEEN = {"cloudwatch:PutMetricData", "s3:AbortMultipartUpload"}
-"""What SageMaker does beside a job: without it no graphs, and parts of an upload that a rule of the bucket deletes."""
+UNSEEN = {"cloudwatch:PutMetricData", "s3:AbortMultipartUpload", *CHANNELS}
+"""What SageMaker does beside a job: without it no graphs, no shell, and parts of an upload that a rule of the bucket
+deletes."""
 
 
 def body(cloud: Cloud, name: str) -> dict[str, Any]:

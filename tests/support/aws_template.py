@@ -17,6 +17,8 @@ EVERYTHING = {
     "SecretEndpoints": "yes",
     "RunDays": "90",
     "CreateLogGroup": "yes",
+    "LogDays": "30",
+    "RemoteDebug": "yes",
     "DataArns": "arn:aws:s3:::data,arn:aws:s3:::data/*",
     "GitHubSubject": SUBJECT,
     "MonthlyBudget": "50",

@@ -14,12 +14,11 @@ from cloudtrain.infrastructure.changes import ChangePlan, Deployment, Deployment
 from cloudtrain.infrastructure.parameters import NONE, defaults
 from cloudtrain.providers.aws import infra_advice, infra_parameters
 from cloudtrain.providers.aws.infra_account import github_provider, log_group
-from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, FOUND, LOG_GROUP, PARAMETERS, kind_of
+from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, FOUND, PARAMETERS, kind_of
 from cloudtrain.providers.aws.stack import Stack, Stacks, failure_of, failure_words
 from cloudtrain.providers.aws.stack_changes import (
     change_of,
     deletion_of,
-    log_change,
     removal_of,
     stack_removal,
     unchanged_costs,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 NAME = r"[a-zA-Z][a-zA-Z0-9-]{0,127}"
 """Names of stacks (API reference of CloudFormation, CreateStack)."""
-
-_FOREVER = "lines are kept for ever: no retention is set"
 
 
 class AwsInfrastructure(Infrastructure):
@@ -105,10 +102,6 @@ class AwsInfrastructure(Infrastructure):
         changes = [change_of(each["ResourceChange"]) for each in (found or {}).get("Changes", [])]
         changes += unchanged_costs([] if is_new else self._stacks.resources(), changes)
         reference = {"change_set": found["ChangeSetId"]} if found else {}
-        if log and "retentionInDays" not in log:
-            detail = f"{_FOREVER} -> {chosen['log_days']} days"
-            changes.append(log_change(LOG_GROUP, detail))
-            reference["log_days"] = chosen["log_days"]
         notes = list(infra_advice.notes_of_choices(chosen))
         if is_new:
             notes += infra_advice.notes_of_remains(self._left_behind(), chosen, self._key_arns)
@@ -124,9 +117,6 @@ class AwsInfrastructure(Infrastructure):
             else:
                 since = ""
             self._finish(self._stacks.watch(stack, since, report), since, again)
-        if "log_days" in plan.reference:
-            days = int(plan.reference["log_days"])
-            self._aws.call("logs", "put_retention_policy", logGroupName=LOG_GROUP, retentionInDays=days)
         return self.show()
 
     def discard(self, plan: ChangePlan) -> None:

@@ -105,10 +105,17 @@ PARAMETERS = (
     ),
     Parameter(
         name="log_days",
-        meaning="days for which the log of jobs is kept, where nothing else is set",
-        default="30",
-        choices=("7", "14", "30", "60", "90", "180", "365"),
+        meaning="days for which a log group that the stack creates keeps lines; 0: for ever",
+        default="0",
+        choices=("0", "7", "14", "30", "60", "90", "180", "365"),
         template="LogDays",
+    ),
+    Parameter(
+        name="remote_debug",
+        meaning="whether jobs may open a channel to Systems Manager, as aws.remote_debug needs it",
+        default="no",
+        choices=("yes", "no"),
+        template="RemoteDebug",
     ),
     github_subject("GitHubSubject"),
     Parameter(

@@ -19,7 +19,7 @@ class Permission:
     implied_by: str = ""
     """Where no call of the client has this name: what requires it all the same."""
     only_with: str = ""
-    """The parameter without which nobody needs it: `kms_key`, `network`."""
+    """The parameter without which nobody needs it: `kms_key`, `network`, `remote_debug`."""
 
 
 _PUSH = "docker push, by the registry's own protocol"
@@ -90,7 +90,11 @@ JOB = (
     Permission("kms:CreateGrant", "encrypting the machines' disks", only_with="kms_key"),
     Permission("kms:Decrypt", "reading what the key encrypts", only_with="kms_key"),
     Permission("kms:DescribeKey", "encrypting the machines' disks", only_with="kms_key"),
+    Permission("kms:Encrypt", "storing results", only_with="kms_key"),
     Permission("kms:GenerateDataKey", "storing results and checkpoints", only_with="kms_key"),
+    Permission("kms:GenerateDataKeyWithoutPlaintext", "encrypting the machines' disks", only_with="kms_key"),
+    Permission("kms:ReEncryptFrom", "encrypting the machines' disks", only_with="kms_key"),
+    Permission("kms:ReEncryptTo", "encrypting the machines' disks", only_with="kms_key"),
     Permission("logs:CreateLogGroup", "the first job's log in a region"),
     Permission("logs:CreateLogStream", "each node's log"),
     Permission("logs:DescribeLogStreams", "each node's log"),
@@ -102,5 +106,9 @@ JOB = (
     Permission("s3:PutObject", "storing checkpoints and results"),
     Permission("secretsmanager:GetSecretValue", "secrets of Secrets Manager"),
     Permission("ssm:GetParameter", "secrets of Parameter Store"),
+    Permission("ssmmessages:CreateControlChannel", "a shell in the container", only_with="remote_debug"),
+    Permission("ssmmessages:CreateDataChannel", "a shell in the container", only_with="remote_debug"),
+    Permission("ssmmessages:OpenControlChannel", "a shell in the container", only_with="remote_debug"),
+    Permission("ssmmessages:OpenDataChannel", "a shell in the container", only_with="remote_debug"),
 )
 """For jobs: what SageMaker and the launcher do in the name of the job's role ("SageMaker roles", developer guide)."""

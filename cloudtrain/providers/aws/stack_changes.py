@@ -28,13 +28,6 @@ def change_of(found: Mapping[str, Any]) -> Change:
     )  # fmt: skip
 
 
-def log_change(name: str, detail: str) -> Change:
-    """The retention of the log group that SageMaker has made."""
-    kind = "AWS::Logs::LogGroup"
-    return Change(action="update", resource="LogGroup", kind=kind_of(kind), identity=name, detail=detail,
-                  holds_data=True, idle_cost=idle_cost("LogGroup", kind))  # fmt: skip
-
-
 def unchanged_costs(found: Iterable[Mapping[str, Any]], changes: Iterable[Change]) -> list[Change]:
     """What a change set leaves as it is and costs something all the same. `found`: the resources of the stack."""
     changed = {each.resource for each in changes}

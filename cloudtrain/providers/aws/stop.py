@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.providers.aws.phases import final_state, warm_pool_events
+from cloudtrain.providers.aws.phases import final_state, timestamp, warm_pool_events
 from cloudtrain.providers.aws.status import usd_per_hour
 from cloudtrain.providers.aws.submit import describe, reconcile
 from cloudtrain.runs.events import Kept, StopRequested
@@ -17,9 +18,12 @@ from cloudtrain.runs.state import RunState
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
+TAG_DELAY_SECONDS = 300
+"""Policies that look at tags may deny access to a new job for this long; AWS's own SDK waits as long."""
+
 
 def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> bool:
-    """StopTrainingJob, unless the job is stopping or over. False: the job does not exist yet, try again."""
+    """StopTrainingJob, unless the job is stopping or over. False: it cannot be stopped yet, try again."""
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
     if state.ref is None:
@@ -27,6 +31,8 @@ def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> b
     try:
         cloud.call("sagemaker", "stop_training_job", TrainingJobName=run.run_id)
     except CloudError as error:
+        if error.is_denied and has_new_tags(describe(cloud, run.run_id)):
+            return False
         if error.code not in ("ValidationException", "NotFound"):
             raise
         # SageMaker refuses to stop a job that is over; the next observation says how it ended.
@@ -35,6 +41,12 @@ def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> b
         raise
     record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
     return True
+
+
+def has_new_tags(described: Mapping[str, Any] | None) -> bool:
+    """Return True if a job is so new that AWS may deny what a policy allows for its tags."""
+    created = timestamp((described or {}).get("CreationTime"))
+    return time.time() < created + TAG_DELAY_SECONDS
 
 
 def warm_pool_observation(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:

@@ -94,6 +94,8 @@ class SageMakerTuning:
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further trials."""
+        from cloudtrain.providers.aws.stop import has_new_tags
+
         cloud = client_of_run(folder)
         self._settle(cloud, folder, request_of_sweep(folder), state, record)
         if state.ref is None:
@@ -102,6 +104,8 @@ class SageMakerTuning:
             question = {"HyperParameterTuningJobName": folder.run_id}
             cloud.call("sagemaker", "stop_hyper_parameter_tuning_job", **question)
         except CloudError as error:
+            if error.is_denied and has_new_tags(_describe(cloud, folder.run_id)):
+                return False
             if error.code not in ("ValidationException", "NotFound"):
                 raise
             # SageMaker refuses to stop a tuning job that is over; the next observation says how it ended.

@@ -28,6 +28,7 @@ resource "aws_cloudformation_stack" "cloudtrain" {
     RunDays           = var.run_days
     CreateLogGroup    = var.create_log_group ? "yes" : "no"
     LogDays           = var.log_days
+    RemoteDebug       = var.remote_debug ? "yes" : "no"
     GitHubSubject     = var.github_subject
     GitHubProviderArn = var.github_provider
     Doctor            = var.doctor ? "yes" : "no"

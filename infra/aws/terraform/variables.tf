@@ -65,9 +65,15 @@ variable "create_log_group" {
 }
 
 variable "log_days" {
-  description = "Days for which a new log group keeps lines"
+  description = "Days for which the log group of create_log_group keeps lines; 0: for ever"
   type        = number
-  default     = 30
+  default     = 0
+}
+
+variable "remote_debug" {
+  description = "Whether jobs may open a channel to Systems Manager, as aws.remote_debug needs it"
+  type        = bool
+  default     = false
 }
 
 variable "github_subject" {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,10 @@ class Account:
     """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
     caller_policy: Sequence[Statement] | None = None
     """What who calls may do; None: everything."""
+    tags: Callable[[str], Mapping[str, str]] = lambda arn: {}  # noqa: ARG005
+    """The tags of a job, by its ARN, as policies see them."""
+    tag_delay_seconds: float = 0
+    """Age of a job from which on policies see its tags."""
     attempted: set[str] = field(default_factory=set)
     """The actions that were held against it."""
     job_policy: Sequence[Statement] | None = None

@@ -69,6 +69,11 @@ class Job:
             return self._facts[name]
 
     @property
+    def created(self) -> float:
+        """When its creation was answered."""
+        return float(self["CreationTime"])
+
+    @property
     def spot(self) -> bool:
         """Whether it runs on machines that may be taken away."""
         return bool(self.body.get("EnableManagedSpotTraining"))

@@ -27,7 +27,7 @@ class Attempt:
     resource: str = "*"
     """Its ARN; `*` for an action that knows no resources."""
     context: Mapping[str, str] = field(default_factory=dict)
-    """Condition keys of the request: `iam:PassedToService`."""
+    """Condition keys of the request: `iam:PassedToService`, `aws:RequestTag/team`."""
 
 
 def statements(policies: Iterable[Mapping[str, Any]]) -> list[Statement]:
@@ -89,10 +89,17 @@ def _resolved(resource: Any, context: Mapping[str, str]) -> list[str]:
 
 
 def _holds(operator: str, wanted: Mapping[str, Any], context: Mapping[str, str]) -> bool:
-    """All keys must match, each by any of its values; a key that the request lacks does not match."""
-    if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool"):
+    """All keys must match, each by any of its values; a key that the request lacks does not match.
+
+    `Null` asks whether the request lacks a key: "true" or "false".
+    """
+    if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool", "Null"):
         raise ValueError(f"an operator that this does not know: {operator}")
     for key, values in wanted.items():
+        if operator == "Null":
+            if str(key not in context).lower() not in _listed(values):
+                return False
+            continue
         if key not in context:
             return False
         exact = operator in ("StringEquals", "Bool")

@@ -21,6 +21,11 @@ PUSH = ("BatchCheckLayerAvailability", "InitiateLayerUpload", "UploadLayerPart",
 _PULL = ("BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")
 _JOIN = ("CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface")
 _LOOK = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
+_KEY_USES = (
+    *("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey", "GenerateDataKeyWithoutPlaintext"),
+    *("ReEncryptFrom", "ReEncryptTo"),
+)
+"""By "Protect data at rest using encryption" (SageMaker) and "Amazon EBS encryption", for the machines' disks."""
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
 
@@ -45,13 +50,25 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
         yield from _s3(request, action, account)
         return
     body = request.document() or dict(parse_qsl(request.body.decode()))
-    yield Attempt(action=action, resource=_resource(call, body, account))
+    resource, tags = _resource(call, body, account), _tag_keys(call, body, account)
+    yield Attempt(action=action, resource=resource, context=tags)
     if call.operation in ("CreateTrainingJob", "CreateHyperParameterTuningJob"):
         if body.get("Tags"):
-            yield Attempt(action="sagemaker:AddTags", resource=_resource(call, body, account))
+            tags = {**tags, "sagemaker:TaggingAction": call.operation}
+            yield Attempt(action="sagemaker:AddTags", resource=resource, context=tags)
         context = {"iam:PassedToService": "sagemaker.amazonaws.com"}
         role = {**body, **body.get("TrainingJobDefinition", {})}["RoleArn"]
         yield Attempt(action="iam:PassRole", resource=role, context=context)
+
+
+def _tag_keys(call: Call, body: Mapping[str, Any], account: Account) -> dict[str, str]:
+    """The condition keys of the tags that a job has, and of those that a call gives it."""
+    if call.service != "sagemaker":
+        return {}
+    resource = _resource(call, body, account)
+    present = {f"aws:ResourceTag/{key}": value for key, value in account.tags(resource).items()}
+    given = {f"aws:RequestTag/{each['Key']}": each["Value"] for each in body.get("Tags", ())}
+    return {**present, **given}
 
 
 def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
@@ -135,9 +152,11 @@ def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
     ):
         yield Attempt(action="ec2:CreateNetworkInterface", resource=arn)
     keys = {body["ResourceConfig"].get("VolumeKmsKeyId"), body["OutputDataConfig"].get("KmsKeyId")} - {None}
-    for name in ("CreateGrant", "DescribeKey", "Decrypt", "GenerateDataKey"):
-        for key in sorted(keys):
+    for key in sorted(keys):
+        for name in _KEY_USES:
             yield Attempt(action=f"kms:{name}", resource=key)
+        lent = {"kms:GrantIsForAWSResource": "true"}  # SageMaker creates the grant, on the role's behalf
+        yield Attempt(action="kms:CreateGrant", resource=key, context=lent)
 
 
 def _image(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:

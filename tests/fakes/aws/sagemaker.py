@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class SageMaker:
             unexpected_errors=unexpected_errors,
             **settings,
         )
+        self.account.tags = self._visible_tags
         self.jobs: dict[str, Job] = {}
         self.tuning_jobs: dict[str, TuningJob] = {}
         self._threads = JobThreads(self.account.closing)
@@ -94,6 +96,14 @@ class SageMaker:
         for client in self._clients:
             client.close()
         shutil.rmtree(self.account.folder, ignore_errors=True)
+
+    def _visible_tags(self, arn: str) -> Mapping[str, str]:
+        """The tags that IAM's policies see: none of a job that does not exist or is too new."""
+        kind, _, name = arn.rpartition(":")[2].partition("/")
+        job = self.jobs.get(name) if kind == "training-job" else self.tuning_jobs.get(name)
+        if job is None or time.time() < job.created + self.account.tag_delay_seconds:
+            return {}
+        return job.tags
 
     def _create(self, body: Document) -> Document:
         return {"TrainingJobArn": self._launch(body)["TrainingJobArn"]}

@@ -112,8 +112,9 @@ class Resources:
     def _log_group(self, name: str, properties: Properties) -> str:
         name = properties["LogGroupName"]
         self._refused(lambda: self._client("logs").create_log_group(logGroupName=name))
-        days = int(properties["RetentionInDays"])
-        self._client("logs").put_retention_policy(logGroupName=name, retentionInDays=days)
+        if "RetentionInDays" in properties:
+            days = int(properties["RetentionInDays"])
+            self._client("logs").put_retention_policy(logGroupName=name, retentionInDays=days)
         return str(name)
 
     def _role(self, name: str, properties: Properties) -> str:

@@ -136,23 +136,21 @@ def test_a_choice_that_makes_nothing_is_told(cloud: Cloud) -> None:
     assert notes == ["secret_endpoints=yes makes nothing without network=new"]
 
 
-def test_the_log_group_that_sagemaker_has_made_is_no_obstacle_and_gets_its_retention(cloud: Cloud) -> None:
+@pytest.mark.parametrize("days", [None, 365])
+@pytest.mark.parametrize("words", [(), ("--set", "log_days=30")])
+def test_the_retention_of_an_existing_log_group_stays(
+    cloud: Cloud,
+    days: int | None,
+    words: tuple[str, ...],
+) -> None:
     logs = cloud.client("logs", direct=True)
     logs.create_log_group(logGroupName=LOG_GROUP)
-    plan = document(*UP, "--set", "log_days=90")["plan"]
-    assert actions(plan)["LogGroup"] == "update"
+    if days:
+        logs.put_retention_policy(logGroupName=LOG_GROUP, retentionInDays=days)
+    assert "LogGroup" not in actions(document(*UP, *words)["plan"])
     [group] = logs.describe_log_groups(logGroupNamePrefix=LOG_GROUP)["logGroups"]
-    assert group["retentionInDays"] == 90
+    assert group.get("retentionInDays") == days
     assert "LogGroup" not in cloud.stacks.stack("cloudtrain").resources
-
-
-def test_the_retention_that_somebody_else_has_set_stays(cloud: Cloud) -> None:
-    logs = cloud.client("logs", direct=True)
-    logs.create_log_group(logGroupName=LOG_GROUP)
-    logs.put_retention_policy(logGroupName=LOG_GROUP, retentionInDays=365)
-    assert "LogGroup" not in actions(document(*UP)["plan"])
-    [group] = logs.describe_log_groups(logGroupNamePrefix=LOG_GROUP)["logGroups"]
-    assert group["retentionInDays"] == 365
 
 
 def test_the_provider_for_github_that_the_account_has_is_used(cloud: Cloud) -> None:

@@ -9,11 +9,13 @@ import boto3.s3.transfer
 import pytest
 
 from cloudtrain.api.run import Run
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.aws.permissions import SUBMITTER
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud
 from tests.fakes.aws.permissions import needed
 from tests.fakes.aws.policies import Statement, statements, without
+from tests.fakes.aws.samples import request
 from tests.fakes.messages import ServiceError
 from tests.providers.aws.jobs import submitted
 from tests.providers.aws.operations import KEY, LARGE_BYTES, OPERATIONS
@@ -30,6 +32,7 @@ def policy() -> list[Statement]:
 
 @pytest.fixture(autouse=True)
 def everything_is_allowed_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.aws.client.STALE_SECONDS", -60)
     monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
     in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
@@ -97,3 +100,49 @@ def test_a_role_or_a_bucket_of_somebody_else_is_of_no_use(
     monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "somebody-elses")
     with pytest.raises(CloudtrainError, match=r"s3:PutObject on resource: .*somebody-elses"):
         submitted("exfiltrated")
+
+
+@pytest.fixture
+def unrelated(cloud: Cloud) -> str:
+    """The name of a job in the same account that cloudtrain did not start."""
+    name = f"unrelated-{len(cloud.service.jobs)}"
+    cloud.service.call("CreateTrainingJob", request(cloud, name, do="talk"))
+    return name
+
+
+def test_stop_and_tags_of_unrelated_jobs_are_denied(cloud: Cloud, policy: list[Statement], unrelated: str) -> None:
+    cloud.account.caller_policy = policy
+    with pytest.raises(CloudError, match="not authorized to perform: sagemaker:StopTrainingJob"):
+        aws(cloud.region).call("sagemaker", "stop_training_job", TrainingJobName=unrelated)
+    tags = [{"Key": "cloudtrain-run", "Value": unrelated}]
+    with pytest.raises(CloudError, match="not authorized to perform: sagemaker:AddTags"):
+        aws(cloud.region).call("sagemaker", "add_tags", ResourceArn=cloud.account.arn(unrelated), Tags=tags)
+
+
+def test_a_job_without_our_tag_cannot_be_started(cloud: Cloud, policy: list[Statement]) -> None:
+    cloud.account.caller_policy = policy
+    body = {**request(cloud, "untagged", do="talk"), "RoleArn": ROLE}
+    with pytest.raises(CloudError, match="not authorized to perform: sagemaker:CreateTrainingJob"):
+        aws(cloud.region).call("sagemaker", "create_training_job", **body)
+
+
+def test_stop_is_repeated_until_policies_see_the_tags_of_a_new_job(
+    cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 3600)
+    monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
+    cloud.account.caller_policy = policy
+    assert not run.request_stop(run.cached_status())
+    assert not cloud.service.jobs[run.id].stop_asked.is_set()
+    monkeypatch.setattr(cloud.account, "tag_delay_seconds", 0)
+    assert run.request_stop(run.cached_status())
+    assert cloud.service.jobs[run.id].stop_asked.is_set()
+
+
+def test_stop_of_an_old_job_is_denied_at_once(
+    cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
+    cloud.account.caller_policy = policy
+    with pytest.raises(CloudError, match="sagemaker:StopTrainingJob"):
+        run.request_stop(run.cached_status())

@@ -1,0 +1,139 @@
+"""Decisions of the templates' rights: who may do what to which resource, in both clouds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.fakes.aws.policies import Attempt, is_allowed
+from tests.support.aws_template import ACCOUNT, REGION, job_policy, resolved, submitter_policy
+
+BUCKET = "arn:aws:s3:::made-bucket"
+RUN = f"{BUCKET}/cloudtrain/runs/run-1"
+TRAINING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/run-1"
+TUNING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/sweep-1"
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-key"
+CONTAINERS = f"arn:aws:ecr:{REGION}:763104351884:repository"
+LOG_GROUP = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/sagemaker/TrainingJobs"
+POLICIES = {"job": job_policy, "submitter": submitter_policy}
+
+WITH_KEY = {"KmsKey": "new"}
+WITH_DEBUG = {"RemoteDebug": "yes"}
+OUR_TAG = {"aws:ResourceTag/cloudtrain-run": "run-1"}
+OTHER_TAG = {"aws:ResourceTag/team": "speech"}
+OUR_NEW_TAG = {"aws:RequestTag/cloudtrain-run": "run-1"}
+AT_CREATION = {"sagemaker:TaggingAction": "CreateTrainingJob"}
+
+
+class Row(NamedTuple):
+    """One decision."""
+
+    who: str
+    action: str
+    resource: str
+    allowed: bool
+    context: Mapping[str, str] = {}
+    parameters: Mapping[str, str] = {}
+
+
+AWS = [
+    # A job writes results, and changes nothing that another job executes.
+    Row("job", "s3:PutObject", f"{RUN}/output/model.tar.gz", True),
+    Row("job", "s3:PutObject", f"{RUN}/output/output.tar.gz", True),
+    Row("job", "s3:PutObject", f"{RUN}/checkpoints/step-10/rank-0.pt", True),
+    Row("job", "s3:PutObject", f"{RUN}/profiler-output/system/1.json", True),
+    Row("job", "s3:PutObject", f"{RUN}/tensorboard/events", True),
+    Row("job", "s3:AbortMultipartUpload", f"{RUN}/output/model.tar.gz", True),
+    Row("job", "s3:PutObject", f"{RUN}/job/0123/job.json", False),
+    Row("job", "s3:PutObject", f"{RUN}/published/rungs.json", False),
+    Row("job", "s3:PutObject", f"{BUCKET}/cloudtrain/sources/0123/source.tar.gz", False),
+    Row("job", "s3:PutObject", f"{BUCKET}/data/train.bin", False),
+    Row("job", "s3:DeleteObject", f"{RUN}/checkpoints/step-10/rank-0.pt", True),
+    Row("job", "s3:DeleteObject", f"{RUN}/output/model.tar.gz", False),
+    Row("job", "s3:DeleteObject", f"{RUN}/job/0123/job.json", False),
+    Row("job", "s3:DeleteObject", f"{BUCKET}/data/train.bin", False),
+    Row("job", "s3:DeleteObjectVersion", f"{RUN}/output/model.tar.gz", False),
+    Row("job", "s3:PutBucketVersioning", BUCKET, False),
+    # Every image that AWS publishes, and nobody else's.
+    Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/pytorch-training", True),
+    Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/huggingface-pytorch-training", True),
+    Row("job", "ecr:BatchGetImage", CONTAINERS.replace("763104351884", "999999999999") + "/any", False),
+    Row("job", "ecr:PutImage", f"{CONTAINERS}/pytorch-training", False),
+    Row("submitter", "ecr:BatchGetImage", f"{CONTAINERS}/huggingface-pytorch-training", True),
+    Row("submitter", "ecr:PutImage", f"{CONTAINERS}/pytorch-training", False),
+    # The log group is the whole account's.
+    Row("job", "logs:PutLogEvents", f"{LOG_GROUP}:log-stream:run-1/algo-1-1", True),
+    Row("job", "logs:PutRetentionPolicy", LOG_GROUP, False),
+    Row("job", "logs:DeleteLogGroup", LOG_GROUP, False),
+    Row("job", "cloudwatch:PutMetricData", "*", True, {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"}),
+    Row("job", "cloudwatch:PutMetricData", "*", False, {"cloudwatch:namespace": "AWS/Billing"}),
+    # A key is used, and lent to services alone.
+    *(
+        Row("job", f"kms:{name}", KEY, True, parameters=WITH_KEY)
+        for name in (
+            *("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey"),
+            *("GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo"),
+        )
+    ),
+    Row("job", "kms:Encrypt", KEY, False),
+    Row("job", "kms:CreateGrant", KEY, True, {"kms:GrantIsForAWSResource": "true"}, WITH_KEY),
+    Row("job", "kms:CreateGrant", KEY, False, {"kms:GrantIsForAWSResource": "false"}, WITH_KEY),
+    Row("job", "kms:CreateGrant", KEY, False, {}, WITH_KEY),
+    Row("job", "kms:Encrypt", KEY.replace("made-key", "another"), False, {}, WITH_KEY),
+    Row("job", "kms:PutKeyPolicy", KEY, False, {}, WITH_KEY),
+    Row("submitter", "kms:CreateGrant", KEY, False, {"kms:GrantIsForAWSResource": "true"}, WITH_KEY),
+    # A shell needs a channel.
+    *(
+        Row("job", f"ssmmessages:{name}Channel", "*", allowed, {}, parameters)
+        for allowed, parameters in ((True, WITH_DEBUG), (False, {}))
+        for name in ("CreateControl", "CreateData", "OpenControl", "OpenData")
+    ),
+    # Who submits starts jobs with our tag, and stops these.
+    Row("submitter", "sagemaker:CreateTrainingJob", TRAINING_JOB, True, OUR_NEW_TAG),
+    Row("submitter", "sagemaker:CreateTrainingJob", TRAINING_JOB, False),
+    Row("submitter", "sagemaker:CreateTrainingJob", TRAINING_JOB, False, {"aws:RequestTag/team": "speech"}),
+    Row("submitter", "sagemaker:CreateHyperParameterTuningJob", TUNING_JOB, True, OUR_NEW_TAG),
+    Row("submitter", "sagemaker:CreateHyperParameterTuningJob", TUNING_JOB, False),
+    Row("submitter", "sagemaker:AddTags", TRAINING_JOB, True, {**OUR_NEW_TAG, **AT_CREATION}),
+    Row("submitter", "sagemaker:AddTags", TUNING_JOB, True, {**OUR_NEW_TAG, **AT_CREATION}),
+    Row("submitter", "sagemaker:AddTags", TRAINING_JOB, False, OUR_NEW_TAG),
+    Row("submitter", "sagemaker:AddTags", TRAINING_JOB, False, {**OUR_NEW_TAG, **OUR_TAG}),
+    Row("submitter", "sagemaker:AddTags", TUNING_JOB, False, OUR_NEW_TAG),
+    Row("submitter", "sagemaker:DeleteTags", TRAINING_JOB, False, OUR_TAG),
+    *(
+        Row("submitter", f"sagemaker:{name}", resource, allowed, context)
+        for name, resource in (
+            ("StopTrainingJob", TRAINING_JOB),
+            ("UpdateTrainingJob", TRAINING_JOB),
+            ("StopHyperParameterTuningJob", TUNING_JOB),
+        )
+        for allowed, context in ((True, OUR_TAG), (False, OTHER_TAG), (False, {}))
+    ),
+    Row("submitter", "sagemaker:DescribeTrainingJob", TRAINING_JOB, True),
+    Row("submitter", "sagemaker:ListTags", TRAINING_JOB, True),
+    # Who submits stores what a job is made of; results are written by jobs alone.
+    Row("submitter", "s3:PutObject", f"{BUCKET}/cloudtrain/sources/0123/source.tar.gz", True),
+    Row("submitter", "s3:PutObject", f"{RUN}/job/0123/job.json", True),
+    Row("submitter", "s3:PutObject", f"{RUN}/published/rungs.json", True),
+    Row("submitter", "s3:PutObject", f"{RUN}/output/model.tar.gz", False),
+    Row("submitter", "s3:PutObject", f"{RUN}/checkpoints/step-10/rank-0.pt", False),
+    Row("submitter", "s3:DeleteObject", f"{RUN}/output/model.tar.gz", False),
+    Row("submitter", "s3:GetObject", f"{RUN}/output/model.tar.gz", True),
+]
+
+
+def name_of(row: Any) -> str:
+    return f"{row.who}-{row.action}-{row.resource.rpartition('/')[2]}-{'yes' if row.allowed else 'no'}"
+
+
+@pytest.mark.parametrize("row", AWS, ids=name_of)
+def test_policies_decide_as_the_table_says(row: Row) -> None:
+    attempt = Attempt(action=row.action, resource=row.resource, context=row.context)
+    assert is_allowed(attempt, POLICIES[row.who](**row.parameters)) == row.allowed
+
+
+def test_log_lines_expire_only_on_request() -> None:
+    created = resolved(CreateLogGroup="yes").properties("LogGroup")
+    assert created == {"LogGroupName": "/aws/sagemaker/TrainingJobs"}
