@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,40 +16,15 @@ from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES
 from tests.fakes.azure.rbac import role_of
 from tests.fakes.azure.resource_manager.expressions import FUNCTIONS, calls, is_expression, parse
 from tests.fakes.azure.resource_manager.kinds import KINDS, problem
-from tests.fakes.azure.resource_manager.template import Planned, Template
 from tests.fakes.azure.roles import BUILT_IN, SCIENTIST
+from tests.support.azure_template import CASES, DOCUMENT, GROUP, PEOPLE, deployed
 
 FOLDER = bundled("infra") / "azure"
-DOCUMENT: dict[str, Any] = json.loads((FOLDER / "template.json").read_text())
-GROUP = {
-    "id": "/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/lab",
-    "name": "lab",
-    "location": "eastus",
-    "subscription": "11111111-2222-3333-4444-555555555555",
-    "tenant": "99999999-8888-7777-6666-555555555555",
-}
-PEOPLE = [{"id": "aaaaaaaa-0000-0000-0000-00000000000a", "type": "User"}]
-CASES: Mapping[str, Mapping[str, Any]] = {
-    "plain": {},
-    "everything": {"privateNetwork": True, "githubSubject": "repo:me/mine:ref:refs/heads/main", "submitters": PEOPLE},
-    "built-in role": {"githubSubject": "repo:me/mine:x", "submitters": PEOPLE, "submitterRole": "builtIn"},
-    "least": {"clusters": [], "budget": 0},
-}
 AT_DEPLOYMENT = {
     *("parameters", "variables", "resourceGroup", "subscription", "environment", "resourceId", "copyIndex", "if"),
     *("subscriptionResourceId", "reference", "utcNow"),
 }
 """Functions that Azure answers, besides those whose answer is the same everywhere."""
-
-
-@cache
-def deployed(case: str) -> list[tuple[Planned, dict[str, Any]]]:
-    """The resources of a case, each as it is sent; whom an identity is, is told by its name."""
-    template = Template(DOCUMENT, {name: {"value": value} for name, value in CASES[case].items()}, GROUP)
-    template.reference = lambda id_, _: dict.fromkeys(
-        ("principalId", "clientId", "loginServer"), id_.rpartition("/")[2]
-    )
-    return [(one, template.body(one)) for one in template.planned()]
 
 
 def of_kind(case: str, kind: str) -> list[dict[str, Any]]:
@@ -142,9 +115,9 @@ def test_nobody_can_enter_by_a_key_or_a_password() -> None:
     assert storage["properties"]["allowSharedKeyAccess"] is False
     assert storage["properties"]["allowBlobPublicAccess"] is False
     assert storage["properties"]["minimumTlsVersion"] == "TLS1_2"
-    [vault] = of_kind("plain", "Microsoft.KeyVault/vaults")
-    assert vault["properties"]["enableRbacAuthorization"] is True
-    assert vault["properties"]["enablePurgeProtection"] is True
+    vaults = of_kind("plain", "Microsoft.KeyVault/vaults")
+    assert [each["properties"]["enableRbacAuthorization"] for each in vaults] == [True, True]
+    assert [each["properties"]["enablePurgeProtection"] for each in vaults] == [True, True]
     [registry] = of_kind("plain", "Microsoft.ContainerRegistry/registries")
     assert registry["properties"]["adminUserEnabled"] is False
     [workspace] = of_kind("plain", "Microsoft.MachineLearningServices/workspaces")
@@ -196,7 +169,7 @@ def test_azure_ml_public_access() -> None:
         for body in of_kind("everything", "Microsoft.Network/privateEndpoints")
         for link in body["properties"]["privateLinkServiceConnections"]
     ]
-    assert groups == [["amlworkspace"], ["blob"], ["file"], ["vault"], ["registry"]]
+    assert groups == [["amlworkspace"], ["blob"], ["file"], ["vault"], ["vault"], ["registry"]]
 
 
 def test_azure_ml_user_managed_identity() -> None:

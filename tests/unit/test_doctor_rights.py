@@ -19,8 +19,12 @@ from tests.support.aws_template import ACCOUNT, REGION, job_policy, resolved, su
 
 def account(tmp_path: Path, *, remote_debug: bool = False, **more: Any) -> Account:
     """That of the template, for a job of the shared trainer."""
-    aws = {"region": REGION, "role": f"arn:aws:iam::{ACCOUNT}:role/made-role", "bucket": "made-bucket"}
-    aws |= {"remote_debug": remote_debug}
+    aws = {
+        "region": REGION,
+        "role": f"arn:aws:iam::{ACCOUNT}:role/made-role",
+        "bucket": "made-bucket",
+        "remote_debug": remote_debug,
+    }
     job = cloudtrain.load({"name": "digits", "aws": aws, **more})
     target = get_provider("aws").target(load_settings(tmp_path, environ={"HOME": str(tmp_path)}), job.spec)
     assert not target.problems

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from tests.fakes.aws.policies import Attempt, is_allowed
+from tests.fakes.azure.rbac import Attempt as AzureAttempt
 from tests.support.aws_template import ACCOUNT, REGION, job_policy, resolved, submitter_policy
+from tests.support.azure_template import PEOPLE, access, scopes
 
 BUCKET = "arn:aws:s3:::made-bucket"
 RUN = f"{BUCKET}/cloudtrain/runs/run-1"
@@ -124,7 +126,66 @@ AWS = [
 ]
 
 
-def name_of(row: Any) -> str:
+class AzureRow(NamedTuple):
+    """One decision."""
+
+    who: str
+    action: str
+    resource: str
+    allowed: bool
+    on_data: bool = False
+    case: str = "everything"
+
+
+BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+SECRETS = "Microsoft.KeyVault/vaults/secrets"
+JOBS = "Microsoft.MachineLearningServices/workspaces/jobs"
+REGISTRY = "Microsoft.ContainerRegistry/registries"
+WHO = {"job": "cloudtrain-jobs", "submitter": PEOPLE[0]["id"], "github": "cloudtrain-github"}
+DATA = True
+
+AZURE = [
+    # A job reads the secrets of the jobs' vault, and none of the workspace's.
+    AzureRow("job", f"{SECRETS}/getSecret/action", "jobs vault", True, DATA),
+    AzureRow("job", f"{SECRETS}/getSecret/action", "jobs vault", True, DATA, "plain"),
+    AzureRow("job", f"{SECRETS}/getSecret/action", "workspace vault", False, DATA),
+    AzureRow("job", f"{SECRETS}/getSecret/action", "workspace vault", False, DATA, "plain"),
+    AzureRow("job", f"{SECRETS}/getSecret/action", "workspace vault", False, DATA, "built-in role"),
+    AzureRow("job", f"{SECRETS}/setSecret/action", "jobs vault", False, DATA),
+    AzureRow("submitter", f"{SECRETS}/getSecret/action", "jobs vault", False, DATA),
+    AzureRow("submitter", f"{SECRETS}/getSecret/action", "workspace vault", False, DATA),
+    AzureRow("submitter", "Microsoft.KeyVault/vaults/read", "jobs vault", True),
+    AzureRow("submitter", "Microsoft.KeyVault/vaults/read", "workspace vault", False),
+    AzureRow("github", f"{SECRETS}/getSecret/action", "jobs vault", False, DATA),
+    # A job writes blobs, and destroys none of their earlier versions.
+    AzureRow("job", f"{BLOBS}/read", "storage", True, DATA),
+    AzureRow("job", f"{BLOBS}/write", "storage", True, DATA),
+    AzureRow("job", f"{BLOBS}/delete", "storage", True, DATA),
+    AzureRow("job", f"{BLOBS}/deleteBlobVersion/action", "storage", False, DATA),
+    AzureRow("job", f"{BLOBS}/permanentDelete/action", "storage", False, DATA),
+    AzureRow("job", "Microsoft.Storage/storageAccounts/blobServices/write", "storage", False),
+    AzureRow("job", "Microsoft.Storage/storageAccounts/listKeys/action", "storage", False),
+    # A job pulls images, and neither pushes images nor starts or cancels jobs.
+    AzureRow("job", f"{REGISTRY}/pull/read", "registry", True),
+    AzureRow("job", f"{REGISTRY}/push/write", "registry", False),
+    AzureRow("job", f"{JOBS}/write", "workspace", False),
+    AzureRow("job", f"{JOBS}/cancel/action", "workspace", False),
+    *(
+        AzureRow(who, action, "workspace", allowed)
+        for who in ("submitter", "github")
+        for action, allowed in (
+            (f"{JOBS}/write", True),
+            (f"{JOBS}/cancel/action", True),
+            (f"{JOBS}/delete", False),
+            ("Microsoft.MachineLearningServices/workspaces/computes/write", False),
+            ("Microsoft.MachineLearningServices/workspaces/listKeys/action", False),
+            ("Microsoft.Authorization/roleAssignments/write", False),
+        )
+    ),
+]
+
+
+def name_of(row: Row | AzureRow) -> str:
     return f"{row.who}-{row.action}-{row.resource.rpartition('/')[2]}-{'yes' if row.allowed else 'no'}"
 
 
@@ -132,6 +193,13 @@ def name_of(row: Any) -> str:
 def test_policies_decide_as_the_table_says(row: Row) -> None:
     attempt = Attempt(action=row.action, resource=row.resource, context=row.context)
     assert is_allowed(attempt, POLICIES[row.who](**row.parameters)) == row.allowed
+
+
+@pytest.mark.parametrize("row", AZURE, ids=name_of)
+def test_roles_decide_as_the_table_says(row: AzureRow) -> None:
+    scope = scopes(row.case)[row.resource]
+    attempt = AzureAttempt(action=row.action, scope=scope, on_data=row.on_data)
+    assert access(row.case).allows(WHO[row.who], attempt) == row.allowed
 
 
 def test_log_lines_expire_only_on_request() -> None:

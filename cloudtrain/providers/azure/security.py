@@ -34,6 +34,9 @@ def _identity(plan: Plan) -> Iterator[Issue]:
         yield Issue(
             ("azure", "identity"), message, "azure.identity: managed, an identity that may do no more than it needs"
         )
+    elif section_of(plan).identity != "user" and not plan.target.config_as(AzureConfig).compute:
+        message = "is not set: a serverless job acts as the workspace itself, which may read all of its key vault"
+        yield Issue(("azure", "compute"), message, "a cluster, which has an identity of its own")
 
 
 def _access(plan: Plan) -> Iterator[Issue]:

@@ -139,7 +139,8 @@ class Account:
     rights: Rights = field(default_factory=lambda: Rights(vaults={VAULT}))
     """What Resource Manager tells of other resources."""
     parts: dict[str, str] = field(default_factory=dict)
-    """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; and its `identity`."""
+    """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; its `identity`, and
+    `jobsVault`, the vault of which this imitation answers for secrets."""
     takes_keys: bool = True
     """Whether storage may be opened by the account's key."""
     machine_secrets: dict[str, str] = field(default_factory=dict)
@@ -174,6 +175,7 @@ class Account:
         kinds = {
             "storageAccount": ("Microsoft.Storage/storageAccounts", self.storage_account),
             "keyVault": ("Microsoft.KeyVault/vaults", VAULT),
+            "jobsVault": ("Microsoft.KeyVault/vaults", VAULT),
             "containerRegistry": ("Microsoft.ContainerRegistry/registries", REGISTRY),
         }
         return self.parts.get(name) or self.resource(*kinds[name])

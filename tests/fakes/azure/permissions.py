@@ -87,7 +87,7 @@ def attempts(call: Call, place: Place, account: Account) -> Iterator[Attempt]:
     elif call.service == "blob" and name == "GetContainer":
         yield Attempt(action=f"{_CONTAINER}/read", scope=_container(place.names["container"], account))
     elif call.service == "vault":
-        yield Attempt(action=GET_SECRET, scope=account.part("keyVault"), on_data=True)
+        yield Attempt(action=GET_SECRET, scope=account.part("jobsVault"), on_data=True)
     elif call.service == "resources":
         yield from _of_resource(name, place.path, account)
     elif name in RIGHTS:

@@ -109,7 +109,7 @@ def fetch(cloud: AzureCloud, run: Run) -> None:
 
 def examine(cloud: AzureCloud, run: Run) -> None:
     """`doctor`, where what one may not look at is an error for once."""
-    registry, vault = (cloud.account.part(part).rpartition("/")[2] for part in ("containerRegistry", "keyVault"))
+    registry, vault = (cloud.account.part(part).rpartition("/")[2] for part in ("containerRegistry", "jobsVault"))
     more = {"image": f"{registry}.azurecr.io/train:1", "secrets": {"TOKEN": {"azure": f"keyvault:{vault}/token"}}}
     job, settings = cloudtrain.load({**SMALL, **more}), load_settings(Path.cwd())
     target = get_provider("azure").target(settings, job.spec)

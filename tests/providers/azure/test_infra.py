@@ -81,7 +81,7 @@ def test_up_shows_the_plan_and_its_cost_deploys_it_and_writes_the_settings(groun
         "compute": "cpu",
         "repository": f"{registry.answers['loginServer']}/train",
     }
-    assert said.out.startswith("key vault: cloudtrain-")
+    assert said.out.startswith("key vault: cloudtrainj")
 
 
 def test_what_was_set_up_takes_a_job_by_the_settings_that_were_written(
@@ -156,7 +156,7 @@ def test_show_tells_of_what_there_is(ground: ResourceManager) -> None:
     assert "does not exist" in said.out
     up()
     said = call("infra", "show", "--provider", "azure")
-    for part in ("is ready", "cluster", "cpu-spot", "key vault: cloudtrain-", 'workspace = "cloudtrain"'):
+    for part in ("is ready", "cluster", "cpu-spot", "key vault: cloudtrainj", 'workspace = "cloudtrain"'):
         assert part in said.out
 
 
@@ -164,9 +164,9 @@ def test_github_and_a_private_network_are_there_on_request(ground: ResourceManag
     said = up("--set", "github_subject=repo:me/mine:ref:refs/heads/main", "--set", "network=new")
     assert said.code == 0, said.err
     assert "client id for GitHub: " in said.out
-    assert kinds(ground)["Microsoft.Network/privateEndpoints"] == 5
+    assert kinds(ground)["Microsoft.Network/privateEndpoints"] == 6
     assert "1.667 USD a day" in said.err, "a private registry is Premium"
-    assert "while no job runs: 126.70 USD a month" in said.err
+    assert "while no job runs: 134.00 USD a month" in said.err
 
 
 def test_down_deletes_what_costs_nothing_to_lose_and_says_what_it_leaves(ground: ResourceManager) -> None:
@@ -178,7 +178,7 @@ def test_down_deletes_what_costs_nothing_to_lose_and_says_what_it_leaves(ground:
     assert left == {
         "Microsoft.Storage/storageAccounts": 1,
         "Microsoft.Storage/storageAccounts/blobServices": 1,
-        "Microsoft.KeyVault/vaults": 1,
+        "Microsoft.KeyVault/vaults": 2,
         "Microsoft.ContainerRegistry/registries": 1,
         "Microsoft.ManagedIdentity/userAssignedIdentities": 1,
         "Microsoft.OperationalInsights/workspaces": 1,
@@ -198,16 +198,14 @@ def test_down_deletes_what_costs_nothing_to_lose_and_says_what_it_leaves(ground:
     assert "nothing to do" in down().err
 
 
-def test_down_with_the_data_leaves_an_empty_group_and_a_vault_that_up_brings_back(ground: ResourceManager) -> None:
+def test_down_with_the_data_leaves_an_empty_group_and_vaults_that_up_brings_back(ground: ResourceManager) -> None:
     up()
-    vault = next(
-        iter(each.name for each in ground.store.resources.values() if each.kind == "Microsoft.KeyVault/vaults")
-    )
+    vaults = {each.name for each in ground.store.resources.values() if each.kind == "Microsoft.KeyVault/vaults"}
     said = down("--delete-data")
     assert said.code == 0, said.err
     assert ground.store.resources == {}
     assert ground.store.deleted_workspaces == set(), "purged, so that the name is free"
-    assert set(ground.store.deleted_vaults) == {vault}
+    assert set(ground.store.deleted_vaults) == vaults
     assert "the workspace is deleted for good" in said.err
     assert "infra up brings it back" in said.err
     said = up()
@@ -238,7 +236,7 @@ def test_an_up_that_was_killed_is_gone_on_with(ground: ResourceManager, monkeypa
     said = up()
     assert said.code == 0, said.err
     assert "a deployment is under way: infra up waits for it first" in said.err
-    assert len(ground.store.resources) == 29
+    assert len(ground.store.resources) == 30
 
 
 def failed(said: CommandResult) -> str:

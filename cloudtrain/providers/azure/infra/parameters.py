@@ -29,7 +29,7 @@ _TIERS = ("basic", "standard", "premium")
 NETWORK = (
     Priced("Microsoft.Network/natGateways"),
     Priced("Microsoft.Network/publicIPAddresses"),
-    Priced("Microsoft.Network/privateEndpoints", how_many=5),
+    Priced("Microsoft.Network/privateEndpoints", how_many=6),
     Priced("Microsoft.Network/privateDnsZones", how_many=6),
 )
 """What of a private network is billed by the month, beside the registry's tier."""

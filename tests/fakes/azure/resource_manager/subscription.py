@@ -11,7 +11,15 @@ from tests.fakes.azure.account import Account, Cluster
 from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.resource_manager.deployments import STEPS, Deployments, Refused
 from tests.fakes.azure.resource_manager.kinds import KINDS
-from tests.fakes.azure.resource_manager.store import ASSIGNMENTS, COMPUTES, DEFINITIONS, WORKSPACES, Resource, Store
+from tests.fakes.azure.resource_manager.store import (
+    ASSIGNMENTS,
+    COMPUTES,
+    DEFINITIONS,
+    VAULTS,
+    WORKSPACES,
+    Resource,
+    Store,
+)
 from tests.fakes.azure.rights import AUTHORIZATION, assignments
 from tests.fakes.azure.roles import BUILT_IN, OWNER
 from tests.fakes.azure.tokens import OBJECT_ID
@@ -112,7 +120,13 @@ class ResourceManager:
     def _parts_of(self, workspace: Resource) -> dict[str, str]:
         names = ("storageAccount", "keyVault", "containerRegistry")
         found = {name: workspace.body["properties"][name] for name in names}
-        return {**found, "identity": self.store.identity_of(workspace)}
+        others = [
+            each.id
+            for each in self.store.resources.values()
+            if each.kind == VAULTS and each.id.lower() != found["keyVault"].lower()
+        ]
+        vault = others[0] if others else found["keyVault"]
+        return {**found, "jobsVault": vault, "identity": self.store.identity_of(workspace)}
 
     def _cluster(self, found: Resource) -> Cluster:
         about = found.body["properties"]["properties"]
