@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.declaration import Setting, SettingKind, declarations
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, did_you_mean
@@ -204,11 +205,12 @@ def _settings_for(keys: Set[str], environ: Mapping[str, str], chosen: Sequence[o
 
 def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_text(path)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        issues.append(Issue((), f"cannot be read: {error}", origin=str(path)))
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        issues.append(Issue((), f"cannot be read: {why}", origin=str(path)))
         return {}
     import tomllib
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.api.run import Run
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
@@ -104,9 +105,9 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
 def _read_synced_until(store: RunStore) -> dict[str, float]:
     """Up to which time the changes in each account are known: account -> Unix timestamp. Empty without the file."""
     try:
-        kept = json.loads((store.data_dir / _SYNCED_UNTIL_FILE).read_text(encoding="utf-8"))
+        kept = json.loads(read_regular_file(store.data_dir / _SYNCED_UNTIL_FILE))
         return {str(place): float(when) for place, when in kept.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

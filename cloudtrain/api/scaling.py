@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.api.run import Run
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.diagnosis.counterfactuals import what_parts_cost
 from cloudtrain.diagnosis.run_slowness import measuring_override
 from cloudtrain.diagnosis.scaling import Measurement
@@ -56,7 +57,7 @@ def check_reports(base: Plan, earlier: Run | None) -> None:
         return
     path = Path(base.context.source.root, base.spec.entrypoint)
     try:
-        if path.suffix != ".py" or METRIC in path.read_text(encoding="utf-8", errors="replace"):
+        if path.suffix != ".py" or METRIC in read_regular_text(path, errors="replace"):
             return
     except OSError:
         return

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+from cloudtrain.bounded_files import read_regular_text
+
 REGION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,40}")
 """How both clouds spell a region. It becomes the name of a file."""
 MAX_USD_PER_HOUR = 1e6
@@ -75,8 +77,7 @@ def listed_prices(data_dir: str | Path | None, provider: str, region: str) -> tu
         return ()
     path = table_path(data_dir, provider, region)
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            text = file.read()
+        text = read_regular_text(path)
     except FileNotFoundError:
         return ()
     except OSError as error:

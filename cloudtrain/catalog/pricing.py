@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.catalog import Instance, instances
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.issues import Issue
@@ -147,7 +148,7 @@ def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Is
     if path is None:
         return {}, []
     try:
-        return read_prices(Path(path).read_text(encoding="utf-8")), []
+        return read_prices(read_regular_text(path)), []
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         return {}, [Issue(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.api.run import Run
+from cloudtrain.bounded_files import open_regular_file
 from cloudtrain.cli.chosen_run import best_trial, chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_prose
@@ -27,7 +28,6 @@ from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_overr
 from cloudtrain.diagnosis.slowness import TOLD_FROM_DELAY, Slowness, without_cores
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.files import open_regular_file
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.settings import DEFAULT_PROVIDER

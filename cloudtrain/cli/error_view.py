@@ -10,8 +10,8 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.cli.terminal import label, one_line, printable
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.issues import Issue
@@ -89,8 +89,7 @@ def _line_of(file: str, number: int) -> str | None:
     if not os.path.isfile(file):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         return None
     try:
-        with Path(file).open(encoding="utf-8-sig") as text:
-            lines = text.read(_MAX_BYTES).split("\n")
+        lines = read_regular_text(file, _MAX_BYTES).split("\n")
     except (OSError, ValueError):
         return None
     return lines[number - 1].rstrip() if 0 < number <= len(lines) and lines[number - 1].strip() else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.diagnosis.pickled import MAX_BYTES, load_plain
 
 MAX_RANKS = 65_536
@@ -132,11 +133,10 @@ def read_dumps(folder: Path) -> FlightRecord:
     dumps, unread = [], []
     for rank, path in dump_files(folder).items():
         try:
-            if path.stat().st_size > MAX_BYTES:
-                raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
-            dumps.append(parse_dump(rank, path.read_bytes()))
+            dumps.append(parse_dump(rank, read_regular_file(path, MAX_BYTES)))
         except (ValueError, OSError) as error:
-            unread.append(f"{path.name}: {error}")
+            why = error.strerror if isinstance(error, OSError) else error
+            unread.append(f"{path.name}: {why}")
     return analyse(dumps, unread)
 
 

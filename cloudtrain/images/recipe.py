@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import open_regular_file, read_regular_text
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
 from cloudtrain.images.copied import copied_patterns
@@ -119,14 +120,14 @@ def _rules(dockerfile: Path) -> list[Rule]:
     """Of the ignore file of this very Dockerfile, or else of its folder."""
     for file in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), dockerfile.with_name(".dockerignore")):
         if file.is_file():
-            return rules_of(file.read_text(encoding="utf-8", errors="surrogateescape"))
+            return rules_of(read_regular_text(file, errors="surrogateescape"))
     return []
 
 
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
     """The Dockerfile itself, and what the build may copy: files, links and the folders they are in, none of git's."""
     found = {dockerfile: dockerfile.stat()}
-    named = copied_patterns(dockerfile.read_text(encoding="utf-8", errors="surrogateescape"))
+    named = copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
     top, searches_all = dockerfile.parent, has_exceptions(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
@@ -157,7 +158,7 @@ def _content(path: Path, info: os.stat_result) -> bytes:
         return b"/"
     if stat.S_ISLNK(info.st_mode):
         return b"->" + os.fsencode(os.readlink(path))  # noqa: PTH115
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         import hashlib
 
         return hashlib.file_digest(file, "sha256").digest()

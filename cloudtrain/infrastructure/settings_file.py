@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.infrastructure.changes import SettingValue
 
@@ -86,7 +87,7 @@ def settings_in(path: Path, settings: Mapping[str, SettingValue]) -> list[str]:
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     """A file's text and what it means; of one that is not there, nothing."""
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = read_regular_text(path) if path.exists() else ""
         return text, tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path}: {error}", hint="put it right first: the settings are added to it") from error

@@ -53,21 +53,6 @@ def restrict_permissions(data_dir: Path) -> None:
                 (data_dir / name).chmod(mode & ~OTHERS_MASK)
 
 
-def open_regular_file(path: Path) -> IO[bytes]:
-    """A regular file, open for reading. OSError for anything else: reading a pipe or a device could wait for ever."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(f"{path} is not a regular file")
-    return open(file, "rb")
-
-
-def read_regular_file(path: Path) -> bytes:
-    """The content of a regular file. OSError for anything else."""
-    with open_regular_file(path) as file:
-        return file.read()
-
-
 def read_lines(file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
     """The complete lines after a byte offset, without line ends; each with the offset of the line after it."""
     file.seek(offset)

@@ -8,17 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cloudtrain.bounded_files import open_regular_file, read_regular_file
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.events import Event, parse
-from cloudtrain.runs.files import (
-    append_lines,
-    end_of_lines,
-    open_regular_file,
-    read_lines,
-    read_lines_backward,
-    read_regular_file,
-    strict_json,
-)
+from cloudtrain.runs.files import append_lines, end_of_lines, read_lines, read_lines_backward, strict_json
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import is_locked
 

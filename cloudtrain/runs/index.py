@@ -10,13 +10,14 @@ import os
 from contextlib import suppress
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.files import read_regular_file, strict_json
+from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.locks import locked
 from cloudtrain.runs.state import ENDED, RunState
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import MAX_INDEX_BYTES, RunStore
 
 _FIELDS = (
     "run",
@@ -113,7 +114,7 @@ def _is_valid(line: Any) -> bool:
 
 def _read(store: RunStore) -> list[Any]:
     try:
-        data = read_regular_file(store.data_dir / "index.jsonl")
+        data = read_regular_file(store.data_dir / "index.jsonl", MAX_INDEX_BYTES)
     except OSError:
         return []
     lines = data[: data.rfind(b"\n")]

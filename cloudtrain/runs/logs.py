@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from cloudtrain.bounded_files import open_regular_file
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.events import RESERVED_EVENTS, Event, parse
-from cloudtrain.runs.files import end_of_lines, open_regular_file, read_lines, read_lines_backward
+from cloudtrain.runs.files import end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.metric_lines import metric_line
 

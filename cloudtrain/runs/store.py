@@ -9,14 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
-from cloudtrain.runs.files import (
-    DATA_DIR_HINT,
-    make_private_folder,
-    read_regular_file,
-    restrict_permissions,
-)
+from cloudtrain.runs.files import DATA_DIR_HINT, make_private_folder, restrict_permissions
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import FileLock, acquire
@@ -25,6 +21,9 @@ from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.events import Event
+
+MAX_INDEX_BYTES = 1 << 28
+"""Limit of the index: lines of about a million runs."""
 
 CLEANUP_FOLDER = "leftovers"
 """A folder with one entry for each run that has left something outside of its own folder, still to be removed."""
@@ -67,7 +66,9 @@ class RunStore:
         """Delete the index when it lists an earlier run of that id, whose folder was removed; it is written again."""
         index = self.data_dir / "index.jsonl"
         with suppress(OSError):
-            if f'"run":"{run_id}"'.encode() in read_regular_file(index) and not (self.runs_dir / run_id).exists():
+            content = read_regular_file(index, MAX_INDEX_BYTES)
+            is_listed = f'"run":"{run_id}"'.encode() in content
+            if is_listed and not (self.runs_dir / run_id).exists():
                 index.unlink()
 
     def ids(self) -> list[str]:

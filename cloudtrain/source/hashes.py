@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.runs.files import make_private_folder, private_opener
 
 # A file that changed this shortly before it was read may change again and keep its timestamps: file systems
@@ -18,6 +19,8 @@ from cloudtrain.runs.files import make_private_folder, private_opener
 _RACY_NS = 2_000_000_000
 _VERSION = 2
 _BLOCK = 1 << 20
+MAX_CACHE_BYTES = 1 << 30
+"""The hashes of some millions of files."""
 # A file may turn into a FIFO or a link between being listed and being opened: neither block nor follow.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -101,7 +104,7 @@ class HashCache:
 def _read(file: Path) -> dict[str, Any]:
     """The content of a cache file; empty unless it is byte for byte what was written."""
     try:
-        data = file.read_bytes()
+        data = read_regular_file(file, MAX_CACHE_BYTES)
     except OSError:
         return {}
     seal, body = data[:65], data[65:]

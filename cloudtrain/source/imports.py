@@ -7,12 +7,13 @@ functions, under `try` and for type checkers alone.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from cloudtrain.source.programs import NotAProgram, code_cells, parse_program
 
 MAX_FILES = 300
 """Of the source folder that are read; a larger program is looked at in part."""
@@ -92,33 +93,23 @@ def names_in(file: Path) -> frozenset[str] | None:
 
 def install_lines(notebook: Path) -> list[InstallLine]:
     """The `!pip install` and `%pip install` lines of a notebook: a job leaves them out."""
+    try:
+        cells = code_cells(notebook)
+    except NotAProgram:
+        return []
     found = []
-    for number, source in enumerate(_cells(notebook), 1):
+    for number, source in enumerate(cells, 1):
         for line in source.splitlines():
             if _INSTALLING.match(line):
                 found.append(InstallLine(line.strip(), f"{notebook.name}, cell {number}"))
     return found
 
 
-def _cells(notebook: Path) -> Iterator[str]:
-    """The sources of its code cells; none of a file that is no notebook."""
-    try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        for cell in cells:
-            if cell.get("cell_type") == "code":
-                yield cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return
-
-
 def _tree(file: Path) -> ast.AST:
-    """Its syntax tree; an empty one where it has none: the job will say why, with its line."""
+    """Return its syntax tree; an empty one for a file without one, which `program_fault` reports."""
     try:
-        if file.suffix == ".ipynb":
-            lines = "\n".join(_cells(file)).splitlines()
-            return ast.parse("\n".join("pass" if line.lstrip().startswith(("%", "!")) else line for line in lines))
-        return ast.parse(file.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        return parse_program(file)
+    except NotAProgram:
         return ast.Module(body=[], type_ignores=[])
 
 
@@ -134,15 +125,22 @@ def _imports(tree: ast.AST) -> Iterator[tuple[list[str], int, int]]:
 
 
 def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """What runs when the module is imported, for sure as far as its syntax tells."""
-    for node in nodes:
+    """Yield the statements that an import of the module executes, as far as its syntax tells."""
+    waiting = [*nodes][::-1]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Try)):
             continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
             continue
         yield node
         if isinstance(node, (ast.If, ast.With, ast.For, ast.While, ast.ClassDef)):
-            yield from _executed(ast.iter_child_nodes(node))
+            waiting += [*ast.iter_child_nodes(node)][::-1]
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    names = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test))
+    return "TYPE_CHECKING" in names
 
 
 def _own_files(name: str, level: int, file: Path, root: Path) -> list[Path]:

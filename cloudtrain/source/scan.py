@@ -15,7 +15,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.source.hashes import HashCache, read_content, stamp
 from cloudtrain.source.ignore import Patterns
 from cloudtrain.source.links import folders_of, link_problem, read_link
-from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
+from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries, refuse_large
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 
 MAX_SHOWN = 20
@@ -29,10 +29,12 @@ def scan(
     payload: Mapping[str, Path] | None = None,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
+    limit_bytes: int | None = None,
 ) -> SourceTree:
     """The tree that would be archived; starts no process, needs no network.
 
     `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are remembered.
+    `limit_bytes`: larger sources are refused before any file is read.
     SourceError lists what below `root` cannot be archived: the first of it, and how much more there is.
     """
     if not root.is_dir():
@@ -49,6 +51,8 @@ def scan(
     found = walk(top, patterns)
     if outputs := _own_outputs():
         found.files = [(path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs]
+    if limit_bytes is not None:
+        refuse_large(Path(top), {path: info.st_size for path, info in found.files}, limit_bytes)
     added = _payload_paths(payload or {})
     listed = found.files + _payload_files(added, found)
     entries = _hash(top, added, listed, cache, found, progress)

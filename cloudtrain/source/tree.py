@@ -60,10 +60,6 @@ class SourceTree:
         """The entries of the source folder itself, without the payload."""
         return tuple(entry for entry in self.files if entry.path not in self.payload)
 
-    def largest(self, n: int) -> tuple[SourceEntry, ...]:
-        """The n largest of the folder's own files, the largest first."""
-        return tuple(nlargest(n, self.own, key=lambda entry: entry.size))
-
 
 def digest_entries(entries: Iterable[SourceEntry]) -> str:
     """The digest of entries that are already sorted by path."""
@@ -76,15 +72,25 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
 
 def check_size(tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES) -> str | None:
     """A warning text above `warn_bytes`, None below; SourceError above `limit_bytes`."""
-    own = tree.own
-    size = sum(entry.size for entry in own)
-    if size <= min(warn_bytes, limit_bytes):
+    sizes = {entry.path: entry.size for entry in tree.own}
+    refuse_large(tree.root, sizes, limit_bytes)
+    if sum(sizes.values()) <= warn_bytes:
         return None
-    biggest = ", ".join(f"{entry.path} ({format_size(entry.size)})" for entry in tree.largest(3))
-    what = f"the source folder {tree.root} is {format_size(size)} in {len(own)} files"
-    advice = "add what the job does not need to .cloudtrainignore, and hand data over as an input"
-    if size > limit_bytes:
-        raise SourceError(
-            f"{what}, more than the limit of {format_size(limit_bytes)}; the largest: {biggest}", hint=advice
-        )
-    return f"{what}; the largest: {biggest}; {advice}"
+    return f"{_sizes_in_words(tree.root, sizes)}; {_SIZE_ADVICE}"
+
+
+def refuse_large(root: Path, sizes: Mapping[str, int], limit_bytes: int) -> None:
+    """Raise SourceError if the files are too large together. `sizes`: in bytes, by path below `root`."""
+    if sum(sizes.values()) > limit_bytes:
+        message = _sizes_in_words(root, sizes, f", more than the limit of {format_size(limit_bytes)}")
+        raise SourceError(message, hint=_SIZE_ADVICE)
+
+
+_SIZE_ADVICE = "add what the job does not need to .cloudtrainignore, and hand data over as an input"
+
+
+def _sizes_in_words(root: Path, sizes: Mapping[str, int], and_limit: str = "") -> str:
+    largest = nlargest(3, sizes, key=lambda path: sizes[path])
+    listed = ", ".join(f"{path} ({format_size(sizes[path])})" for path in largest)
+    total = format_size(sum(sizes.values()))
+    return f"the source folder {root} is {total} in {len(sizes)} files{and_limit}; the largest: {listed}"

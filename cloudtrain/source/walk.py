@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from cloudtrain.bounded_files import read_regular_file, read_regular_text
 from cloudtrain.issues import Issue
 from cloudtrain.source.ignore import IgnoreFile, Patterns
 from cloudtrain.source.likely_secrets import is_likely_secret
@@ -188,11 +189,10 @@ def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
     """The rules of an ignore file; none if it cannot be read (as a file of the archive it is then refused)."""
     try:
         # git does not follow a .gitignore that is a link either.
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as stream:
-            lines = stream.read().split("\n")
+        content = read_regular_file(file, follow=False)
     except OSError:
         return ()
+    lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
     rules = IgnoreFile(lines, patterns.translate, base=base)
     return (rules,) if rules else ()
 
@@ -219,9 +219,9 @@ def _rules_above(root: str, patterns: Patterns) -> tuple[str, Chain]:
 def _git_folder(top: Path) -> Path:
     """The repository's own folder; `.git` is a file that names it in a worktree or submodule."""
     try:
-        named = (top / ".git").read_text(errors="surrogateescape").removeprefix("gitdir:").strip()
+        named = read_regular_text(top / ".git", errors="surrogateescape").removeprefix("gitdir:").strip()
         folder = top / named
         common = folder / "commondir"
-        return folder / common.read_text().strip() if common.exists() else folder
+        return folder / read_regular_text(common, errors="surrogateescape").strip() if common.exists() else folder
     except OSError:
         return top / ".git"

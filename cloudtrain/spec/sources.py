@@ -8,11 +8,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.errors import UsageError
+from cloudtrain.bounded_files import FileTooLarge, read_regular_file
+from cloudtrain.errors import SpecError, UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.spec.fields import FieldErrors, read_arguments
-from cloudtrain.spec.yaml_document import Document, read_document
+from cloudtrain.spec.yaml_document import Document, parse_document
 
 FILE = "job.yaml"
+MAX_BYTES = 1_000_000
 PROGRAMS = (".py", ".ipynb")
 """How the names of scripts and notebooks end, which need no job.yaml."""
 
@@ -40,6 +43,36 @@ def read_source(path: Path) -> Document:
     if not (path / FILE).is_file():
         raise UsageError(f"{path}: is a folder without a {FILE}", hint=f"cloudtrain init {path}")
     return read_document(path / FILE)
+
+
+def read_document(path: Path) -> Document:
+    """Read one YAML file.
+
+    Raise UsageError if the file cannot be read, SpecError if it is not a mapping of plain values.
+    """
+    try:
+        if path.is_dir():
+            hint = f"name the file: {path / FILE}"
+            raise UsageError(f"{path}: is a folder, not a spec file", hint=hint)
+        raw = read_regular_file(path, MAX_BYTES)
+    except FileTooLarge:
+        message = f"{path}: the file is too large for a spec (limit {MAX_BYTES:,} bytes)"
+        raise UsageError(message, hint="pass data as an input") from None
+    except FileNotFoundError:
+        hint = "cloudtrain init writes a commented starter; a script needs none: cloudtrain submit train.py"
+        raise UsageError(f"{path}: no such file", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = len(raw[raw.rfind(b"\n", 0, error.start) + 1 : error.start].decode()) + 1
+        coding = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
+        hint = f"save it as UTF-8, for example: iconv -f {coding} -t UTF-8 {path.name}"
+        issue = Issue((), "is not UTF-8 text", hint, origin=f"{path}:{line}:{column}")
+        raise SpecError([issue]) from None
+    return parse_document(text, name=str(path))
 
 
 def job_folder(path: Path) -> Path:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cloudtrain.errors import SpecError, UsageError
+from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys
 from cloudtrain.spec.calls_in_braces import joined_calls
 
-MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
 MAX_DEPTH = 50
 MAX_SAFE_TEXT = 5_000
@@ -61,28 +59,6 @@ class Document:
         while keys and keys not in self.origins:
             keys = keys[:-1]
         return self.origins[keys] if keys else self.name
-
-
-def read_document(path: Path, *, what: str = "spec") -> Document:
-    """Read one YAML file. UsageError when it cannot be read, SpecError when it is no mapping of plain values."""
-    try:
-        if path.is_dir():
-            raise UsageError(f"{path}: is a folder, not a {what} file", hint=f"name the file: {path / 'job.yaml'}")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise UsageError(f"{path}: more than {MAX_BYTES:,} bytes is no {what}", hint="hand data over as an input")
-    except FileNotFoundError:
-        hint = "cloudtrain init writes a commented starter; a script needs none: cloudtrain submit train.py"
-        raise UsageError(f"{path}: no such file", hint=hint) from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise SpecError([Issue((), "is not UTF-8 text", origin=f"{path}:{line}:1")]) from None
-    return parse_document(text, name=str(path))
 
 
 def parse_document(text: str, *, name: str) -> Document:

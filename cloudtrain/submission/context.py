@@ -45,7 +45,10 @@ def read_context(
     `wheels`: those that the job sends along, as far as they are downloaded.
     """
     data_dir = Path(settings["data_dir"]).absolute()
-    tree = _scan(folder / spec.source, data_dir, progress, wheels)
+    root = folder / spec.source
+    holds_data_dir = data_dir.is_relative_to(root.resolve())
+    limit_bytes = None if holds_data_dir else settings["source_limit"]
+    tree = _scan(root, data_dir, progress, wheels, limit_bytes)
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree, wheels)
     _check_entrypoint(spec, tree)
@@ -145,9 +148,15 @@ def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> S
     return tree
 
 
-def _scan(root: Path, data_dir: Path, progress: Progress | None, wheels: WheelSet | None = None) -> SourceTree:
+def _scan(
+    root: Path,
+    data_dir: Path,
+    progress: Progress | None,
+    wheels: WheelSet | None = None,
+    limit_bytes: int | None = None,
+) -> SourceTree:
     payload = {**payload_files(), **(wheels.files if wheels else {})}
-    tree = scan(root, payload, data_dir / "cache", progress)
+    tree = scan(root, payload, data_dir / "cache", progress, limit_bytes)
     _last_scan.clear()
     _last_scan[tree.digest] = tree
     return tree

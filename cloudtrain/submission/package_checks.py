@@ -1,4 +1,4 @@
-"""What a plan's packages make likely to go wrong: found on the disk, before a machine is paid for. Warnings alone."""
+"""Check a plan's program and packages on the disk, before a machine is paid for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cloudtrain.issues import Issue, did_you_mean, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.imports import Import, foreign_imports, install_lines, module_files, top_modules
+from cloudtrain.source.programs import program_fault
 from cloudtrain.source.requirements import CONDA_FILES, Requested, requested_by, requested_list, satisfies
 from cloudtrain.spec.dependencies import CONDA_WAY
 from cloudtrain.submission.factory_checks import Factory, factories_of
@@ -34,6 +35,7 @@ def package_issues(plan: Plan) -> list[Issue]:
         return []
     requested = requested_of(plan)
     return [
+        *_programs_faults(plan, root),
         *_conda(plan, root),
         *_passwords(requested),
         *_other_torch(plan, requested),
@@ -49,6 +51,22 @@ def requested_of(plan: Plan) -> Requested:
     if wanted.off or not file:
         return requested_list(() if wanted.off else wanted.packages)
     return requested_by(Path(source.root), file) if (Path(source.root) / file).is_file() else requested_list(())
+
+
+def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
+    """Report a program that no Python can run; a warning if only this Python is known to refuse it."""
+    for file in _programs(plan, root):
+        fault = program_fault(file)
+        if fault is None:
+            continue
+        name = file.relative_to(root)
+        place = f"{name}:{fault.line}" if fault.line else str(name)
+        if fault.depends_on_version and not _runs_in_this_python(plan):
+            message = f"{place}: {fault.message}"
+            hint = f"checked with Python {sys.version_info.major}.{sys.version_info.minor}"
+            yield plan.located(warning(message, hint, path=("entrypoint",)))
+        else:
+            yield plan.located(Issue(("entrypoint",), f"{place}: {fault.message}"))
 
 
 def _conda(plan: Plan, root: Path) -> Iterator[Issue]:

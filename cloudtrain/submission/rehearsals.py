@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import StorageError
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
 from cloudtrain.providers import Request, get_provider
@@ -76,7 +77,7 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
     """The rehearsals of this job for this provider that have succeeded, the newest first."""
     data_dir = Path(plan.context.data_dir)
     try:
-        lines = (data_dir / FILE).read_text("utf-8").splitlines()
+        lines = read_regular_text(data_dir / FILE).splitlines()
     except (OSError, UnicodeDecodeError):
         return
     mine = [f'"name": {json.dumps(plan.spec.name)}', f'"provider": {json.dumps(plan.target.provider)}']

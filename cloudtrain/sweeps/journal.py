@@ -8,16 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from cloudtrain.bounded_files import open_regular_file, read_regular_file
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.runs.files import (
-    append_lines,
-    as_text,
-    open_regular_file,
-    read_lines,
-    read_regular_file,
-    storing,
-    strict_json,
-)
+from cloudtrain.runs.files import append_lines, as_text, read_lines, storing, strict_json
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import acquire, is_locked
 from cloudtrain.runs.new_folder import new_folder

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.catalog.pricing import HOUR, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
@@ -112,7 +113,7 @@ def _is_named(plan: Plan, metric: str) -> bool:
     """Whether the program says the metric's name; true where it cannot be looked at."""
     path = Path(plan.context.source.root, plan.spec.entrypoint or "")
     try:
-        text = path.read_text(encoding="utf-8", errors="replace") if path.suffix == ".py" else None
+        text = read_regular_text(path, errors="replace") if path.suffix == ".py" else None
     except OSError:
         return True
     return text is None or re.search(rf"(?<!\w){re.escape(metric)}(?!\w)", text) is not None

@@ -175,7 +175,7 @@ def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
     ("make", "message"),
     [
         (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: path.write_bytes(b"a = '\xff'"), "can't decode byte 0xff"),
+        (lambda path: path.write_bytes(b"a = '\xff'"), "it is not UTF-8 text"),
     ],
     ids=["a folder", "not UTF-8"],
 )

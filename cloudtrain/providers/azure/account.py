@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.config import AzureConfig
@@ -114,7 +115,7 @@ def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, Cl
 
 def _subscription(path: Path) -> CliDefault | None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        document = json.loads(read_regular_text(path))
         chosen = next(item for item in document["subscriptions"] if item.get("isDefault"))
         return str(chosen["id"]), display_path(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.settings import Settings
@@ -109,7 +110,7 @@ class SettingsReader:
 def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
     """The value of a key in a section of an INI file; None if it is missing or the file cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_regular_text(path).splitlines()
     except (OSError, UnicodeDecodeError):
         return None
     current = ""
@@ -125,7 +126,7 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
 def ini_sections(path: Path) -> list[str]:
     """The names of the sections of an INI file; none if the file cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_regular_text(path).splitlines()
     except (OSError, UnicodeDecodeError):
         return []
     return [_unquoted(header[1]) for line in lines if (header := _SECTION.match(line))]

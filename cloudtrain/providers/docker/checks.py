@@ -10,12 +10,17 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, location_checks
+from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_rules, location_checks
 
 
 def container_rules(plan: Plan) -> list[Issue]:
     """Problems that the disk and the environment show. No engine is asked."""
-    return [*address_issues(), *gpu_rules(plan, _gpus(plan), "in all"), *location_checks(plan, in_container=True)]
+    return [
+        *address_issues(),
+        *crowding_rules(plan, plan.host.config_as(DockerConfig).cores),
+        *gpu_rules(plan, _gpus(plan), "in all"),
+        *location_checks(plan, in_container=True),
+    ]
 
 
 def container_checks(plan: Plan) -> list[Issue]:

@@ -10,6 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bounded_files import read_regular_file
+
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 LOCAL = ("unix://", "npipe://", "tcp://127.", "tcp://localhost", "tcp://[::1]")
@@ -62,7 +64,7 @@ def require_listener(seconds: float) -> None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        document = json.loads(read_regular_file(file))
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

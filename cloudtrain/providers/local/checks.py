@@ -14,6 +14,10 @@ from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.source.inputs import is_empty
+from cloudtrain.units import format_size
+
+FEW_PROCESSES, MAX_PROCESSES_PER_CORE = 16, 4
+"""Above both numbers a plan warns that processes crowd the machine."""
 
 
 def host_rules(plan: Plan) -> list[Issue]:
@@ -24,7 +28,24 @@ def host_rules(plan: Plan) -> list[Issue]:
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
         message = f"there is no python3 in the folder of {python}, and the container's command starts python3"
         issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to an executable called python3"))
+    cores = plan.host.config_as(LocalConfig).cores
+    issues += crowding_rules(plan, cores)
     return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
+
+
+def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
+    """Warn about many more processes than cores. `cores`: of this machine, which runs all nodes."""
+    processes = plan.spec.resources.nodes * plan.processes
+    if plan.gpus or processes <= max(FEW_PROCESSES, MAX_PROCESSES_PER_CORE * cores):
+        return []
+    of_machine = f"{cores} core{'s' * (cores != 1)} and {format_size(_memory_bytes())} of memory"
+    message = f"{processes} processes share this machine, which has {of_machine}"
+    hint = f"--set resources.nodes=1 --set resources.processes={cores}"
+    return [plan.located(warning(message, hint, path=("resources", "processes")))]
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def host_checks(plan: Plan) -> list[Issue]:

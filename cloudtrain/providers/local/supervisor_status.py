@@ -14,8 +14,8 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.runs.files import read_regular_file
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import FileLock, acquire, disk_time, is_locked
 

@@ -19,6 +19,7 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import CloudError
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded, parse
@@ -55,7 +56,7 @@ class RayCluster:
     def connect(self) -> None:
         """Join it. CloudError where it does not answer."""
         kept = self._folder / ADDRESS_FILE
-        address = os.environ.get(ADDRESS) or (kept.read_text() if kept.exists() else "")
+        address = os.environ.get(ADDRESS) or (read_regular_text(kept) if kept.exists() else "")
         _check_port(address)
         try:
             ray.init(

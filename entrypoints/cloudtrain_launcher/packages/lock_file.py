@@ -18,12 +18,25 @@ PYPI = "https://pypi.org/simple"
 def read_lock(
     folder: Path, file: str, holds: Callable[[str], bool] = lambda _: True, there: Collection[str] = ()
 ) -> Requested:
-    """What a uv.lock locks for its project. InvalidRequirements, OSError.
+    """Return what a uv.lock locks for its project. Raise InvalidRequirements or OSError.
 
     `holds`: whether a marker is true where it is to be installed; by default all are. `there`: packages that the image
     brings, by normalised names: what only they need is left out.
     """
     document = read_toml(folder / file)
+    try:
+        return _read_document(document, folder, file, holds, there)
+    except (AttributeError, KeyError, TypeError):
+        raise InvalidRequirements(f"{file} does not have the form of a uv.lock") from None
+
+
+def _read_document(
+    document: Mapping[str, Any],
+    folder: Path,
+    file: str,
+    holds: Callable[[str], bool],
+    there: Collection[str],
+) -> Requested:
     if document.get("version") != 1:
         raise InvalidRequirements(f"{file} is of version {document.get('version')!r}, and only 1 is known")
     packages = document.get("package", [])

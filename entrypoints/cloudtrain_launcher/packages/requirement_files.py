@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, Optional
 from urllib.parse import unquote
 
+from .bounded_files import read_regular_text
+
 AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
 """Files at the top of the source folder that are read without being named; the first one that asks for anything."""
+
+MAX_FILES = 100
+"""Limit of the requirements files that one file includes, directly or not, repetitions counted."""
+MAX_DEPTH = 20
+MAX_TOTAL_BYTES = 16 << 20
 
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?\s*(?P<rest>.*)")
 _INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))\s*(?P<file>\S.*)")
@@ -133,7 +140,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             why = "this Python cannot read it: it takes Python 3.11, or pip; requirements.txt is read everywhere"
             raise InvalidRequirements(f"{path.name}: {why}") from None
     try:
-        document: dict[str, Any] = toml.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = toml.loads(read_regular_text(path))
+    except RecursionError:
+        raise InvalidRequirements(f"{path.name} is nested too deeply") from None
     except ValueError as error:
         raise InvalidRequirements(f"{path.name} is not valid TOML: {error}") from None
     return document
@@ -145,35 +154,67 @@ def read_project(folder: Path, file: str) -> Requested:
     listed = project.get("dependencies", []) if isinstance(project, dict) else []
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise InvalidRequirements(f"{file}: project.dependencies is not a list of texts")
+    if not all(text.strip() for text in listed):
+        raise InvalidRequirements(f"{file}: project.dependencies holds an empty text")
     return replace(_collect((text, 0, file) for text in listed), files=(file,))
 
 
-def read_requirements(folder: Path, file: str, around: tuple[str, ...] = (), constraint: bool = False) -> Requested:
-    """A requirements file and those that it includes. `around`: the files that include it."""
-    try:
-        text = (folder / file).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidRequirements(f"{file} is not UTF-8 text") from None
-    requirements: list[Requirement] = []
-    options: list[str] = []
-    files = [file]
-    for line, number in _logical_lines(text):
-        included = _INCLUDE.match(line)
-        if included is None or "://" in included["file"]:
-            found = _collect([(line, number, file)], folder, constraint)
-        else:
-            name = str(Path(Path(file).parent, included["file"].strip("'\"")))
-            if name in (file, *around):
-                raise InvalidRequirements(f"{file}:{number}: {name} includes itself")
-            restricts = constraint or line.startswith(("-c", "--constraint"))
-            try:
-                found = read_requirements(folder, name, (file, *around), restricts)
-            except OSError as error:
-                raise InvalidRequirements(f"{file}:{number}: {name} cannot be read: {error.strerror}") from None
-        requirements += found.requirements
-        options += found.options
-        files += found.files
-    return Requested(tuple(requirements), tuple(options), tuple(dict.fromkeys(files)))
+def read_requirements(folder: Path, file: str) -> Requested:
+    """A requirements file and those that it includes."""
+    return _RequirementsReader(folder).read(file)
+
+
+class _RequirementsReader:
+    """Reads one file and its includes; counts files and bytes, as includes can multiply."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = 0
+        self._bytes = 0
+
+    def read(self, file: str, around: tuple[str, ...] = (), constraint: bool = False) -> Requested:
+        """Read a file. `around`: the files that include it; `constraint`: by `-c`."""
+        requirements: list[Requirement] = []
+        options: list[str] = []
+        files = [file]
+        for line, number in _logical_lines(self._text(file, around)):
+            included = _INCLUDE.match(line)
+            if included is None or "://" in included["file"]:
+                found = _collect([(line, number, file)], self._folder, constraint)
+            else:
+                restricts = constraint or line.startswith(("-c", "--constraint"))
+                found = self._include(included["file"], number, (file, *around), restricts)
+            requirements += found.requirements
+            options += found.options
+            files += found.files
+        return Requested(tuple(requirements), tuple(options), tuple(dict.fromkeys(files)))
+
+    def _include(self, name: str, number: int, around: tuple[str, ...], constraint: bool) -> Requested:
+        file = around[0]
+        name = str(Path(Path(file).parent, name.strip("'\"")))
+        if name in around:
+            raise InvalidRequirements(f"{file}:{number}: {name} includes itself")
+        try:
+            return self.read(name, around, constraint)
+        except OSError as error:
+            raise InvalidRequirements(f"{file}:{number}: {name} cannot be read: {error.strerror}") from None
+
+    def _text(self, file: str, around: tuple[str, ...]) -> str:
+        try:
+            text = read_regular_text(self._folder / file)
+        except UnicodeDecodeError:
+            raise InvalidRequirements(f"{file} is not UTF-8 text") from None
+        self._files += 1
+        self._bytes += len(text)
+        first = around[-1] if around else file
+        if self._files > MAX_FILES:
+            raise InvalidRequirements(f"{first} includes too many files (limit {MAX_FILES})")
+        if len(around) > MAX_DEPTH:
+            raise InvalidRequirements(f"{first}: includes are nested too deeply (limit {MAX_DEPTH})")
+        if self._bytes > MAX_TOTAL_BYTES:
+            limit = f"limit {MAX_TOTAL_BYTES:,} bytes"
+            raise InvalidRequirements(f"{first} and its includes are too large ({limit})")
+        return text
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
@@ -199,7 +240,10 @@ def _collect(
     """Lines, each with its number and file, sorted into requirements and options."""
     requirements, options = [], []
     for line, number, file in lines:
-        text = _absolute(line, folder, file) if folder else line
+        try:
+            text = _absolute(line, folder, file) if folder else line
+        except ValueError as error:  # a NUL in a path
+            raise InvalidRequirements(f"{file}:{number}: {error}") from None
         if text.startswith("-") and not _EDITABLE.match(text):
             options.append(text)
             continue

@@ -1,0 +1,66 @@
+"""Read a file that somebody else wrote: a regular one, and never more than a limit. Standard library only.
+
+A name in a job's folder may be a FIFO, or a link to a device or to a file of any size. The client shares this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Union
+
+MAX_BYTES = 16 << 20
+"""The limit of a file that people write, if its reader names no other."""
+
+_BLOCK_BYTES = 1 << 20
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class FileTooLarge(OSError):
+    """The file has more bytes than its reader takes."""
+
+
+def open_regular_file(path: Union[str, Path], *, follow: bool = True) -> BufferedReader:
+    """Open a regular file for reading. Raise OSError for anything else, without waiting for a FIFO or a device.
+
+    `follow`: whether the path may be a link.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+    kind = stat.S_IFMT(os.fstat(file).st_mode)
+    if kind == stat.S_IFREG:
+        return os.fdopen(file, "rb")
+    os.close(file)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    found = _KINDS.get(kind, "something else")
+    raise OSError(errno.EINVAL, f"Not a regular file but {found}", str(path))
+
+
+def read_regular_file(path: Union[str, Path], limit: int = MAX_BYTES, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, OSError if it is unreadable."""
+    content = bytearray()
+    with open_regular_file(path, follow=follow) as file:
+        while len(content) <= limit and (block := file.read(min(_BLOCK_BYTES, limit + 1 - len(content)))):
+            content += block
+    if len(content) > limit:
+        raise FileTooLarge(errno.EFBIG, f"File too large (limit {limit:,} bytes)", str(path))
+    return bytes(content)
+
+
+def read_regular_text(path: Union[str, Path], limit: int = MAX_BYTES, *, errors: str = "strict") -> str:
+    """Return a regular file as text: UTF-8, with or without a mark, and any line ends.
+
+    Raise OSError as `read_regular_file` does, UnicodeDecodeError if the file is not UTF-8.
+    """
+    text = read_regular_file(path, limit).decode("utf-8-sig", errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
