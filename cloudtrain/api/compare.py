@@ -13,6 +13,8 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
 from cloudtrain.runs.state import RunState
+from cloudtrain.spec.plain_secrets import hide_setting
+from cloudtrain.spec.written_arguments import argument_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,13 @@ def settings_of(run: Run) -> dict[str, Any]:
     record, found = RunRecord(run.folder), dict[str, Any]()
     with suppress(StorageError):
         found = {"provider": record.provider, **_flat(record.spec), "source": record.source_digest[:12] or None}
-    args = found.pop("args.argv", None)
-    if isinstance(found.pop("args.values", None), list) and args:  # a list, else each has a name
-        found["args"] = shlex.join(map(str, args))
-    return {name.replace("args.values.", "args."): value for name, value in found.items() if value is not None}
+    argv = found.pop("args.argv", None)
+    if isinstance(found.pop("args.values", None), list) and isinstance(argv, list):
+        values, rest = argument_values([str(word) for word in argv])
+        found |= {f"args.{name}": value for name, value in values.items()}
+        found["args"] = shlex.join(rest) or None
+    named = {name.replace("args.values.", "args."): value for name, value in found.items()}
+    return {name: hide_setting(name, value) for name, value in named.items() if value is not None}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

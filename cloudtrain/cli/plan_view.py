@@ -7,10 +7,10 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from cloudtrain.api import jobs as api
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import OWN_TABLE, CostEstimate
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
@@ -23,6 +23,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.paths import file_name
 from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.inputs import Input
+from cloudtrain.spec.plain_secrets import hide_secrets
 from cloudtrain.submission.comparable import without_varying
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
@@ -78,7 +79,8 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     rows = [
         (
             "runs",
-            f"{what} {shlex.join(spec.args.argv)}".rstrip() + f"      {world} process{'es' if world > 1 else ''}",
+            f"{what} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
+            + f"      {world} process{'es' if world > 1 else ''}",
         ),
         *(("account", text) for text in _borrowed(plan)),
         *([("image", plan.target.image_address)] if plan.target.image and not plan.is_rehearsal else []),
@@ -252,11 +254,12 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     new = {"request": request.document, "job": request.job.to_json()}
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:
-            other = json.loads(Path(against).read_text())
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"{against}: is not JSON: {error}", hint="cloudtrain plan --json > FILE writes one"
-            ) from None
+            other = json.loads(read_regular_text(against))
+        except OSError as error:
+            raise UsageError(f"{against}: cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            hint = "cloudtrain plan --json > FILE writes one"
+            raise UsageError(f"{against}: is not JSON: {error}", hint=hint) from None
         old, other_id, new = {"request": other}, _id_of(other), {"request": request.document}
     else:
         from cloudtrain.api.lookup import find_run

@@ -25,6 +25,7 @@ from cloudtrain.spec.entrypoint import entrypoint_problem
 from cloudtrain.spec.fields import NAME
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.model_errors import issues_of
+from cloudtrain.spec.plain_secrets import hide_setting
 from cloudtrain.spec.raw_values import mapping_of
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
@@ -77,7 +78,8 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     issues = []
     for text in overrides:
         path, equals, value = text.partition("=")
-        flag = f"--set {path}=…" if path.strip().startswith("secrets") else f"--set {text}"  # it may hold the secret
+        is_secret = path.strip().startswith("secrets") or hide_setting(path.strip(), value) != value
+        flag = f"--set {path}=…" if is_secret else f"--set {text}"
         flag = text.flag if isinstance(text, FlagText) else flag
         keys: Keys = tuple(part.strip() for part in path.split("."))
         if not equals or not all(keys):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from cloudtrain.spec.fields import read_arguments
+from cloudtrain.spec.fields import plain, read_arguments
 from cloudtrain.spec.yaml_document import parse_scalar
 
 _PLAIN = re.compile(r"[\w./@%+-]+")
 """What a flow mapping can hold without quotes, if YAML also reads it as what it is."""
+
+_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
 
 
 def written_arguments(argv: Sequence[str]) -> str:
@@ -24,6 +27,33 @@ def written_arguments(argv: Sequence[str]) -> str:
         except ValueError:
             pass
     return json.dumps(list(argv), ensure_ascii=False)
+
+
+def argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of a command line with their values, and the words before the first option.
+
+    Several words after an option are a list, none is `True`: as `read_arguments` writes them.
+    """
+    options: dict[str, list[str]] = {}
+    rest: list[str] = []
+    current = rest
+    for word in argv:
+        match = _OPTION.fullmatch(word)
+        if match is None:
+            current.append(word)
+            continue
+        current = options[match["name"]] = []
+        if match["value"] is not None:
+            current.append(match["value"])
+            current = rest
+    return {name: _value_of(words) for name, words in options.items()}, rest
+
+
+def _value_of(words: Sequence[str]) -> Any:
+    values = [plain(parse_scalar(word)) for word in words]
+    if not values:
+        return True
+    return values[0] if len(values) == 1 else values
 
 
 def _pairs(argv: Sequence[str]) -> dict[str, str] | None:

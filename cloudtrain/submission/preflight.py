@@ -10,10 +10,13 @@ from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
+from cloudtrain.spec.plain_secrets import is_secret_variable, secret_arguments
 from cloudtrain.submission.factory_checks import factory_issues
 from cloudtrain.submission.kept_files import keep_issues
 from cloudtrain.submission.package_checks import package_issues
 from cloudtrain.submission.trainer_arguments import trainer_issues
+
+_PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
 
 MAX_SECRETS = 5
 """Of the files that are left out, in a note."""
@@ -25,7 +28,7 @@ def offline_issues(plan: Plan) -> list[Issue]:
     Those of the provider whose request it is, of the one that runs it, and of the shared trainer.
     """
     issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan), *package_issues(plan)]
-    issues += [*factory_issues(plan), *keep_issues(plan)]
+    issues += [*factory_issues(plan), *keep_issues(plan), *plain_secret_issues(plan)]
     if plan.context.strict:
         issues += security_issues(plan)
     if plan.is_rehearsal:
@@ -42,6 +45,28 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         issues += get_provider(provider).checks(plan, starting=starting)
     return sorted(issues, key=_errors_first)
+
+
+def plain_secret_issues(plan: Plan) -> list[Issue]:
+    """Report secrets in plain text among variables and arguments: errors if the settings are strict."""
+    stores = plan.target.declaration.secret_stores
+    address = next((f"{store}:{form}" for store, form in stores.items()), "env:NAME")
+    severity: Literal["error", "warning"] = "warning"
+    if plan.context.strict and not plan.is_rehearsal:
+        severity = "error"
+
+    issues = []
+    env = plan.spec.env
+    for name in env:
+        if is_secret_variable(name, env[name]):
+            hint = f"secrets: {{{name}: {{{plan.target.provider}: '{address}'}}}}"
+            issues.append(Issue(("env", name), _PLAIN_SECRET, hint, severity=severity))
+    for path, name in secret_arguments(plan.spec.args):
+        variable = name.replace("-", "_").upper() or "TOKEN"
+        place = f"secrets: {{{variable}: {{{plan.target.provider}: '{address}'}}}}"
+        hint = f"{place} hands it to the program as the variable {variable}"
+        issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
+    return [replace(issue, origin=_line_of(plan, issue)) for issue in issues]
 
 
 def security_issues(plan: Plan) -> list[Issue]:

@@ -1,8 +1,8 @@
 """What a reviewer of security would say of a SageMaker job that would be sent. Pure.
 
 The rules are the four that Prowler has for training jobs of live accounts (sagemaker_training_jobs_…: VPC settings,
-network isolation, encryption of volume and output, encryption between containers), and two of ours: a shell into the
-container, secrets in plain text.
+network isolation, encryption of volume and output, encryption between containers), and one of ours: a shell into the
+container.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, section_of
-from cloudtrain.providers.cloud.security import plain_secrets
 
 
 def security_findings(plan: Plan) -> list[Issue]:
     """An issue for each rule that the job breaks, with the path of the field that would set it right."""
-    return [*_network(plan), *_encryption(plan), *_access(plan), *plain_secrets(plan)]
+    return [*_network(plan), *_encryption(plan), *_access(plan)]
 
 
 def _network(plan: Plan) -> Iterator[Issue]:

@@ -1,7 +1,7 @@
 """What a reviewer of security would say of an Azure ML job that would be sent. Pure.
 
 After those of PSRule's rules for Azure Machine Learning that a job decides and not the workspace (Azure.ML.ComputeVnet,
-Azure.ML.UserManagedIdentity), and two of ours: ways into the job, secrets in plain text.
+Azure.ML.UserManagedIdentity), and one of ours: ways into the job.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import section_of
-from cloudtrain.providers.cloud.security import plain_secrets
 
 _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 
 def security_findings(plan: Plan) -> list[Issue]:
     """An issue for each rule that the job breaks, with the path of the field that would set it right."""
-    return [*_network(plan), *_identity(plan), *_access(plan), *plain_secrets(plan)]
+    return [*_network(plan), *_identity(plan), *_access(plan)]
 
 
 def _network(plan: Plan) -> Iterator[Issue]:

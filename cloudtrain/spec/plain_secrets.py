@@ -1,0 +1,88 @@
+"""Recognise secrets that stand in plain text among variables and arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from cloudtrain.issues import Keys
+from cloudtrain.spec.fields import Arguments, read_arguments
+
+HIDDEN = "***"
+
+_NAME = re.compile(
+    r"(.*_)?(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PRIVATE_KEY|CREDENTIALS?)",
+    re.IGNORECASE,
+)
+"""The name of something secret; `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` are not."""
+
+_VALUE = re.compile(
+    r"hf_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"
+    r"|sk-[\w-]{20,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,}"
+    r"|\w[\w+.-]*://[^/@:\s]+:[^/@$\s]+@\S*"
+)
+"""Tokens of well-known services, and addresses that hold a password."""
+
+_NOT_SECRET = re.compile(r"[\d.,eE+-]*|true|false|none|null|[$<\[{(~./-].*", re.IGNORECASE | re.DOTALL)
+"""Numbers, references such as `$TOKEN`, special tokens of a vocabulary such as `<pad>`, and paths."""
+
+MIN_ARGUMENT_CHARACTERS = 8
+"""A shorter argument is a word, such as the `sks` of `--instance-token sks`."""
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Return whether a variable of the environment probably holds a secret."""
+    return bool(value) and (_NAME.fullmatch(name) is not None or _VALUE.fullmatch(value) is not None)
+
+
+def is_secret_argument(name: str, value: str) -> bool:
+    """Return whether an argument is probably a secret. `name`: `api-key`, with or without hyphens before it."""
+    if _VALUE.fullmatch(value):
+        return True
+    is_named_so = _NAME.fullmatch(name.lstrip("-").replace("-", "_")) is not None
+    is_long = len(value) >= MIN_ARGUMENT_CHARACTERS and not re.search(r"\s", value)
+    return is_named_so and is_long and not _NOT_SECRET.fullmatch(value)
+
+
+def secret_arguments(args: Arguments) -> Iterator[tuple[Keys, str]]:
+    """Yield the field and the name of each argument that is probably a secret; the name may be empty."""
+    if not isinstance(args.values, Mapping):
+        for at, option in _secret_words(args.argv):
+            yield ("args", at), option.lstrip("-")
+        return
+    for key, value in args.values.items():
+        if any(_secret_words(read_arguments({key: value}).argv)):
+            yield ("args", key), key
+
+
+def hide_secrets(argv: Sequence[str]) -> list[str]:
+    """Return a command line with `***` in place of each word that is probably a secret."""
+    shown = list(argv)
+    for at, option in _secret_words(argv):
+        shown[at] = f"{option}={HIDDEN}" if argv[at].startswith(f"{option}=") else HIDDEN
+    return shown
+
+
+def _secret_words(argv: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the position of each word that is probably a secret, and the option it belongs to."""
+    option = ""
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            if is_secret_argument(option, word):
+                yield at, option
+            option = ""
+        elif not equals:
+            option = word
+        elif is_secret_argument(name, value):
+            yield at, name
+
+
+def hide_setting(path: str, value: object) -> object:
+    """Return `***` for the value of `args.api_key` or `env.TOKEN` if it is probably a secret."""
+    section, _, name = path.partition(".")
+    text = str(value)
+    is_secret = (section == "args" and is_secret_argument(name, text)) or (
+        section == "env" and is_secret_variable(name, text)
+    )
+    return HIDDEN if is_secret else value
