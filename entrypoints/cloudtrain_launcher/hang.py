@@ -1,8 +1,8 @@
 """Notices that a node's ranks hang: nothing has been heard of any of them, and some wait. Standard library only.
 
 When nothing was printed or reported for a quarter of the limit, the stack and the CPU time of every rank are sampled.
-A rank waits if its stack stays the same, and it is in a collective or uses no CPU. A long computation is no hang: it
-neither waits nor lets a peer wait for longer than the limit.
+A rank waits if its stack stays the same, its main thread neither wakes up nor reads, and it is in a collective or uses
+no CPU. A long computation is no hang: it neither waits nor lets a peer wait for longer than the limit.
 """
 
 from __future__ import annotations

@@ -1,24 +1,37 @@
-"""Which rank a job waits for, judged by the stack and the CPU time of each of its ranks. Standard library only."""
+"""Which rank a job waits for, judged by what each of its ranks has done for a while. Standard library only.
+
+A rank waits if its stack, its CPU time, its reads and the wakeups of its main thread stand still. Those of its other
+threads do not count: the ones of gloo, NCCL and of trackers wake up many times a second in a job that hangs, too.
+"""
 
 from __future__ import annotations
 
 import linecache
 from collections import Counter
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR
 from cloudtrain_launcher.error_details import MAX_CODE_CHARS, MAX_TRACEBACK_CHARS, display_path, is_user_code
 from cloudtrain_launcher.events import Error
+from cloudtrain_launcher.processes import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread, program_lines
 
 IDLE_CPU = 0.02
 """A rank that uses less of one core does nothing but wait."""
 
+POLL_SECONDS = 5.0
+"""How often a DataLoader and its workers wake up while they wait (torch's MP_STATUS_CHECK_INTERVAL)."""
+SPARE_WAKEUPS = 1.5
+"""Of a rank that waits, per wakeup that has a known cause; measured: 0.8 to 1.0."""
+FEW_WAKEUPS = 3
+"""More of them, which no cause is known of."""
+
 _LOGGED_FRAMES = 12
 """Of each rank's stack."""
 _DISTRIBUTED = "/torch/distributed/"
 _BACKWARD = ("_engine_run_backward", "backward")
+_LOADER = "/torch/utils/data/dataloader.py"
 _DATA_PARALLEL = "/torch/nn/parallel/distributed.py"
 _FROZEN = {
     "T": "is stopped (SIGSTOP)",
@@ -38,10 +51,14 @@ class Sample(NamedTuple):
     """By `time.monotonic()`."""
     cpu_seconds: float
     """Used so far by the rank and by the processes that it started."""
-    stack: str
+    stack: str = ""
     """As faulthandler writes it; empty if the rank did not answer."""
     state: str = ""
     """Its process's, a letter of proc(5); empty if unknown."""
+    moves: Optional[ProcessMoves] = None
+    """Those of the rank itself, before it was asked for its stack; None if unknown."""
+    children: Mapping[int, ProcessMoves] = {}
+    """Process id -> those of a process that it started."""
 
 
 class RankActivity(NamedTuple):
@@ -85,7 +102,9 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
     elif not call and is_idle and inner and inner[0].file.endswith(_DATA_PARALLEL):
         call = "forward"  # which broadcasts buffers, in C++ too
     kind = "busy"
-    if all(sample.state and sample.state in _FROZEN for sample in samples):
+    if _moves(samples, inner, in_collective=bool(call)):
+        pass
+    elif all(sample.state and sample.state in _FROZEN for sample in samples):
         kind = "frozen"
     elif is_still and (is_idle or call):
         kind = "collective" if call else "blocked"
@@ -99,6 +118,34 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
         state=samples[-1].state,
         has_children=any(part in frame.file for frame in inner for part in _CHILDREN),
     )
+
+
+def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collective: bool) -> bool:
+    """Whether a rank, or a process that it started, has woken up or read more than one does that waits.
+
+    A rank in a collective waits for its peers alone: what its other threads and processes do does not matter.
+    """
+    first, last = samples[0], samples[-1]
+    polls = (last.time - first.time) / POLL_SECONDS
+
+    if first.moves and last.moves:
+        expected = len(samples) - 1.0  # each request for a stack wakes the rank once
+        if any(frame.file.endswith(_LOADER) for frame in inner):
+            expected += polls
+        if last.moves.wakeups - first.moves.wakeups > SPARE_WAKEUPS * expected + FEW_WAKEUPS:
+            return True
+        if last.moves.bytes_read > first.moves.bytes_read and not in_collective:
+            return True
+
+    if in_collective:
+        return False
+    for pid, moves in last.children.items():
+        before = first.children.get(pid, moves)
+        if moves.bytes_read > before.bytes_read:
+            return True
+        if moves.wakeups - before.wakeups > SPARE_WAKEUPS * polls + FEW_WAKEUPS:
+            return True
+    return False
 
 
 def verdict(ranks: Sequence[RankActivity], nodes: int) -> Optional[Tuple[RankActivity, List[RankActivity]]]:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Dict, List, Mapping
 
 from cloudtrain_launcher.hang_verdict import Sample
-from cloudtrain_launcher.processes import process_state, use_by_root
+from cloudtrain_launcher.processes import ProcessTree, process_moves, process_state
 from cloudtrain_launcher.stacks import next_stack
+
+MAX_SAMPLES = 16
+"""Samples that are kept of each rank: what it did before must not hide that it hangs now."""
 
 
 class RankSamples:
@@ -24,18 +27,18 @@ class RankSamples:
 
     def take(self, processes: Mapping[int, int]) -> None:
         """Take one sample of each, and forget others. `processes`: local rank -> process id."""
-        now, uses = time.monotonic(), use_by_root(processes.values())
+        tree = ProcessTree()
         self._samples = {
             local_rank: self._samples[local_rank] for local_rank in processes if local_rank in self._samples
         }
         for local_rank, pid in processes.items():
             samples = self._samples.setdefault(local_rank, [])
-            is_first = not samples
+            sample = _sample(pid, tree)  # before the signal, which wakes the rank: one wakeup per sample is ours
             stack = next_stack(self._scratch, local_rank, pid)
-            if is_first:
+            if not samples:
                 stack = "(asked)"  # what an earlier silence has left; the answer comes with the next sample
-            cpu_seconds = uses[pid].cpu_seconds if pid in uses else 0.0
-            samples.append(Sample(now, cpu_seconds, stack, process_state(pid)))
+            samples.append(sample._replace(stack=stack))
+            del samples[:-MAX_SAMPLES]
 
     def known(self) -> Dict[int, List[Sample]]:
         """The samples of each local rank since it was asked for its stack."""
@@ -44,3 +47,16 @@ class RankSamples:
     def count(self) -> int:
         """How many times each rank has been seen at least, after it was asked; 0 if none was sampled."""
         return min((len(samples) for samples in self.known().values()), default=0)
+
+
+def _sample(pid: int, tree: ProcessTree) -> Sample:
+    """Return what a rank and its descendants have done so far; without the stack."""
+    use = tree.use(pid)
+    children = {child: process_moves(child) for child in tree.descendants(pid)}
+    return Sample(
+        time.monotonic(),
+        use.cpu_seconds if use else 0.0,
+        state=process_state(pid),
+        moves=process_moves(pid, threads=True),
+        children={child: moves for child, moves in children.items() if moves},
+    )

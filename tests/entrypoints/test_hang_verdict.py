@@ -1,0 +1,194 @@
+"""What a rank does is judged by its samples, and which rank the others wait for by what all of them do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudtrain_launcher import stacks
+from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
+from cloudtrain_launcher.processes import ProcessMoves
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+ALL_REDUCE = [
+    (f"{TORCH}/distributed/distributed_c10d.py", 9, "all_reduce"),
+    (f"{TORCH}/distributed/c10d_logger.py", 8, "wrapper"),
+]
+LOADER = [(f"{TORCH}/utils/data/dataloader.py", 5, "_try_get_data")]
+
+
+@pytest.mark.parametrize(
+    ("wakeups", "bytes_read", "inner", "kind"),
+    [
+        (20, 0, ALL_REDUCE, "collective"),
+        (200, 0, ALL_REDUCE, "busy"),
+        (20, 9, ALL_REDUCE, "collective"),
+        (20, 0, [], "blocked"),
+        (200, 0, [], "busy"),
+        (20, 9, [], "busy"),
+        (40, 0, LOADER, "blocked"),
+        (200, 0, LOADER, "busy"),
+    ],
+    ids=[
+        "waits in a collective and wakes up when it is asked",
+        "goes from one collective to the next",
+        "waits in a collective while a thread reads",
+        "waits and wakes up when it is asked",
+        "wakes up by itself",
+        "reads",
+        "waits for a loader and looks every five seconds whether it lives",
+        "takes one batch after another",
+    ],
+)
+def test_a_rank_that_wakes_up_or_reads_does_not_wait(
+    wakeups: int, bytes_read: int, inner: list[tuple[str, int, str]], kind: str, tmp_path: Path
+) -> None:
+    at = stack(*inner, (str(tmp_path / "train.py"), 7, "main"))
+    samples = [Sample(5.0 * n, 0.0, at, "S", moves=ProcessMoves(wakeups * n // 20, bytes_read * n)) for n in range(21)]
+    assert activity(0, samples, tmp_path).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("wakeups", "bytes_read", "inner", "kind"),
+    [(20, 0, [], "blocked"), (200, 0, [], "busy"), (0, 9, [], "busy"), (200, 9, ALL_REDUCE, "collective")],
+    ids=["waits for work", "wakes up", "reads", "is of a rank in a collective"],
+)
+def test_processes_of_a_rank_count_unless_it_waits_for_its_peers(
+    wakeups: int, bytes_read: int, inner: list[tuple[str, int, str]], kind: str, tmp_path: Path
+) -> None:
+    at = stack(*inner, (str(tmp_path / "train.py"), 7, "main"))
+    samples = [
+        Sample(5.0 * n, 0.0, at, "S", children={77: ProcessMoves(wakeups * n // 20, bytes_read * n)}) for n in range(21)
+    ]
+    assert activity(0, samples, tmp_path).kind == kind
+
+
+def stack(*frames: tuple[str, int, str]) -> str:
+    """As faulthandler writes it: another thread first, the main thread last."""
+    lines = ["Thread 0x01 (most recent call first):", '  File "/usr/lib/python3/threading.py", line 1 in wait']
+    lines += ["", "Current thread 0x02 (most recent call first):"]
+    return "\n".join([*lines, *(f'  File "{file}", line {line} in {function}' for file, line, function in frames)])
+
+
+@pytest.mark.parametrize(
+    ("inner", "cpu", "still", "kind", "call"),
+    [
+        (ALL_REDUCE, 0.0, True, "collective", "all_reduce"),
+        (ALL_REDUCE, 5.0, True, "collective", "all_reduce"),
+        (ALL_REDUCE, 5.0, False, "busy", "all_reduce"),
+        ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 0.0, True, "collective", "backward"),
+        ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 5.0, True, "busy", ""),
+        ([(f"{TORCH}/nn/parallel/distributed.py", 1, "_sync_buffers")], 0.0, True, "collective", "forward"),
+        ([], 0.0, True, "blocked", ""),
+        ([], 5.0, True, "busy", ""),
+        ([], 0.0, False, "busy", ""),
+    ],
+    ids=[
+        "waits in a collective",
+        "spins in a collective, as NCCL does",
+        "goes from one collective to the next",
+        "waits in backward",
+        "computes backward",
+        "waits in forward for the peers' buffers",
+        "waits",
+        "computes in one call",
+        "moves on, with little CPU",
+    ],
+)
+def test_what_a_rank_does_is_told_by_stack_and_cpu(
+    inner: list[tuple[str, int, str]], cpu: float, still: bool, kind: str, call: str, tmp_path: Path
+) -> None:
+    def at(line: int) -> str:
+        return stack(*inner, (str(tmp_path / "train.py"), line, "main"))
+
+    samples = [Sample(float(n), cpu * n / 5, at(7 if still else n + 1)) for n in range(6)]
+    found = activity(3, samples, tmp_path)
+    assert (found.rank, found.kind, found.call) == (3, kind, call)
+    assert found.place == f"train.py:{7 if still else 6}"
+
+
+def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> RankActivity:
+    return RankActivity(number, kind, call=call if kind == "collective" else "", file="train.py", line=line)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([rank(0, "collective"), rank(1, "blocked"), rank(2, "collective")], 1),
+        ([rank(0, "collective"), rank(1, "busy"), rank(2, "blocked")], 2),
+        ([rank(0, "blocked"), rank(1, "frozen")], 1),
+        ([rank(0, "collective"), rank(1, "blocked"), rank(2, "frozen")], 2),
+        ([rank(0, "ended"), rank(1, "collective")], 0),
+        ([rank(0, "collective"), rank(1, "collective"), rank(2, "collective", 5)], 2),
+        ([rank(0, "collective", 9), rank(1, "collective", 7)], 0),
+        ([rank(0, "collective"), rank(1, "collective")], 0),
+        ([rank(0, "blocked")], 0),
+        ([rank(0, "blocked"), rank(1, "ended")], 0),
+        ([rank(0, "busy"), rank(1, "ended")], None),
+        ([rank(0, "ended"), rank(1, "ended")], None),
+        ([rank(0, "busy"), rank(1, "busy")], None),
+        ([rank(0, "busy"), rank(1, "blocked")], None),
+        ([], None),
+    ],
+    ids=[
+        "the only one outside of the collective",
+        "the one that waits rather than the one that computes",
+        "the one that is stopped when all wait for something",
+        "the one that is stopped rather than the one that waits",
+        "the one that has left",
+        "the only one at another line",
+        "of two at different lines the one further on",
+        "all at the same line",
+        "alone and blocked",
+        "blocked when the others have ended",
+        "the first one works on when the others have ended",
+        "all have ended",
+        "all compute",
+        "nobody waits for a peer",
+        "nobody runs",
+    ],
+)
+def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> None:
+    found = verdict(ranks, nodes=1)
+    assert (found and found[0].rank) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("T", "it is stopped (SIGSTOP)"), ("D", "it waits in the kernel, as for a disk")]
+)
+def test_a_rank_whose_process_does_not_run_is_told_from_one_that_waits(state: str, words: str, tmp_path: Path) -> None:
+    found = activity(1, [Sample(float(n), 0.0, "", state) for n in range(4)], tmp_path)
+    assert found.kind == "frozen"
+    assert words in describe(found, [rank(0, "collective")], 60, processes=2)
+    for_a_moment = [Sample(float(n), 0.0, "", state if n == 2 else "S") for n in range(4)]
+    assert activity(1, for_a_moment, tmp_path).kind == "blocked"
+
+
+def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another() -> None:
+    ranks = [rank(2, "collective"), rank(3, "collective")]
+    found = verdict(ranks, nodes=2)
+    assert found is not None
+    assert found[0] in found[1]
+    message = describe(*found, 1800, processes=2)
+    assert message.endswith("30 min: all ranks of its node wait in all_reduce at train.py:7 for another node")
+
+
+def test_ranks_that_wait_for_ranks_of_their_own_are_told_what_to_ask_for() -> None:
+    spawning = rank(0, "blocked")._replace(has_children=True)
+    assert describe(spawning, [], 60, processes=2).endswith("if those are the ranks, use processes: 1")
+    assert "processes: 1" not in describe(spawning, [], 60, processes=1)
+
+
+def test_a_stack_ends_where_the_program_begins_whatever_has_forked_it() -> None:
+    launcher = Path(stacks.__file__).parent
+    program = '  File "/job/train.py", line 3 in step'
+    below = (
+        f"{launcher}/worker.py",
+        f"{launcher}/fork_server.py",
+        "/client/reserved.py",
+        f"{launcher}/agent.py",
+        "<string>",
+    )
+    frames = [program, *(f'  File "{file}", line 1 in main' for file in below)]
+    assert stacks.program_lines("\n".join(["Current thread 0x1 (most recent call first):", *frames])) == [program]
