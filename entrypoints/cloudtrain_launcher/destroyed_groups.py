@@ -12,10 +12,10 @@ import functools
 import gc
 import sys
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
 from typing import Any, Callable, List, Optional, Sequence, Set
 
 from cloudtrain_launcher import shutdown
+from cloudtrain_launcher.import_hooks import when_imported
 
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed"
@@ -26,36 +26,9 @@ _is_watching = False
 def keep_those_in_use() -> None:
     """Watch how groups of torch begin and end, now or as soon as the program imports it."""
     global _is_watching
-    if _is_watching:
-        return
-    _is_watching = True
-    if _C10D in sys.modules:
-        _watch(sys.modules[_C10D])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """Finds torch's module as the others do, and watches it when it has been imported."""
-
-    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Any = None) -> Optional[ModuleSpec]:
-        """Called for every import that has not been done before."""
-        if name != _C10D:
-            return None
-        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((spec for spec in others if spec is not None), None)
-        loader: Any = spec and spec.loader
-        if hasattr(loader, "exec_module"):
-            loader.exec_module = _then_watch(loader.exec_module)
-        return spec
-
-
-def _then_watch(exec_module: Callable[[Any], None]) -> Callable[[Any], None]:
-    def exec_and_watch(module: Any) -> None:
-        exec_module(module)
-        _watch(module)
-
-    return exec_and_watch
+    if not _is_watching:
+        _is_watching = True
+        when_imported(_C10D, _watch)
 
 
 def _watch(c10d: Any) -> None:

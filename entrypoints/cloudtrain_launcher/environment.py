@@ -22,7 +22,7 @@ from cloudtrain_launcher.contract import (
     Job,
     NodeContext,
 )
-from cloudtrain_launcher.host import available_cores
+from cloudtrain_launcher.host import available_cores, has_accelerator
 
 INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 
@@ -102,7 +102,11 @@ def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
     """Variables of libraries; those that the user has set take precedence."""
     interface = {name: context.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if context.interface}
     threads = str(max(1, available_cores() // job.processes))
-    return {**interface, **context.variables, "OMP_NUM_THREADS": threads}
+    defaults = {**interface, **context.variables, "OMP_NUM_THREADS": threads}
+    if job.nodes * job.processes > 1 and not job.gpus and not has_accelerator():
+        # Without it Accelerate, and with it the Trainer of Hugging Face, has each process train a model of its own.
+        defaults["ACCELERATE_USE_CPU"] = "true"
+    return defaults
 
 
 def _append(search_path: str | None, *folders: str) -> str:

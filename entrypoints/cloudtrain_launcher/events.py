@@ -104,7 +104,7 @@ class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
     exitcode: int
     """Its exit code; 0: its program has succeeded."""
     group: Optional[int] = None
-    """The size of its torch.distributed group; 0: it never joined one."""
+    """The size of its torch.distributed group; 0: it never joined one, or exchanged nothing in it."""
 
 
 class RankFailed(Event, type="rank_failed", writer=RANK, requires="time"):

@@ -29,6 +29,12 @@ def visible_gpus() -> int:
     return count.value
 
 
+def has_accelerator() -> bool:
+    """Whether this process sees an NVIDIA GPU, or the machine has a device of AMD, AWS Neuron, Gaudi or a TPU."""
+    devices = ("kfd", "neuron*", "accel*")
+    return visible_gpus() > 0 or any(path for pattern in devices for path in Path("/dev").glob(pattern))
+
+
 def gpu_pci_addresses() -> list[str]:
     """The PCI address of each visible GPU as Linux writes it, such as `0000:3b:00.0`; empty without a driver."""
     found = []

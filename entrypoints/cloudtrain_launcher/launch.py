@@ -46,8 +46,8 @@ NODE_RANK = "CLOUDTRAIN_NODE_RANK"
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
 
 _TRAINED_SEPARATELY = (
-    "the processes of this job never formed one torch.distributed group: unless something else connects them (Horovod, "
-    "JAX), each trained a model of its own. "
+    "the processes of this job never formed one torch.distributed group, or exchanged nothing in it: unless something "
+    "else connects them (Horovod, JAX), each trained a model of its own. "
     "Call torch.distributed.init_process_group() and wrap the model (DistributedDataParallel, fully_shard), or ask for "
     "one process; launch.require_group: true in the spec makes this a failure"
 )

@@ -46,7 +46,7 @@ class RankTracker:
         self._pids: dict[int, int] = {}
         """Local rank -> process id."""
         self._group_sizes: list[int] = []
-        """For each finished rank, the size of its torch.distributed group; 0: it never joined one."""
+        """For each finished rank, the size of its torch.distributed group; 0: it never used one."""
         self._crash_output: dict[int, CrashOutput] = {}
         self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed) if job.metrics else None
 

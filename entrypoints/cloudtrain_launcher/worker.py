@@ -28,11 +28,12 @@ from cloudtrain_launcher import destroyed_groups, shutdown
 from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD_DIR, STREAM_DIR, STREAM_KEY, Job, read_job
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
-from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
+from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted, Warned
 from cloudtrain_launcher.exit_timer import ExitTimer
 from cloudtrain_launcher.full_disk import full_disk_hint
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.numa import bind_rank
+from cloudtrain_launcher.own_processes import warn_of_own_ranks
 from cloudtrain_launcher.stacks import write_on_signal
 
 if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
@@ -66,6 +67,7 @@ def main(parent: int) -> NoReturn:
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()
     destroyed_groups.keep_those_in_use()
+    warn_of_own_ranks(_warn)
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     try:
@@ -91,6 +93,12 @@ def emit(event: Event) -> None:
     """Send an event of this rank to the launcher; does nothing in a process that the program has forked."""
     if os.getpid() == _rank_pid:
         cloudtrain_job.emit_event(event)
+
+
+def _warn(text: str) -> None:
+    """Print a warning of this rank, and have it shown at the end of the run."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+    emit(Warned(message=text))
 
 
 def run(job: Job) -> None:
@@ -183,19 +191,31 @@ def _check_world(job: Job) -> None:
 
 
 def _group_size() -> int:
-    """How many processes this one is, or was, in a torch.distributed group with; 0: none ever."""
+    """How many processes this one is, or was, in a torch.distributed group with; 0: it never used one."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return 1 if os.environ["WORLD_SIZE"] == "1" else 0
     try:
         if c10d.is_initialized():
-            return int(c10d.get_world_size())
+            return 0 if _are_unused(c10d) else int(c10d.get_world_size())
         # What init_process_group leaves behind when the group has been destroyed again.
         hooked = getattr(sys.excepthook, "__module__", "") == c10d.__name__
         joined = hooked or getattr(c10d, "_default_pg_init_method", None) is not None
     except Exception:  # noqa: BLE001  (a torch that is built otherwise: no alarm that may be false)
         joined = True
     return int(os.environ["WORLD_SIZE"]) if joined else 0
+
+
+def _are_unused(c10d: Any) -> bool:
+    """Whether nothing was exchanged in any group that exists; False if that is unknown.
+
+    Accelerate joins a group on nodes without GPUs, and then trains as if it were alone.
+    """
+    major, minor = sys.modules["torch"].__version__.split(".")[:2]
+    if (int(major), int(minor)) < (2, 6):  # earlier ones do not all count
+        return False
+    groups = list(c10d._world.pg_map)
+    return all(group.name() == "gloo" and group._get_sequence_number_for_group() == 0 for group in groups)
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -127,6 +127,32 @@ def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
     assert env["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
+@pytest.mark.parametrize(
+    ("changes", "environ", "has_accelerator", "expected"),
+    [
+        ({"processes": 2}, {}, False, "true"),
+        ({"nodes": 2}, {}, False, "true"),
+        ({}, {}, False, None),
+        ({"processes": 2, "gpus": 2}, {}, False, None),
+        ({"processes": 2}, {}, True, None),
+        ({"processes": 2}, {"ACCELERATE_USE_CPU": "false"}, False, "false"),
+    ],
+    ids=["two processes", "two nodes", "one process", "GPUs are planned", "GPUs are there", "the user's own"],
+)
+def test_accelerate_is_set_to_cpus_for_several_ranks_without_gpus(
+    changes: dict[str, Any],
+    environ: dict[str, str],
+    has_accelerator: bool,
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(environment, "has_accelerator", lambda: has_accelerator)
+    job = replace(JOB, **{"gpus": 0, "nodes": 1, "processes": 1, **changes})
+    env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | environ)
+    assert env.get("ACCELERATE_USE_CPU") == expected
+
+
 def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
     trial = {"trial": 0, "metric": "samples_per_s", "goal": "maximize", "rungs": [], "eta": 2, "measures": True}
     for job, told in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):

@@ -24,9 +24,6 @@ pytestmark = [
 ]
 
 FOLDER = Path(__file__).parent / "third_party"
-CPU = "env: {ACCELERATE_USE_CPU: 'true'}\n"
-"""Without a GPU and without this, Accelerate joins no group: each process trains a model of its own."""
-
 LAYOUTS = {"1 node of 2": ("--nodes", "1", "--processes", "2"), "2 nodes of 1": ("--nodes", "2", "--processes", "1")}
 
 
@@ -86,7 +83,7 @@ def losses(cli: CommandLine, program: Program) -> list[float]:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(programs: CommandLine, program: Program) -> None:
     text = (FOLDER / program.name).read_text()
-    job = f"name: program\nentrypoint: {program.name}\nargs: {program.args}\nkeep: {program.keep}\n{CPU}"
+    job = f"name: program\nentrypoint: {program.name}\nargs: {program.args}\nkeep: {program.keep}\n"
     programs.write(job_yaml=job, **{program.name.replace(".", "_"): text})
     on_one_node, on_two = losses(programs, program)
     assert on_two == pytest.approx(on_one_node, rel=1e-4)
@@ -97,7 +94,7 @@ def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(programs: 
 )  # the first compares files of all ranks in one working folder, which two nodes have not
 def test_what_accelerate_tests_itself_with_passes(programs: CommandLine, name: str, nodes: int) -> None:
     module, resources = f"-m accelerate.test_utils.scripts.{name}", f"{{nodes: {nodes}, processes: {2 // nodes}}}"
-    programs.write(job_yaml=f"name: own\nentrypoint: {module}\nresources: {resources}\n{CPU}")
+    programs.write(job_yaml=f"name: own\nentrypoint: {module}\nresources: {resources}\n")
     result = programs.run("submit")
     assert result.code == 0, result.err + programs.run("logs", "last").out[-3000:]
     assert world_sizes(programs) == [2, 2]

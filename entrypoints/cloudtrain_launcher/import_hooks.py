@@ -1,0 +1,45 @@
+"""Changes modules of torch when the program imports them. Standard library only."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from typing import Any, Callable, Dict, Optional, Sequence
+
+Change = Callable[[Any], None]
+_changes: Dict[str, Change] = {}
+"""Module name -> what is done to the module, once, when it is imported."""
+
+
+def when_imported(name: str, change: Change) -> None:
+    """Call `change` with the module: now, or as soon as the program imports it."""
+    if name in sys.modules:
+        change(sys.modules[name])
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _changes[name] = change
+
+
+class _Finder:
+    """Finds a module as the other finders do, and changes it after its import."""
+
+    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Any = None) -> Optional[ModuleSpec]:
+        """Called for every import that has not been done before."""
+        change = _changes.get(name)
+        if change is None:
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
+        loader: Any = spec and spec.loader
+        if hasattr(loader, "exec_module"):
+            loader.exec_module = _then_change(loader.exec_module, change)
+        return spec
+
+
+def _then_change(exec_module: Change, change: Change) -> Change:
+    def exec_and_change(module: Any) -> None:
+        exec_module(module)
+        change(module)
+
+    return exec_and_change
