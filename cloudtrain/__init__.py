@@ -37,6 +37,9 @@ _HOMES = {
 }
 """Where the names above live, when not in `cloudtrain.api.jobs`."""
 
+_OF_JOBS = ("activity", "log_metrics", "log_progress", "log_schedule", "timed")
+"""Names of cloudtrain_job, which programs of jobs import."""
+
 __all__ = [
     "CloudtrainError",
     "Job",
@@ -64,6 +67,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: `import cloudtrain` alone loads next to nothing."""
+    if name in _OF_JOBS:
+        raise ImportError(f"{name} is for a job's program, which has it from cloudtrain_job, not from cloudtrain")
     if name not in __all__:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")
     from importlib import import_module

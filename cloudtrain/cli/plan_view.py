@@ -198,10 +198,13 @@ def _sweep(plan: Plan) -> list[str]:
     sweep = plan.spec.sweep
     if sweep is None:
         return []
+    from cloudtrain.providers import get_provider
     from cloudtrain.sweeps.planning import planned  # few jobs have one
 
     space = ", ".join(f"{key} {dimension.text()}" for key, dimension in sweep.space.items())
     method = sweep.method if sweep.method == sweep.chosen_sampler else f"{sweep.method} ({sweep.chosen_sampler})"
+    if sweep.engine == "native":
+        method = get_provider(plan.target.provider).native_sweeps().method(plan)
     better = "highest" if sweep.objective.goal == "maximize" else "lowest"
     usd = planned(plan, sweep).worst_usd
     most = f", at most {usd:.2f} USD together" if usd is not None else ""

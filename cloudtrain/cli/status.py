@@ -81,6 +81,9 @@ def list_command(
         runs = _with_sweeps(runs, folder)
     shown = runs if everything else runs[:DEFAULT_LIMIT]
     print_output(_table_of(shown))
+    for run in shown:
+        if "ended_because" in run:
+            print_message(f"{run['run']}: {run['ended_because']}")
     now = time.time()
     for run in runs:
         if (run["kept_until"] or 0) > now:
@@ -189,7 +192,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
-    from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table
+    from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table, why_ended
     from cloudtrain.sweeps.batch_size import is_search
 
     state = sweep.status()
@@ -200,8 +203,10 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
     if state.trials:
         print_output(trial_table(state))
+    if reason := why_ended(state):
+        print_output(f"  ended    {reason}")
     if state.best and state.ended and is_search(state.definition):
-        print_output("\n".join([f"  found    {one_line(state.reason)}", *batch_size_lines(sweep, state)]))
+        print_output("\n".join(batch_size_lines(sweep, state)))
     if driven:
         print_message(f"{command('attach', sweep.id)} goes on with it")
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
 START = "start"
+OF_RUNS = ("attach", "compare", "diagnose", "fetch", "list", "logs", "metrics", "rerun", "show", "status", "stop")
+"""Commands that take a sweep where they take a run."""
 
 
 class SweepGroup(click.Group):
@@ -33,6 +35,8 @@ class SweepGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, with `start` in front of what names none of the commands."""
+        if len(args) > 1 and args[0] in OF_RUNS and not Path(args[0]).exists():
+            raise UsageError(f"sweep has no command {args[0]}", hint=command(args[0], *args[1:]))
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
             args = [START, *args]
         return super().parse_args(ctx, args)
@@ -240,4 +244,11 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
 
 
 def _as_json(plan: SweepPlan) -> dict[str, Any]:
-    return {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
+    """Return the definition of a sweep and, for a cloud's own service, the request that would be sent."""
+    found = {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
+    if plan.definition.engine != "native":
+        return found
+    from cloudtrain.providers import get_provider
+
+    request = get_provider(plan.job.target.provider).native_sweeps().render(plan.job)
+    return {**found, "request": dict(request.document)}

@@ -14,6 +14,7 @@ import click
 from cloudtrain.cli.output import colour_state, command, count, print_message, table
 from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
+from cloudtrain.providers import get_provider
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
@@ -33,8 +34,9 @@ def overview(plan: SweepPlan) -> str:
     where = f"{plan.job.target.provider} rehearsed on {definition.provider}" if definition.as_ else definition.provider
     lines = [
         f"{definition.sweep_id}  {_trials(definition)}, {definition.parallel} at once, on {where}",
-        f"  objective   {definition.metric}, {definition.goal}",
-        f"  method      {_method(definition)}",
+        f"  objective   {definition.metric}, {definition.goal}{_until(definition)}",
+        f"  method      {_method(plan)}",
+        *_known_before(plan),
         *(
             f"  {'space' if not at else '     '}       {one_line(f'{key}: {each.text()}')}"
             for at, (key, each) in enumerate(definition.space.items())
@@ -61,9 +63,28 @@ _METHODS = {
 }
 
 
-def _method(definition: Definition) -> str:
+def _method(plan: SweepPlan) -> str:
+    definition = plan.definition
+    if definition.engine == "native":
+        return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
     return _METHODS[definition.sampler] + engine
+
+
+def _until(definition: Definition) -> str:
+    return "" if definition.target is None else f", until {format_number(definition.target)} is reached"
+
+
+def _known_before(plan: SweepPlan) -> list[str]:
+    """Return lines about the points to try first, and the trials to learn from."""
+    definition = plan.definition
+    lines = []
+    if definition.try_first:
+        lines.append(f"  first       {count(len(definition.try_first), 'known point')}")
+    if definition.earlier:
+        sweep = plan.job.spec.sweep.learn_from if plan.job.spec.sweep else ""
+        lines.append(f"  learns      from {count(len(definition.earlier), 'trial')} of {sweep}")
+    return lines
 
 
 def _stopping(definition: Definition) -> str:
@@ -195,6 +216,11 @@ def trial_table(state: SweepState, *, live: bool = False) -> str:
     return table(rows, (*header, *(("USD",) if billed else ())))
 
 
+def why_ended(state: SweepState) -> str:
+    """Return why a sweep ended, for one line; empty while it goes on."""
+    return one_line(state.reason) if state.ended else ""
+
+
 def trial_line(state: SweepState, trial: Trial) -> str:
     """`trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
     values = " ".join(f"{key}={_value(value)}" for key, value in trial.parameters.items())
@@ -264,7 +290,9 @@ def sweep_as_json(state: SweepState) -> dict[str, Any]:
 def as_listed(state: SweepState) -> dict[str, Any]:
     """A sweep as the list of runs has its lines."""
     done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
+    reason = why_ended(state)
     return {
+        **({"ended_because": reason} if reason and (done < state.planned or state.state != "succeeded") else {}),
         "run": state.definition.sweep_id,
         "state": state.state,
         "reason": state.reason,

@@ -79,6 +79,10 @@ class NativeSweeps(Protocol):
         """
         ...
 
+    def method(self, plan: Plan) -> str:
+        """Name the service's own way to choose values, for people: `SageMaker's Bayesian strategy`."""
+        ...
+
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The service's own request, with the job document that all trials share."""
         ...

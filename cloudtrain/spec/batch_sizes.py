@@ -76,5 +76,7 @@ def _space(space: Any) -> Iterator[Issue]:
     dimension = dimension_of(written)
     if dimension is not None and not isinstance(dimension, Integers):
         yield Issue(("space", str(key)), "is no range of whole numbers, which the method batch_size needs", hint)
+    elif isinstance(dimension, Integers) and dimension.step > 1:
+        yield Issue(("space", str(key)), "has a step, and all sizes are multiples of the least", hint)
     elif isinstance(dimension, Integers) and dimension.low < 1:
         yield Issue(("space", str(key)), f"begins at {dimension.low}, and a batch has at least 1 sample", hint)

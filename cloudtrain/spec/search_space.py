@@ -51,14 +51,27 @@ class Integers:
     low: int
     high: int
     log: bool = False
+    step: int = 1
+    """Distance of neighbours; `high` is a whole number of steps above `low`."""
+
+    @property
+    def values(self) -> range:
+        """All of them, in order."""
+        return range(self.low, self.high + 1, self.step)
+
+    @property
+    def size(self) -> int:
+        """How many they are, which `len` does not say of a range beyond 64 bits."""
+        return (self.high - self.low) // self.step + 1
 
     def text(self) -> str:
         """As job.yaml says it."""
-        return f"{'log' * self.log}int({self.low}, {self.high})"
+        step = f", {self.step}" if self.step > 1 else ""
+        return f"{'log' * self.log}int({self.low}, {self.high}{step})"
 
     def contains(self, value: Scalar) -> bool:
-        """Whether a value is a whole number of this range."""
-        return isinstance(value, int) and _is_number(value) and self.low <= value <= self.high
+        """Whether a value is one of these numbers."""
+        return isinstance(value, int) and _is_number(value) and value in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,22 @@ def read_space(value: Any) -> Mapping[str, Dimension]:
     return found
 
 
+def read_points(value: Any) -> tuple[Mapping[str, Scalar], ...]:
+    """Read points of a space: a list of mappings from settings to values. FieldErrors names every mistake."""
+    points = expect(value, list, "a list of points, such as [{lr: 0.01}]")
+    issues = []
+    for at, point in enumerate(points):
+        if not isinstance(point, dict) or not point:
+            issues.append(Issue((at,), f"expected values of settings, got {kind_of(point)}", "{lr: 0.01}"))
+            continue
+        for key, item in point.items():
+            if not isinstance(item, (str, int, float)) or (isinstance(item, float) and not math.isfinite(item)):
+                issues.append(Issue((at, str(key)), f"expected one value, got {kind_of(item)}", "lr: 0.01"))
+    if issues:
+        raise FieldErrors(issues)
+    return tuple({str(key): plain_value(item) for key, item in point.items()} for point in points)
+
+
 def read_dimension(text: str) -> Dimension:
     """One of FORMS. FieldErrors where it is none."""
     return _read_dimension(text)
@@ -141,7 +170,7 @@ def _choice(values: Sequence[Any]) -> Choice:
             raise FieldError(f"expected text, a number, true or false, got {kind_of(value)}", at=(at,))
         if isinstance(value, float) and not math.isfinite(value):
             raise FieldError(f"{kind_of(value)} is no value that a program can be given", at=(at,))
-    plain = [_plain(value) for value in values]
+    plain = [plain_value(value) for value in values]
     if len({json.dumps(value).strip('"') for value in plain}) < len(plain):  # 1 and "1" arrive alike
         raise FieldError("has the same value twice", "keep one of them")
     if len(plain) > MAX_CHOICES:
@@ -151,8 +180,8 @@ def _choice(values: Sequence[Any]) -> Choice:
     return Choice(tuple(plain))
 
 
-def _plain(value: Any) -> Scalar:
-    """A number as its own type: those of a document remember their text."""
+def plain_value(value: Any) -> Scalar:
+    """Return a number as its own type: those of a document remember their text."""
     if isinstance(value, bool):
         return value
     return float(value) if isinstance(value, float) else int(value) if isinstance(value, int) else str(value)
@@ -188,8 +217,15 @@ def _loguniform(given: Sequence[Any]) -> Uniform:
 
 
 def _int(given: Sequence[Any]) -> Integers:
-    low, high = _range(given, whole=True, log=False)
-    return Integers(int(low), int(high))
+    low, high = _range(given[:2], whole=True, log=False)
+    if len(given) < 3:
+        return Integers(int(low), int(high))
+    step = given[2]
+    if len(given) > 3 or isinstance(step, bool) or not isinstance(step, int):
+        raise FieldError("int takes the least, the most, and perhaps a step: whole numbers", "int(8, 512, 8)")
+    if not 1 <= step <= high - low:
+        raise FieldError(f"the step {step} must be from 1 to {high - low}", "int(8, 512, 8)")
+    return Integers(int(low), int(low) + (int(high) - int(low)) // step * step, step=int(step))
 
 
 def _logint(given: Sequence[Any]) -> Integers:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from cloudtrain.issues import Issue, Keys
 from cloudtrain.spec.batch_sizes import most_trials
 from cloudtrain.spec.fields import FieldError, expect
-from cloudtrain.spec.search_space import FORMS, Choice, Dimension, Integers, read_space
+from cloudtrain.spec.search_space import FORMS, Choice, Dimension, Integers, Scalar, read_points, read_space
 from cloudtrain.spec.section import Duration, Money, Section
 
 MAX_TRIALS = 10_000
@@ -46,6 +46,9 @@ class Objective(Section):
         description="a metric that the program reports, such as val_accuracy; its latest value counts"
     )
     goal: Literal["minimize", "maximize"] = Field(description="whether less or more of it is better")
+    target: float | None = Field(
+        None, allow_inf_nan=False, description="the sweep ends when a trial reports this value, or a better one"
+    )
 
 
 class EarlyStopping(Section):
@@ -91,6 +94,14 @@ class Sweep(Section):
         description="how bayesian (tpe, gp), random (random, qmc), asha (qmc, random, tpe) choose; default: the first",
     )
     trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own")
+    try_first: Annotated[
+        tuple[Mapping[str, Scalar], ...],
+        BeforeValidator(read_points),
+        WithJsonSchema({"type": "array", "items": {"type": "object"}}),
+    ] = Field((), description="known points, tried before all others; settings left out are chosen")
+    learn_from: str | None = Field(
+        None, description="an earlier sweep of the same space and metric, whose trials tpe and gp know from the start"
+    )
     parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="how many trials run at once")
     early_stopping: EarlyStopping | None = Field(None, description="ends trials that are behind; asha always has it")
     budget: Budget = Budget.model_construct()
@@ -128,7 +139,7 @@ class Sweep(Section):
             if isinstance(dimension, Choice):
                 size *= len(dimension.values)
             elif isinstance(dimension, Integers):
-                size *= dimension.high - dimension.low + 1
+                size *= dimension.size
             else:
                 return 0
         return size

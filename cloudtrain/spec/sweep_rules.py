@@ -9,7 +9,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.spec import batch_sizes
 from cloudtrain.spec.objective import report_count, unreported
 from cloudtrain.spec.raw_values import mapping_of, quantity_of
-from cloudtrain.spec.search_space import Choice, Integers, Uniform
+from cloudtrain.spec.search_space import Choice, Integers, Uniform, plain_value
 from cloudtrain.spec.varied_settings import arguments_of, dimension_of, path_of, setting_issues
 from cloudtrain.units import parse_duration, parse_money
 
@@ -44,6 +44,7 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
     yield from _stopping(section, spec)
     yield from _budget(section, spec)
     yield from _engine(section, spec)
+    yield from _known_before(section, space)
     if section.get("method") == "batch_size":
         yield from batch_sizes.contradictions(section, spec)
 
@@ -72,10 +73,43 @@ def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
         elif isinstance(dimension, Choice):
             size *= len(dimension.values)
         elif isinstance(dimension, Integers):
-            size *= dimension.high - dimension.low + 1
+            size *= dimension.size
     if trials is None and size > MAX_GRID:
         hint = "fewer values; method: random draws some of them"
         yield Issue(("space",), f"is a grid of {size:,} points, and at most {MAX_GRID:,} are tried", hint)
+
+
+def _known_before(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
+    """Points to try first, an earlier sweep and a target, where they do not fit the search."""
+    method = section.get("method", "bayesian")
+    if method in ("grid", "batch_size") and section.get("try_first"):
+        yield Issue(("try_first",), f"{method} tries values in an order of its own", "method: random, or bayesian")
+    if method == "batch_size" and mapping_of(section, "objective").get("target") is not None:
+        yield Issue(("objective", "target"), "plays no part in a search for a batch size", "leave it out")
+    if section.get("learn_from") is not None and not _learns(section):
+        hint = "method: bayesian, or leave it out"
+        yield Issue(("learn_from",), "values are chosen without learning from other trials", hint)
+
+    points = section.get("try_first")
+    if not isinstance(points, list):
+        return
+    trials = section.get("trials")
+    if isinstance(trials, int) and len(points) > trials:
+        yield Issue(("try_first",), f"has {len(points)} points, and there are {trials} trials", "more trials")
+    for at, point in enumerate(points):
+        for key, value in point.items() if isinstance(point, dict) else ():
+            dimension = dimension_of(space[key]) if key in space else None
+            if key not in space:
+                message = f"{key!r} is not a setting of the space"
+                yield Issue(("try_first", at, str(key)), message, ", ".join(map(str, space)))
+            elif dimension is not None and not dimension.contains(plain_value(value)):
+                message = f"{value!r} is not in {dimension.text()}"
+                yield Issue(("try_first", at, str(key)), message, "a value of the space, or a larger space")
+
+
+def _learns(section: Mapping[str, Any]) -> bool:
+    method = section.get("method", "bayesian")
+    return method == "bayesian" or (method == "asha" and section.get("sampler") == "tpe")
 
 
 def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue]:

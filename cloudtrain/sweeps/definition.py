@@ -19,6 +19,15 @@ class Caps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierTrial:
+    """A trial of another sweep over the same space."""
+
+    parameters: Mapping[str, Scalar]
+    value: float | None
+    """None: it failed, or reported no number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
     """What a sweep is: never changed after its start, but for the number of trials (the event `extended`)."""
 
@@ -34,6 +43,12 @@ class Definition:
     space: Mapping[str, Dimension]
     sampler: Literal["grid", "random", "tpe", "gp", "qmc", "batch_size"]
     seed: int = 0
+    target: float | None = None
+    """The sweep ends when a trial reports this value, or a better one."""
+    try_first: tuple[Mapping[str, Scalar], ...] = ()
+    """Values of the first trials; a setting that is left out is chosen."""
+    earlier: tuple[EarlierTrial, ...] = ()
+    """Trials of another sweep, known from the start."""
     trials: int
     """How many are wanted; of a search for a batch size, how many it takes at most."""
     parallel: int = 1

@@ -151,10 +151,8 @@ class Driver:
 
     def _act(self) -> bool:
         """All that is to be done by the present state; whether that was the end."""
-        if self.state.state == "stopping":
-            for trial in self.state.trials:
-                if trial.state == "running":
-                    self.trials.request_stop(trial)
+        for trial in to_be_stopped(self.state):
+            self.trials.request_stop(trial)
         while (action := next_action(self.state, self.clock.now())) is not None:
             if isinstance(action, Start) and time.monotonic() < self._no_start_before:
                 return False
@@ -195,6 +193,14 @@ class Driver:
             if refused.outcome == "interrupted":
                 self._no_start_before = time.monotonic() + START_RETRY_SECONDS
         self.trials.publish(self.state)
+
+
+def to_be_stopped(state: SweepState) -> list[Trial]:
+    """Return the running trials of a sweep that is being stopped, or has its target: the one that has it goes on."""
+    if state.state != "stopping" and state.reached is None:
+        return []
+    running = [trial for trial in state.trials if trial.state == "running"]
+    return running if state.state == "stopping" else [trial for trial in running if trial.number != state.reached]
 
 
 def request_stop(folder: SweepFolder) -> None:

@@ -27,8 +27,14 @@ class Grid:
 
 def points_of(space: Space) -> int | None:
     """How many points a space has; None where it has a range of real numbers."""
-    found = [_values(dimension) for dimension in space.values()]
-    return None if None in found else math.prod(len(values) for values in found if values is not None)
+    sizes = [_size(dimension) for dimension in space.values()]
+    return None if None in sizes else math.prod(size for size in sizes if size is not None)
+
+
+def _size(dimension: Dimension) -> int | None:
+    if isinstance(dimension, Choice):
+        return len(dimension.values)
+    return dimension.size if isinstance(dimension, Integers) else None
 
 
 def point_at(space: Space, number: int) -> Mapping[str, Scalar]:
@@ -63,7 +69,7 @@ def grid_values(dimension: Dimension) -> Sequence[Scalar]:
 def _values(dimension: Dimension) -> Sequence[Scalar] | None:
     if isinstance(dimension, Choice):
         return dimension.values
-    return range(dimension.low, dimension.high + 1) if isinstance(dimension, Integers) else None
+    return dimension.values if isinstance(dimension, Integers) else None
 
 
 def _kinds(values: Sequence[Scalar]) -> list[tuple[type, Scalar]]:

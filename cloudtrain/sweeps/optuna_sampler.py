@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
-from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.definition import Definition, EarlierTrial
 from cloudtrain.sweeps.state import SweepState, Trial
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class OptunaSampler:
         self._optuna = _import_optuna(definition.sampler)
         self._definition = definition
         self._distributions = {key: self._distribution(item) for key, item in definition.space.items()}
+        self._earlier = [self._known_earlier(trial) for trial in definition.earlier]
         self._running = {"state": self._optuna.trial.TrialState.RUNNING}
         self._study: optuna.Study | None = None
         self._told: list[Known] = []
@@ -43,13 +44,13 @@ class OptunaSampler:
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """What the sampler suggests, knowing all trials before."""
-        known = self._with_values([self._known(trial) for trial in state.trials])
+        known = self._with_values([*self._earlier, *(self._known(trial) for trial in state.trials)])
         study = self._study
         if study is None or not self._is_right(known):
             study = self._study = self._optuna.create_study(direction=self._definition.goal)
             self._told, self._numbers, self._asked = [], [], None
         self._tell(study, known)
-        study.sampler = self._sampler(len(known), draw)
+        study.sampler = self._sampler(len(state.trials), draw)
         self._asked = study.ask(self._distributions)
         return {key: _value(item, self._asked.params[key]) for key, item in self._definition.space.items()}
 
@@ -85,6 +86,14 @@ class OptunaSampler:
         """What the sampler is to know of a trial."""
         space = self._definition.space
         return {key: _internal(item, trial.parameters[key]) for key, item in space.items()}, self._outcome(trial)
+
+    def _known_earlier(self, trial: EarlierTrial) -> Known:
+        states = self._optuna.trial.TrialState
+        space = self._definition.space
+        point = {key: _internal(item, trial.parameters[key]) for key, item in space.items()}
+        if trial.value is None:
+            return point, {"state": states.PRUNED}
+        return point, {"state": states.COMPLETE, "value": trial.value}
 
     def _frozen(self, known: Known) -> optuna.trial.FrozenTrial:
         parameters, outcome = known
@@ -141,7 +150,7 @@ class OptunaSampler:
             # By number: of values that are equal, such as 1 and true, Optuna would take the first.
             return kinds.CategoricalDistribution(range(len(item.values)))
         if isinstance(item, Integers):
-            return kinds.IntDistribution(item.low, item.high, log=item.log)
+            return kinds.IntDistribution(item.low, item.high, log=item.log, step=item.step)
         return kinds.FloatDistribution(item.low, item.high, log=item.log)
 
 

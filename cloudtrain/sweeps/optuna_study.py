@@ -105,7 +105,7 @@ def _distribution(item: Dimension) -> Any:
     if isinstance(item, Choice):
         return CategoricalDistribution([_told(item, value) for value in item.values])
     if isinstance(item, Integers):
-        return IntDistribution(item.low, item.high, log=item.log)
+        return IntDistribution(item.low, item.high, log=item.log, step=item.step)
     return FloatDistribution(item.low, item.high, log=item.log)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from cloudtrain.spec.objective import LENGTHS, report_count
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import arguments_of
 from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.earlier import earlier_trials
 from cloudtrain.sweeps.rules import billed
 from cloudtrain.sweeps.rungs import most_runs, rungs_of
 
@@ -80,7 +81,18 @@ def plan_sweep(
         spec, document = spec_from_document(override(job.document, [f"limits.max_cost={share}"]), job.folder)
         capped = Job(spec=spec, document=document, folder=job.folder)
         found = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
-    return planned(found, sweep)
+    return _with_earlier_trials(planned(found, sweep), sweep)
+
+
+def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
+    """Add what the sweep learns from: read now, so that its suggestions depend on its own files alone."""
+    if sweep.learn_from is None or sweep_plan.definition.engine == "native":
+        return sweep_plan
+    from cloudtrain.sweeps.sweep import find_sweep
+
+    state = find_sweep(sweep.learn_from, data_dir=str(sweep_plan.job.context.data_dir)).status()
+    earlier = earlier_trials(state, sweep_plan.definition)
+    return replace(sweep_plan, definition=replace(sweep_plan.definition, earlier=earlier))
 
 
 def planned(found: Plan, sweep: Sweep) -> SweepPlan:
@@ -112,6 +124,8 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         space=sweep.space,
         sampler=sampler,
         seed=sweep.seed,
+        target=sweep.objective.target,
+        try_first=tuple(sweep.try_first),
         trials=sweep.trial_count,
         parallel=sweep.parallel,
         retries=sweep.retries,

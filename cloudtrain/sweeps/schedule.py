@@ -12,6 +12,7 @@ from cloudtrain.sweeps.giving_up import why_to_give_up
 from cloudtrain.sweeps.grid import points_of
 from cloudtrain.sweeps.rungs import promotable
 from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.units import format_number
 
 SHORTEST_SECONDS = 60
 """A run that may take less than this trains nothing: none is started."""
@@ -49,6 +50,8 @@ def next_action(state: SweepState, now: float) -> Action | None:
     running = [trial for trial in state.trials if trial.state == "running"]
     if state.state != "running":
         return None if running else End("stopped", "it was asked to stop")
+    if state.reached is not None:
+        return None if running else End("succeeded", _target_reached(state, state.reached))
     if len(running) >= state.definition.parallel:
         return None
     if not batch_size.is_search(state.definition) and (given_up := why_to_give_up(state)):
@@ -135,6 +138,11 @@ def _promotable(state: SweepState) -> Trial | None:
     return None
 
 
+def _target_reached(state: SweepState, number: int) -> str:
+    definition = state.definition
+    return f"trial {number} has reached the target: {definition.metric} {format_number(definition.target)}"
+
+
 def _end(state: SweepState, reason: str) -> End:
     if batch_size.is_search(state.definition):
         found, text = batch_size.conclusion(state)
@@ -146,4 +154,4 @@ def _end(state: SweepState, reason: str) -> End:
         return End("failed", why)
     if not reason and len(state.trials) < state.wanted:
         reason = f"all {len(state.trials)} combinations of its values were tried"
-    return End("succeeded", reason)
+    return End("succeeded", reason or f"all {len(state.trials)} trials have ended")

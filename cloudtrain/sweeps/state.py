@@ -89,6 +89,8 @@ class SweepState:
     """For each rung: trial -> its value there, in the order in which they came."""
     promoted: list[set[int]] = field(default_factory=list)
     """For each rung: the trials that went on from it."""
+    reached: int | None = None
+    """Trial that was the first to report the target, or a better value."""
     extended_at: int = 0
     """How many trials there were at the latest `extended`."""
     started: float = 0.0
@@ -183,11 +185,13 @@ class SweepState:
         self.definition = replace(
             self.definition,
             parallel=event.parallel or self.definition.parallel,
+            target=None if self.reached is not None else self.definition.target,
             budget=Caps(
                 usd=budget.usd if event.budget_usd is None else event.budget_usd,
                 seconds=budget.seconds if event.budget_seconds is None else event.budget_seconds,
             ),
         )
+        self.reached = None
         for trial in self.trials:
             if event.resumes and trial.is_interrupted:
                 trial.state, trial.is_stopping = "waiting", False
@@ -219,8 +223,16 @@ class SweepState:
         value = math.nan if event.value is None else event.value
         trial.curve.append(value)
         trial.reported_by = trial.run
+        if self.reached is None and self._is_target(value):
+            self.reached = trial.number
         if event.report in self.definition.rungs:
             self.rungs[self.definition.rungs.index(event.report)][trial.number] = value
+
+    def _is_target(self, value: float) -> bool:
+        target = self.definition.target
+        if target is None or not math.isfinite(value):
+            return False
+        return value >= target if self.definition.goal == "maximize" else value <= target
 
     def _end_run(self, trial: Trial, event: RunEnded) -> None:
         run = trial.runs[-1]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.distinct import Distinct
 from cloudtrain.sweeps.grid import Grid, points_of
@@ -42,7 +42,9 @@ def suggester_of(definition: Definition) -> Suggester:
     if batch_size.is_search(definition):
         return BatchSizes()
     found = _sampler_of(definition)
-    return found if points_of(definition.space) is None else Distinct(found, definition)
+    if points_of(definition.space) is not None:
+        found = Distinct(found, definition)
+    return KnownPoints(found, definition.try_first) if definition.try_first else found
 
 
 def _sampler_of(definition: Definition) -> Suggester:
@@ -64,6 +66,29 @@ class BatchSizes:
         if size is None:
             raise ValueError("all sizes that tell anything were tried")
         return dict.fromkeys(state.definition.space, size)
+
+
+class KnownPoints:
+    """Points that the user names first, then those of another suggester. It chooses the settings that are left out."""
+
+    def __init__(self, suggester: Suggester, points: Sequence[Mapping[str, Scalar]]) -> None:
+        self._suggester, self._points = suggester, points
+
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
+        """The values of the next trial."""
+        number = len(state.trials)
+        if number >= len(self._points):
+            return self._suggester.suggest(state, draw)
+        point = self._points[number]
+        space = state.definition.space
+        if point.keys() != space.keys():
+            point = {**self._suggester.suggest(state, draw), **point}
+        return {key: _of_type(space[key], point[key]) for key in space}
+
+
+def _of_type(dimension: Dimension, value: Scalar) -> Scalar:
+    """Return a value as trials have it: 1 of a range of real numbers is 1.0."""
+    return float(value) if isinstance(dimension, Uniform) else value
 
 
 class Drawn:
@@ -110,7 +135,7 @@ def value_at(dimension: Dimension, part: float) -> Scalar:
         return dimension.values[int(part * len(dimension.values))]
     if isinstance(dimension, Integers):
         if not dimension.log:
-            return min(dimension.low + int(part * (dimension.high - dimension.low + 1)), dimension.high)
+            return dimension.low + min(int(part * dimension.size), dimension.size - 1) * dimension.step
         rounded = round(_between(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5), part, log=True))
         return min(max(rounded, dimension.low), dimension.high)
     ends = (math.log(dimension.low), math.log(dimension.high)) if dimension.log else (dimension.low, dimension.high)

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cli.sweep import _as_json
+from cloudtrain.cli.sweep_view import overview
 from cloudtrain.contracts.launch import job_document
-from cloudtrain.contracts.tuned import parameters_of, plain_name, text_of
+from cloudtrain.contracts.tuned import parameters_of, plain_name, sweep_of, text_of
 from cloudtrain.issues import Issue
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import override_of
 from cloudtrain.spec.yaml_document import parse_document
+from cloudtrain.sweeps.planning import planned
 from cloudtrain_launcher import contract
 from tests.golden.cases import AZURE_RANDOM, TUNING, plan_of
 from tests.support.native_sweeps import changed
@@ -28,6 +31,9 @@ REFUSED = {
     "retries": ("sweep.retries=1", "sweep.retries", "starts no failed trial again"),
     "rungs": ("sweep.early_stopping={grace: 2}", "sweep.early_stopping", "compares no rungs"),
     "TPE": ("sweep.sampler=tpe", "sweep.sampler", "tpe"),
+    "known points": ("sweep.try_first=[{lr: 0.001}]", "sweep.try_first", "chooses all values itself"),
+    "another sweep": ("sweep.learn_from=digits-1", "sweep.learn_from", "learns from its own trials alone"),
+    "steps": ('sweep.space={"width": "int(8, 64, 8)"}', "space.width", "has a step of 8"),
     "too little money": ("sweep.budget={max_cost: 4 USD}", "sweep.budget.max_cost", "20 trials may cost"),
 }
 
@@ -48,6 +54,35 @@ def test_what_no_cloud_can_express_is_refused_at_its_line(cloud: str, case: str)
 def test_a_section_that_fits_is_not_refused(cloud: str) -> None:
     for text in (FITS[cloud], changed(), changed("sweep.budget={max_cost: 20 USD}")):
         assert errors(cloud, text) == []
+
+
+def test_a_target_is_sent_where_the_service_stops_at_one_and_refused_elsewhere() -> None:
+    text = changed("sweep.objective.target=0.5")
+    assert [issue.field for issue in errors("azure", text)] == ["sweep.objective.target"]
+    assert errors("aws", text) == []
+    config = get_provider("aws").native_sweeps().render(plan_of("aws", text)).document["HyperParameterTuningJobConfig"]
+    assert config["TuningJobCompletionCriteria"] == {"TargetObjectiveMetricValue": 0.5}
+
+
+@on_each_cloud
+@pytest.mark.parametrize("method", ["random", "bayesian", "grid"])
+def test_a_plan_names_the_method_of_the_cloud(cloud: str, method: str) -> None:
+    space = 'sweep.space={"lr": [0.1, 0.2]}'
+    plan = plan_of(cloud, changed("sweep.engine=native", f"sweep.method={method}", space, "sweep.trials=2"))
+    name = get_provider(cloud).native_sweeps().method(plan)
+    assert method in name.lower()
+    assert ("SageMaker" if cloud == "aws" else "Azure ML") in name
+    shown = overview(planned(plan, sweep_of(plan)))
+    assert f"  method      {name}" in shown
+    assert "TPE" not in shown
+
+
+@on_each_cloud
+def test_a_dry_run_prints_the_request_of_the_service(cloud: str) -> None:
+    plan = plan_of(cloud, changed("sweep.engine=native"))
+    told = _as_json(planned(plan, sweep_of(plan)))
+    assert told["request"] == get_provider(cloud).native_sweeps().render(plan).document
+    assert json.loads(json.dumps(told["request"])) == told["request"]
 
 
 @on_each_cloud

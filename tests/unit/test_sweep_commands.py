@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.sweep_ids import sweep_named, sweep_of_run
-from cloudtrain.spec.search_space import Choice
+from cloudtrain.spec.search_space import Choice, read_dimension
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.sweep import Sweep
@@ -46,6 +46,40 @@ def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: Sw
     assert [line.split()[0] for line in listed[1:]] == ["digits-k2x9", "other-k2x9"]
     assert "3/3 trials" in call("list").out
     assert call("list", "--all").out.count("digits-k2x9-t00") == 3
+
+
+@pytest.mark.parametrize("words", [("stop", "digits-k2x9"), ("status", "digits-k2x9"), ("logs", "digits-k2x9", "-f")])
+def test_a_command_of_runs_behind_sweep_says_what_to_type(words: tuple[str, ...]) -> None:
+    done = call("sweep", *words)
+    assert done.code == 2
+    assert f"sweep has no command {words[0]}" in done.err
+    assert f"cloudtrain {' '.join(words)}" in done.err
+
+
+def test_an_ended_sweep_says_why_it_ended_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
+    folder = ended_sweep(tmp_path / "data", sweep_of(space, sampler="random", trials=30), fails=lambda _: True)
+    a_run(tmp_path / "data", Sweep(folder).status().trials[0].run, 0.1)
+    why = "given up: 8 trials ended, and none has reported accuracy; the last one: it was told to"
+    assert why in call("status", "digits-k2x9").out
+    assert why in call("attach", "digits-k2x9").err
+    assert why in call("list").err
+    assert json.loads(call("status", "digits-k2x9", "--json").out)["reason"] == why
+    call("sweep", "plot", "digits-k2x9")
+    assert why in (tmp_path / "digits-k2x9.html").read_text()
+
+
+def test_a_sweep_that_tried_everything_says_so(sweep: SweepFolder) -> None:
+    assert "  ended    all 3 trials have ended" in call("status", sweep.sweep_id).out
+
+
+def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
+    done = call("sweep", "more", sweep.sweep_id, "3")
+    assert "has tried all 3 combinations of its values" in done.err
+    assert "nothing to do: no trial of sweep digits-k2x9 was interrupted" in call("sweep", "more", sweep.sweep_id).err
+    assert "--max-cost 3 apples" in call("sweep", "more", sweep.sweep_id, "3", "--max-cost", "3 apples").err
 
 
 def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:

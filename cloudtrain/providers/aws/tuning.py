@@ -43,6 +43,12 @@ class SageMakerTuning:
 
         return tuning_issues(plan)
 
+    def method(self, plan: Plan) -> str:
+        """SageMaker's strategy."""
+        from cloudtrain.providers.aws.tuning_request import strategy_words
+
+        return strategy_words(plan)
+
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The body of CreateHyperParameterTuningJob as plain JSON, and the job document of all trials."""
         from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document

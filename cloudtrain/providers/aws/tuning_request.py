@@ -48,6 +48,11 @@ def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
     }
 
 
+def strategy_words(plan: Plan) -> str:
+    """Name the strategy of a tuning job, for people."""
+    return f"SageMaker's {STRATEGIES[sweep_of(plan).method]} strategy"
+
+
 def tuning_document(plan: Plan) -> JobDocument:
     """The job document that all trials share: their launchers put the chosen values in, and their own run ids."""
     room, rules = room_for(plan)
@@ -116,6 +121,8 @@ def _config(sweep: Sweep) -> dict[str, Any]:
     if sweep.method == "asha" and sweep.stopping is not None and sweep.stopping.max is not None:
         resources = {"MinResource": sweep.stopping.grace, "MaxResource": sweep.stopping.max}
         config["StrategyConfig"] = {"HyperbandStrategyConfig": resources}
+    if sweep.objective.target is not None:
+        config["TuningJobCompletionCriteria"] = {"TargetObjectiveMetricValue": sweep.objective.target}
     if sweep.method != "grid":
         config["RandomSeed"] = sweep.seed
     return config
@@ -145,8 +152,7 @@ def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
     if isinstance(dimension, Choice):
         return "CategoricalParameterRanges", {"Values": [text_of(value) for value in dimension.values]}
     if grid and isinstance(dimension, Integers):
-        values = range(dimension.low, dimension.high + 1)
-        return "CategoricalParameterRanges", {"Values": [text_of(value) for value in values]}
+        return "CategoricalParameterRanges", {"Values": [text_of(value) for value in dimension.values]}
     kind = "IntegerParameterRanges" if isinstance(dimension, Integers) else "ContinuousParameterRanges"
     ends = {"MinValue": text_of(dimension.low), "MaxValue": text_of(dimension.high)}
     return kind, {**ends, "ScalingType": "Logarithmic" if dimension.log else "Linear"}

@@ -17,6 +17,7 @@ from cloudtrain.providers.aws.request import section_of
 from cloudtrain.providers.aws.service_model import TUNING_INPUT, models, request_violations
 from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
 from cloudtrain.providers.cloud.sweep_budget import budget_issues
+from cloudtrain.providers.cloud.sweep_gaps import gap_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
 from cloudtrain.units import exact_duration
 
@@ -39,7 +40,7 @@ _NO_MEMBER = {
 def tuning_issues(plan: Plan) -> list[Issue]:
     """Errors refuse the sweep; warnings say how a tuning job differs from trials of our own."""
     found = [*_names(plan), *_space(plan), *_method(plan), *_stopping(plan), *_job(plan), *_time(plan)]
-    found += budget_issues(plan)
+    found += [*budget_issues(plan), *gap_issues(plan, "a tuning job")]
     found += _model(plan, {issue.path for issue in found if issue.is_error})
     return [plan.located(issue) for issue in (*found, *_notes(plan))]
 
@@ -60,8 +61,10 @@ def _space(plan: Plan) -> Iterator[Issue]:
             yield Issue(at, "is no argument of the program: a tuning job varies arguments alone", PORTABLE)
         elif key.startswith("_tuning_"):
             yield Issue(at, "begins with _tuning_, as SageMaker's own hyperparameters do", "choose another name")
+        elif isinstance(dimension, Integers) and dimension.step > 1 and sweep.method != "grid":
+            yield Issue(at, f"has a step of {dimension.step}, and SageMaker's ranges have none", PORTABLE)
         elif sweep.method == "grid" and isinstance(dimension, Integers):
-            count = dimension.high - dimension.low + 1
+            count = dimension.size
             if count > MAX_CHOICES:
                 message = f"has {count} values, and a grid of SageMaker takes at most {MAX_CHOICES} of each setting"
                 yield Issue(at, message, PORTABLE)
@@ -179,6 +182,7 @@ def _path_of(plan: Plan, path: Keys, body: dict[str, object]) -> Keys:
         "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
         "StrategyConfig": ("sweep", "early_stopping"),
         "RandomSeed": ("sweep", "seed"),
+        "TuningJobCompletionCriteria": ("sweep", "objective", "target"),
     }
     return known.get(str(path[1]), ("sweep",)) if len(path) > 1 else spec_path(plan, path)
 

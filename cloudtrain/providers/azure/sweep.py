@@ -42,6 +42,12 @@ class AzureSweeps:
 
         return sweep_job_issues(plan)
 
+    def method(self, plan: Plan) -> str:
+        """Azure ML's sampling algorithm."""
+        from cloudtrain.providers.azure.sweep_request import sampling_words
+
+        return sampling_words(plan)
+
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The document of a sweep job as plain JSON, and the job document of all trials."""
         from cloudtrain.providers.azure.sweep_request import shared_job, sweep_document

@@ -59,6 +59,13 @@ def rehearsed_trial(plan: Plan) -> dict[str, Any]:
     return {**document, "display_name": plan.spec.name}
 
 
+def sampling_words(plan: Plan) -> str:
+    """Name the sampling algorithm of a sweep job, for people."""
+    sampling = _sampling(sweep_of(plan))
+    rule = f" ({sampling['rule']})" if sampling.get("rule") == "sobol" else ""
+    return f"Azure ML's {sampling['type']} sampling{rule}"
+
+
 def _sampling(sweep: Sweep) -> dict[str, Any]:
     if sweep.method != "random":
         return {"type": sweep.method}
@@ -87,7 +94,7 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     low, high = dimension.low, dimension.high
     if isinstance(dimension, Integers):
         if method == "grid":
-            return {"type": "choice", "values": list(range(dimension.low, dimension.high + 1))}
+            return {"type": "choice", "values": list(dimension.values)}
         if method == "random":
             low, high = dimension.low - 0.5, dimension.high + 0.5
     kind = f"{'q' * isinstance(dimension, Integers)}{'log' * dimension.log}uniform"

@@ -16,7 +16,8 @@ from cloudtrain.providers.azure.request import as_variable, section_of
 from cloudtrain.providers.azure.rules import JOB_BYTES
 from cloudtrain.providers.azure.sweep_request import shared_job
 from cloudtrain.providers.cloud.sweep_budget import budget_issues
-from cloudtrain.spec.search_space import Choice, Dimension
+from cloudtrain.providers.cloud.sweep_gaps import gap_issues
+from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.units import exact_duration
 
 MAX_TRIALS = 1000
@@ -31,7 +32,7 @@ PORTABLE = "engine: portable runs it from this machine, with the same section"
 def sweep_job_issues(plan: Plan) -> list[Issue]:
     """Errors refuse the sweep; warnings say how a sweep job differs from trials of our own."""
     found = [*_objective(plan), *_space(plan), *_method(plan), *_stopping(plan), *_job(plan), *_time(plan)]
-    found += [*budget_issues(plan), *_notes(plan)]
+    found += [*budget_issues(plan), *gap_issues(plan, "a sweep job", has_target=False), *_notes(plan)]
     return [plan.located(issue) for issue in found]
 
 
@@ -62,6 +63,9 @@ def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]
             if isinstance(value, str) and re.search(r"['\x00-\x1f\x7f]|\$\{\{", value):
                 message = f"the value {value!r} cannot be put into the command of a sweep job unchanged"
                 yield message, f"no single quotes, ${{{{ or line ends in it; or {PORTABLE}"
+    elif isinstance(dimension, Integers) and dimension.step > 1 and method != "grid":
+        message = f"has a step of {dimension.step}, and Azure ML's quniform rounds to multiples of it"
+        yield message, f"choice(…) with at most 30 values; or {PORTABLE}"
     elif dimension.log and method == "bayesian":
         message = "Azure ML's Bayesian sampling takes choice, uniform and quniform, and nothing that is logarithmic"
         yield message, f"method: random; or {PORTABLE}"

@@ -63,8 +63,9 @@ def _summary(state: SweepState) -> str:
     """What the sweep is, how it stands, and its best trial."""
     definition, best = state.definition, state.best
     goal = {"minimize": "the less the better", "maximize": "the more the better"}[definition.goal]
+    why = f" ({state.reason})" if state.ended and state.reason else ""
     parts = [
-        f"{state.state}, {len(state.trials)} of {state.planned} trials",
+        f"{state.state}{why}, {len(state.trials)} of {state.planned} trials",
         f"objective {definition.metric}, {goal}",
         f"method {definition.sampler}, on {definition.provider}",
     ]

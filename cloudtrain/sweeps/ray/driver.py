@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal
+from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal, to_be_stopped
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
@@ -100,10 +100,11 @@ class RayDriver:
             return
         self._next_look = time.monotonic() + PAUSE_SECONDS
         self.journal.read()
+        stopped = {trial.number for trial in to_be_stopped(self.state)}
         for trial in self.state.trials:
             if trial.state != "running" or not self._jobs.has_run(trial):
                 continue
-            if trial.number in self._left or trial.number in self._behind or self.state.state == "stopping":
+            if trial.number in self._left or trial.number in self._behind or trial.number in stopped:
                 with suppress(CloudError):
                     self._jobs.request_stop(trial)
             if trial.number in self._left:
