@@ -201,6 +201,9 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
         return
     driven = "" if state.ended or sweep.folder.is_driven() else ", and nothing drives it"
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
+    dashboard = sweep.folder.path / "ray-dashboard"
+    if not state.ended and dashboard.is_file():
+        print_output(f"  Ray's dashboard    {one_line(dashboard.read_text(errors='replace')[:200])}")
     if state.trials:
         print_output(trial_table(state))
     if reason := why_ended(state):

@@ -54,9 +54,18 @@ class Objective(Section):
 class EarlyStopping(Section):
     """Which trials are ended before their time: successive halving, by reports of the objective."""
 
-    grace: int = Field(1, ge=1, description="the first rung: no trial ends before so many reports")
-    eta: int = Field(
-        3, ge=2, le=100, description="the best 1/eta of a rung go on; the next rung has eta times the reports"
+    grace: int | None = Field(
+        None,
+        ge=1,
+        description="the first rung: no trial ends before so many reports; default: 1, and of fewer than 100 trials a "
+        "ninth of max",
+    )
+    eta: int | None = Field(
+        None,
+        ge=2,
+        le=100,
+        description="the best 1/eta of a rung go on; the next rung has eta times the reports; default: 3, and of fewer "
+        "than 100 trials 2",
     )
     max: int | None = Field(None, ge=1, description="reports of a trial that trains to its end, such as its epochs")
     promote: Literal["auto", "always", "never"] = Field(
@@ -66,11 +75,39 @@ class EarlyStopping(Section):
     )
 
 
+FEW_TRIALS = 100
+"""With fewer, a trial is compared later: what is best after the first reports is seldom best after the last."""
+FIRST_RUNG = 9
+"""The first rung of few trials is this part of a whole one."""
+
+
+def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
+    """Return the first rung and eta of a sweep that does not say. `last`: the reports of a whole trial, if known.
+
+    Measured on LCBench's surrogate, see tests/bench/README.md.
+    """
+    if trials >= FEW_TRIALS:
+        return 1, 3
+    return (1 if last is None else max(1, round(last / FIRST_RUNG))), 2
+
+
 class Budget(Section):
     """What all trials together may take: no trial is started that could exceed it, so that it holds unwatched."""
 
     max_time: Duration = Field(None, description="no trial goes on after this long, such as 6 h")
     max_cost: Money = Field(None, description="all trials together never cost more, such as 50 USD")
+
+
+class RayResources(Section):
+    """What Ray lends a trial of its cluster, where that is not what `resources` says."""
+
+    cpus: int | None = Field(None, ge=1, description="CPUs of a trial; default: as many as it has processes")
+    gpus: float | None = Field(
+        None,
+        ge=0,
+        le=64,
+        description="GPUs of a trial; less than 1: so many trials share one GPU; default: resources.gpus",
+    )
 
 
 class Sweep(Section):
@@ -109,6 +146,7 @@ class Sweep(Section):
     engine: Literal["auto", "portable", "native", "ray"] = Field(
         "auto", description="portable: from this machine, for any provider; native: the cloud's own; auto: portable"
     )
+    ray: RayResources = RayResources.model_construct()
     seed: int = Field(0, ge=0, le=2**31 - 1, description="of the choices; the same seed gives the same ones")
 
     @property

@@ -45,6 +45,7 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
     yield from _budget(section, spec)
     yield from _engine(section, spec)
     yield from _known_before(section, space)
+    yield from _lent_by_ray(section, spec)
     if section.get("method") == "batch_size":
         yield from batch_sizes.contradictions(section, spec)
 
@@ -137,7 +138,7 @@ def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[I
     if not isinstance(written, dict) and section.get("method") != "asha":
         return
     at = ("early_stopping",) if isinstance(written, dict) else ("method",)
-    grace, last = stopping.get("grace", 1), stopping.get("max")
+    grace, last = stopping.get("grace") or 1, stopping.get("max")
     whole = last if last is not None else _reports(section, spec)
     if whole == 1:
         metric = mapping_of(section, "objective").get("metric")
@@ -203,6 +204,22 @@ def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
         yield Issue(("early_stopping", "promote"), message, "engine: portable does both")
     if engine == "ray":
         yield from _on_ray(space, spec)
+
+
+def _lent_by_ray(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """What Ray lends a trial must be what a trial uses."""
+    lent = mapping_of(section, "ray")
+    if lent and section.get("engine") != "ray":
+        yield Issue(("ray",), "plays no part without Ray", "engine: ray, or leave it out")
+    gpus = lent.get("gpus")
+    wanted = mapping_of(spec, "resources").get("gpus", 0)
+    if not isinstance(gpus, int | float) or not isinstance(wanted, int):
+        return
+    if gpus > 1 and gpus != int(gpus):
+        yield Issue(("ray", "gpus"), f"Ray lends whole GPUs or a part of one, not {gpus:g}", "0.5, 1, 2")
+    elif gpus > 0 and max(1, gpus) != wanted:
+        message = f"lends a trial {gpus:g} GPUs, and resources.gpus is {wanted}"
+        yield Issue(("ray", "gpus"), message, f"resources: {{gpus: {max(1, int(gpus))}}}")
 
 
 def _on_ray(space: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:

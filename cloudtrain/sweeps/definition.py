@@ -66,6 +66,11 @@ class Definition:
     trial_cap: Caps = Caps()
     """Of one trial, retries and promotions each by themselves."""
 
+    ray_cpus: int | None = None
+    """CPUs that Ray lends a trial; None: as many as it has processes."""
+    ray_gpus: float | None = None
+    """GPUs that Ray lends a trial; None: as many as it asks for."""
+
     @property
     def is_native(self) -> bool:
         """Whether the cloud's own service carries it out; a rehearsal of that is carried out here."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +15,10 @@ from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.objective import LENGTHS, report_count
-from cloudtrain.spec.sweep import EarlyStopping, Sweep
-from cloudtrain.spec.varied_settings import arguments_of
+from cloudtrain.spec.sweep import EarlyStopping, Sweep, default_rungs
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.earlier import earlier_trials
-from cloudtrain.sweeps.rules import billed
+from cloudtrain.sweeps.rules import billed, last_report
 from cloudtrain.sweeps.rungs import most_runs, rungs_of
 
 
@@ -109,7 +105,11 @@ def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
 
 
 def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
-    stopping, last = sweep.stopping, _last_report(found.spec, sweep)
+    stopping, last = sweep.stopping, last_report(found.spec, sweep)
+    grace, eta = default_rungs(sweep.trial_count, last)
+    if stopping is not None:
+        grace = stopping.grace or grace
+        eta = stopping.eta or eta
     estimate = billed(found)
     engine: Literal["portable", "native", "ray"] = "portable" if sweep.engine == "auto" else sweep.engine
     sampler: Any = sweep.chosen_sampler
@@ -124,28 +124,20 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         space=sweep.space,
         sampler=sampler,
         seed=sweep.seed,
+        ray_cpus=sweep.ray.cpus,
+        ray_gpus=sweep.ray.gpus,
         target=sweep.objective.target,
         try_first=tuple(sweep.try_first),
         trials=sweep.trial_count,
         parallel=sweep.parallel,
         retries=sweep.retries,
-        rungs=tuple(rungs_of(stopping.grace, stopping.eta, last)) if stopping else (),
-        eta=stopping.eta if stopping else EarlyStopping().eta,
+        rungs=tuple(rungs_of(grace, eta, last)) if stopping else (),
+        eta=eta,
         last_report=last,
         promotes=stopping is not None and engine != "ray" and _promotes(found, stopping, last),
         budget=Caps(usd=sweep.budget.max_cost if estimate else None, seconds=sweep.budget.max_time),
         trial_cap=Caps(usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime),
     )
-
-
-def _last_report(spec: JobSpec, sweep: Sweep) -> int | None:
-    """How many reports a whole trial makes: as the section says; of the shared trainer, as its arguments say."""
-    if sweep.stopping is not None and sweep.stopping.max is not None:
-        return sweep.stopping.max
-    values, varied = spec.args.values, arguments_of(sweep.space)
-    if spec.entrypoint is not None or not isinstance(values, Mapping) or not varied.keys().isdisjoint(LENGTHS):
-        return None
-    return report_count(sweep.objective.metric, values, varied)
 
 
 def _promotes(found: Plan, stopping: EarlyStopping, last: int | None) -> bool:

@@ -20,10 +20,10 @@ from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import read_arguments
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.objective import REPORTED
+from cloudtrain.spec.objective import LENGTHS, REPORTED, report_count
 from cloudtrain.spec.search_space import Scalar
-from cloudtrain.spec.sweep import EarlyStopping, Sweep
-from cloudtrain.spec.varied_settings import issues_of_values, path_of, samples
+from cloudtrain.spec.sweep import FEW_TRIALS, EarlyStopping, Sweep
+from cloudtrain.spec.varied_settings import arguments_of, issues_of_values, path_of, samples
 from cloudtrain.submission.trainer_arguments import trainer_issues
 from cloudtrain.sweeps.ray.rules import ray_issues
 from cloudtrain.units import format_duration
@@ -47,6 +47,16 @@ def sweep_issues(plan: Plan) -> list[Issue]:
 def billed(plan: Plan) -> CostEstimate | None:
     """What a run of the job may cost; None where nothing is billed."""
     return None if plan.is_rehearsal else plan.target.cost_estimate
+
+
+def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
+    """How many reports a whole trial makes: as the section says; of the shared trainer, as its arguments say."""
+    if sweep.stopping is not None and sweep.stopping.max is not None:
+        return sweep.stopping.max
+    values, varied = spec.args.values, arguments_of(sweep.space)
+    if spec.entrypoint is not None or not isinstance(values, Mapping) or not varied.keys().isdisjoint(LENGTHS):
+        return None
+    return report_count(sweep.objective.metric, values, varied)
 
 
 def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
@@ -165,13 +175,17 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         message = f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
         hint = "promote: never ends trials that are behind, and starts none again"
         yield warning(message, hint, path=("sweep", "early_stopping", "promote"))
+    if sweep.trial_count < FEW_TRIALS and stopping.grace is None and last_report(plan.spec, sweep) is None:
+        message = "compares trials after their first report, since the length of a trial is not known"
+        hint = "early_stopping: {max: 20}, the reports of a whole trial, such as its epochs; or grace"
+        yield warning(message, hint, path=at)
     yield from _trial_issues(plan, sweep, stopping)
 
 
 def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator[Issue]:
     """What the provider refuses of a trial that ends early, and not of the job itself."""
     metric, goal = sweep.objective.metric, sweep.objective.goal
-    trial = TrialRules(trial=0, metric=metric, goal=goal, rungs=(stopping.grace,), eta=stopping.eta)
+    trial = TrialRules(trial=0, metric=metric, goal=goal, rungs=(stopping.grace or 1,), eta=stopping.eta or 2)
     rules_of = get_provider(plan.target.provider).rules
     before = {_bare(issue) for issue in rules_of(plan)}
     found = map(_bare, rules_of(replace(plan, context=replace(plan.context, trial=trial))))

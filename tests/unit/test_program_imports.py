@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.imports import foreign_imports
 from tests.support.samples import write
@@ -56,4 +57,4 @@ def test_names_of_modules_and_of_distributions_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["log_metrics", "activity", "timed"])
 def test_a_name_of_a_jobs_program_says_where_it_comes_from(name: str) -> None:
     with pytest.raises(ImportError, match=f"{name} is for a job's program, which has it from cloudtrain_job"):
-        exec(f"from cloudtrain import {name}", {})
+        getattr(cloudtrain, name)

@@ -16,7 +16,7 @@ import pytest
 from cloudtrain.errors import CloudError, SpecError, UsageError
 from cloudtrain.spec.search_space import Uniform
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.driver import request_stop
+from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.ray import driver as ray_driver
@@ -24,6 +24,7 @@ from cloudtrain.sweeps.ray import loop as ray_loop
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.ray.loop import drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from cloudtrain.sweeps.suggest import suggester_of
 from tests.support.function_trials import Killed, kill_at, learning
 
 LAST = 4
@@ -363,3 +364,20 @@ def test_one_process_drives_a_sweep(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
     with folder.driving(), pytest.raises(UsageError, match="is driven by another process already"):
         run_to_the_end(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lent"),
+    [({}, (1, 0)), ({"ray_cpus": 4, "ray_gpus": 0.5}, (4, 0.5)), ({"ray_gpus": 0.0}, (1, 0.0))],
+)
+def test_a_trial_is_lent_what_the_sweep_says(
+    changes: dict[str, Any], lent: tuple[float, float], tmp_path: Path
+) -> None:
+    folder = sweep(tmp_path, **changes)
+    definition = folder.definition()
+    journal = SweepJournal(folder, SweepState.new(definition))
+    driver = RayDriver(journal, Jobs(folder), suggester_of(definition), None)
+    trial = driver.next_trial()
+    assert trial is not None
+    assert (trial["cpus"], trial["gpus"]) == lent
+    assert trial["parameters"] == dict(driver.state.trials[0].parameters)

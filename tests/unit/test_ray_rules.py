@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.contracts.tuned import sweep_of
+from cloudtrain.sweeps.planning import planned as planned_sweep
 from cloudtrain.sweeps.ray import rules as ray_rules
 from cloudtrain.sweeps.ray.rules import as_checked_here
 from tests.unit.test_bad_sweeps import mistakes
@@ -74,6 +76,18 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
             "resources: {nodes: 1}",
             ("job.yaml:4", "sweep.space.resources.nodes", "is one for every trial of a Ray cluster"),
         ),
+        (
+            "{lr: [1, 2]}",
+            "trials: 2\n  ray: {gpus: 0.5}",
+            "resources: {gpus: 2}",
+            ("job.yaml:6", "sweep.ray.gpus", "lends a trial 0.5 GPUs, and resources.gpus is 2"),
+        ),
+        (
+            "{lr: [1, 2]}",
+            "trials: 2\n  ray: {gpus: 1.5}",
+            "resources: {gpus: 2}",
+            ("job.yaml:6", "sweep.ray.gpus", "Ray lends whole GPUs or a part of one, not 1.5"),
+        ),
     ],
 )
 def test_what_no_worker_of_ray_can_do_is_refused_at_its_line(
@@ -82,3 +96,18 @@ def test_what_no_worker_of_ray_can_do_is_refused_at_its_line(
     goal = "objective: {metric: val_loss, goal: minimize}"
     text = f"sweep:\n  {goal}\n  engine: ray\n  space: {space}\n  {section}\n{job}\n"
     assert [found[:3] for found in mistakes(tmp_path, text)] == [said]
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_trials_may_share_a_gpu_and_have_cpus_of_their_own() -> None:
+    section = f"trials: 3\n  engine: ray\n  ray: {{cpus: 4, gpus: 0.5}}\n  {SPACE}"
+    planned = plan(section, "resources: {gpus: 1}")
+    assert told(planned) == []
+    definition = planned_sweep(planned, sweep_of(planned)).definition
+    assert (definition.ray_cpus, definition.ray_gpus) == (4, 0.5)
+
+
+def test_what_ray_lends_plays_no_part_without_ray(tmp_path: Path) -> None:
+    goal = "objective: {metric: val_loss, goal: minimize}"
+    text = f"sweep:\n  {goal}\n  space: {{lr: [1, 2]}}\n  trials: 2\n  ray: {{cpus: 4}}\n"
+    assert [found[1:3] for found in mistakes(tmp_path, text)] == [("sweep.ray", "plays no part without Ray")]

@@ -10,7 +10,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import SpecError, UsageError
-from cloudtrain.spec.search_space import Integers, read_dimension
+from cloudtrain.spec.search_space import Integers, Scalar, read_dimension
 from cloudtrain.sweeps.definition import Definition, EarlierTrial
 from cloudtrain.sweeps.driver import to_be_stopped
 from cloudtrain.sweeps.earlier import earlier_trials
@@ -22,7 +22,7 @@ from cloudtrain.sweeps.suggest import suggester_of, value_at
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
 
-POINTS = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
+POINTS: tuple[dict[str, Scalar], ...] = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
 
 
 @pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])

@@ -78,6 +78,10 @@ def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(space:
             "trials: 3\n  space: {a: 'uniform(0, 1)'}\n  budget: {max_cost: 5 USD}",
             "budget.max_cost: plays no part: nothing is billed there",
         ),
+        (
+            "method: asha\n  trials: 3\n  space: {a: 'uniform(0, 1)'}",
+            "method: compares trials after their first report, since the length of a trial is not known",
+        ),
     ],
 )
 def test_what_is_likely_a_slip_is_a_warning(section: str, said: str) -> None:
@@ -164,7 +168,7 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(monkeypatch: pyt
 
 def test_what_the_provider_refuses_of_a_trial_alone_is_refused_before_the_first_one() -> None:
     job = f"entrypoint: run.sh\nmetrics: {{val_loss: 'loss ([0-9.]+)'}}\n{AWS}\naws: {{network_isolation: true}}"
-    (line,) = told(plan(f"method: asha\n  trials: 3\n  {SPACE}", job, provider="aws"))
+    (line,) = told(plan(f"method: asha\n  trials: 3\n  early_stopping: {{max: 9}}\n  {SPACE}", job, provider="aws"))
     assert line.startswith("job.yaml:5:7: aws.network_isolation: ")
     assert told(plan(f"method: random\n  trials: 3\n  {SPACE}", job, provider="aws")) == []
 

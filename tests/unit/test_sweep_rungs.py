@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.spec.sweep import default_rungs
 from cloudtrain.sweeps.rungs import goes_on, is_better, most_runs, promotable, rungs_of
 
 VALUES = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 0.4]), st.floats(-1, 1), st.just(math.nan))
@@ -28,6 +29,14 @@ ETAS = st.integers(2, 5)
 )
 def test_rungs_are_exactly_the_powers_below_the_last_report(grace: int, eta: int, last: int, rungs: list[int]) -> None:
     assert rungs_of(grace, eta, last) == rungs
+
+
+@pytest.mark.parametrize(
+    ("trials", "last", "rungs"),
+    [(20, 52, (6, 2)), (99, 9, (1, 2)), (99, 2, (1, 2)), (20, 100, (11, 2)), (20, None, (1, 2)), (100, 52, (1, 3))],
+)
+def test_few_trials_are_compared_later(trials: int, last: int | None, rungs: tuple[int, int]) -> None:
+    assert default_rungs(trials, last) == rungs
 
 
 def test_where_the_last_report_is_unknown_there_are_rungs_for_any() -> None:

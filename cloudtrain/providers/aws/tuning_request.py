@@ -119,7 +119,7 @@ def _config(sweep: Sweep) -> dict[str, Any]:
         "TrainingJobEarlyStoppingType": "Off",  # Auto is a rule of SageMaker's own, which the section does not have
     }
     if sweep.method == "asha" and sweep.stopping is not None and sweep.stopping.max is not None:
-        resources = {"MinResource": sweep.stopping.grace, "MaxResource": sweep.stopping.max}
+        resources = {"MinResource": sweep.stopping.grace or 1, "MaxResource": sweep.stopping.max}
         config["StrategyConfig"] = {"HyperbandStrategyConfig": resources}
     if sweep.objective.target is not None:
         config["TuningJobCompletionCriteria"] = {"TargetObjectiveMetricValue": sweep.objective.target}

@@ -194,7 +194,14 @@ class RayDriver:
         except CloudtrainError as error:
             self.take(_ended(trial, "refused", error.message))
             return None
-        return {"trial": trial.number, "run": trial.run, "cpus": plan.processes, "gpus": plan.gpus}
+        definition = self.state.definition
+        return {
+            "trial": trial.number,
+            "run": trial.run,
+            "parameters": dict(trial.parameters),
+            "cpus": definition.ray_cpus or plan.processes,
+            "gpus": plan.gpus if definition.ray_gpus is None else definition.ray_gpus,
+        }
 
     def _decide(self, event: Reported) -> None:
         value = float("nan") if event.value is None else event.value

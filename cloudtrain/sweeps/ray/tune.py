@@ -22,7 +22,7 @@ from ray.tune.search import Searcher
 from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import CloudError
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import RunEnded, parse
+from cloudtrain.sweeps.events import Reported, RunEnded, parse
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.ray.worker import RayWorker
@@ -33,12 +33,13 @@ WORST = 1e300
 ADDRESS = "RAY_ADDRESS"
 """The environment variable that names the cluster, as Ray has it."""
 CONNECT_SECONDS = 10.0
+DASHBOARD_FILE = "ray-dashboard"
+"""Where the sweep's folder keeps the address of Ray's dashboard, while it is driven."""
 ADDRESS_FILE = "ray-address"
 """Where the sweep's folder keeps it for a driver that is started from another shell."""
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
 }
@@ -59,9 +60,9 @@ class RayCluster:
         address = os.environ.get(ADDRESS) or (read_regular_text(kept) if kept.exists() else "")
         _check_port(address)
         try:
-            ray.init(
+            context = ray.init(
                 address=address or None,
-                include_dashboard=False,
+                include_dashboard=None if not address else False,  # it starts where it is installed
                 log_to_driver=False,
                 logging_level="WARNING",
                 runtime_env=_of_workers(started_here=not address),
@@ -73,10 +74,13 @@ class RayCluster:
             raise CloudError(f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True) from None
         if address:
             kept.write_text(address)
+        if url := context.dashboard_url:
+            (self._folder / DASHBOARD_FILE).write_text(f"http://{url}")
 
     def disconnect(self) -> None:
         """Leave it; one that was started here ends, with all of its processes."""
         ray.shutdown()
+        (self._folder / DASHBOARD_FILE).unlink(missing_ok=True)
 
     def halving(self, definition: Definition) -> RayHalving | None:
         """Ray's ASHA with the rungs of a sweep, which knows no values yet; None where no trial ends early."""
@@ -160,7 +164,11 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
     def step(self) -> dict[str, Any]:
         """Wait for the next event."""
         event = self._worker.next_event()
-        return {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
+        result = {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
+        if isinstance(event, Reported):
+            value = math.nan if event.value is None else event.value
+            result |= {"report": event.report, self._worker.metric: value}  # for what reads Tune's own folder
+        return result
 
     def cleanup(self) -> None:
         """Leave nothing running."""

@@ -39,6 +39,11 @@ class RayWorker:
         self._state: SweepState | None = None
         self._number = 0
 
+    @property
+    def metric(self) -> str:
+        """The objective of the sweep."""
+        return self._state.definition.metric if self._state else ""
+
     def begin(self, number: int, run: str) -> None:
         """Start a run of a trial, which the journal has announced; what stands in the way is its end."""
         self._state, self._number = None, number
