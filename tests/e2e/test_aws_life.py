@@ -1,4 +1,7 @@
-"""The whole life of jobs on SageMaker, imitated on loopback, by the real command line, boto3 and torchrun."""
+"""The whole life of jobs on SageMaker, imitated on loopback, by the real command line, boto3 and torchrun.
+
+Who submits, and jobs, have only the rights that infra/aws grants.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 from tests.e2e.cloud_life import DIGITS, POLL, SDK, TOKEN, Life
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.containers import Container
+from tests.support.aws_template import enforce
 from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
@@ -20,6 +24,7 @@ pytestmark = [pytest.mark.torchrun]
 def cloud() -> Iterator[Cloud]:
     Container.forked = True
     with Cloud() as made:
+        enforce(made)
         yield made
     Container.forked = False
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
@@ -43,8 +48,8 @@ class TestSageMaker(Life):
     provider, machines, usd_per_hour = "aws", "2 x ml.m5.xlarge, us-east-1", 0.23
 
     def keep_secret(self, cloud: Any) -> str:
-        cloud.client("secretsmanager").create_secret(Name="token", SecretString=TOKEN)
-        return "secretsmanager:token"
+        cloud.client("secretsmanager", direct=True).create_secret(Name="cloudtrain/token", SecretString=TOKEN)
+        return "secretsmanager:cloudtrain/token"
 
     def saved(self, cloud: Any, run_id: str) -> list[str]:
         keys: list[str] = cloud.keys(f"cloudtrain/runs/{run_id}/checkpoints/")
@@ -72,7 +77,10 @@ def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digit
     assert any("events.out.tfevents" in name for name in cloud.keys("cloudtrain/runs/digits-1/tensorboard/"))
 
 
-def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(cli: CommandLine, cloud: Cloud) -> None:
+def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(
+    cli: CommandLine, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud.account, "caller_policy", None)  # else these are denied, before anything is looked at
     cli.write(job_yaml=DIGITS)
     cloud.account.quotas["ml.m5.xlarge"] = 1
     try:

@@ -32,6 +32,7 @@ from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
+from tests.support.aws_template import enforce
 from tests.support.native_sweeps import (
     GRID,
     JOB,
@@ -67,6 +68,7 @@ assert chosen["_tuning_objective_metric"] == "score" and job["tuned"]
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
     with Cloud() as made:
+        enforce(made)
         yield made
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 

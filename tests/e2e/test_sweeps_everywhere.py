@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.cloud_life import POLL, SDK
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
+from tests.support.aws_template import enforce
 from tests.support.command_line import CommandLine
 
 pytestmark = [pytest.mark.torchrun]
@@ -43,6 +44,7 @@ def told_of(sweep: dict[str, Any]) -> dict[float, tuple[str, int, float]]:
 @pytest.mark.thorough
 def test_a_grid_has_the_same_trials_with_the_same_values_wherever_it_runs(tmp_path: Path) -> None:
     with Cloud() as aws, AzureCloud() as azure:
+        enforce(aws)
         env = {**aws.environment(), **azure.environment(), **POLL}
         cli = CommandLine(tmp_path / "workspace", env=env, modules=(SDK["azure"],))
         try:

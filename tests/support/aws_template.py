@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle import bundled
 from tests.fakes.aws.policies import Statement, statements
 from tests.fakes.aws.template import Resolver, parameter_values, read_template
+
+if TYPE_CHECKING:
+    from tests.fakes.aws.cloud import Cloud
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 SUBJECT = "repo:me/mine:ref:refs/heads/main"
@@ -53,3 +56,12 @@ def job_policy(**given: str) -> list[Statement]:
 def submitter_policy(**given: str) -> list[Statement]:
     """What people and CI may do."""
     return statements([resolved(**given).properties("SubmitterPolicy")["PolicyDocument"]])
+
+
+def enforce(cloud: Cloud) -> None:
+    """Allow callers and jobs of an imitated account only what the template grants them."""
+    names = {"BucketName": cloud.bucket, "RepositoryName": "train"}
+    made = resolved(**names)
+    made.attributes["ExecutionRole", "Arn"] = cloud.role
+    cloud.account.caller_policy = statements([made.properties("SubmitterPolicy")["PolicyDocument"]])
+    cloud.account.job_policy = job_policy(**names)

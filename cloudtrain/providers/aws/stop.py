@@ -71,7 +71,12 @@ def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
         message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
         raise UsageError(message, hint="aws.keep_alive keeps them after a job")
     resources = {"KeepAlivePeriodInSeconds": 0}
-    cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
+    try:
+        cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
+    except CloudError as error:
+        if error.is_denied and has_new_tags(described):
+            error.hint = f"{error.hint}; or the job is too new: repeat it when the job is 5 minutes old"
+        raise
     now = time.time()
     kept = Kept(time=now, status="Terminated") if state.has_ended else Kept(time=now, status=status, seconds=0)
     return Observation(events=[kept])

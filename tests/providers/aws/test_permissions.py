@@ -146,3 +146,12 @@ def test_stop_of_an_old_job_is_denied_at_once(
     cloud.account.caller_policy = policy
     with pytest.raises(CloudError, match="sagemaker:StopTrainingJob"):
         run.request_stop(run.cached_status())
+
+
+def test_release_denied_for_a_new_job_says_when_to_repeat_it(
+    cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 3600)
+    monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
+    cloud.account.caller_policy = policy
+    assert "repeat it when the job is 5 minutes old" in failure(cloud, run, "release")
