@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,11 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
 def satisfies(version: str, requirement: Requirement) -> bool:
     """Whether a version is what a requirement asks for."""
     return bool(launcher_module("packages.image").satisfies(version, requirement))
+
+
+def index_settings(environ: Mapping[str, str], root: Path) -> list[str]:
+    """Settings of this machine that say where packages come from, for a digest; they may hold passwords."""
+    return list(launcher_module("packages.index_settings").index_settings(environ, root))
 
 
 def hide_passwords(text: str) -> str:

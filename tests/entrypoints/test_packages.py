@@ -17,8 +17,8 @@ import pytest
 from uv import find_uv_bin
 
 from cloudtrain_launcher import worker
-from cloudtrain_launcher.packages import activate, image, installers, layered, packages_folder
-from cloudtrain_launcher.packages.install import Installation, Task
+from cloudtrain_launcher.packages import activate, archives, image, installers, layered, packages_folder
+from cloudtrain_launcher.packages.install import Installation, Task, archive_name
 from cloudtrain_launcher.packages.installers import InstallationError
 from cloudtrain_launcher.packages.requirement_files import Requested, requested_list
 from tests.support.limits import HANG_SECONDS
@@ -78,9 +78,8 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(tm
     assert seen[:3] == ["1.0", "99.0", result["environment"]]
     assert seen[3].startswith(str(Path(sys.prefix)))
     assert metadata.version("filelock") != "99.0"
-    again, said = run(tmp_path, given, {**offline(wheels), "PIP_FIND_LINKS": "/nowhere"})
+    again, said = run(tmp_path, given, offline(wheels))
     assert again["reused"]
-    assert again["environment"] == result["environment"]
     assert "installing:" not in said
 
 
@@ -144,7 +143,7 @@ def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path: Path) -> None
         layered.create(environment, [])
         layered.complete(environment, {"installed": {}})
     thread.join(HANG_SECONDS)
-    assert made == [{"installed": {}}]
+    assert [each and each["installed"] for each in made] == [{}]
 
 
 def test_a_full_disk_ends_it_with_a_sentence_and_no_half_environment(tmp_path: Path, monkeypatch: Any) -> None:
@@ -169,7 +168,7 @@ def test_the_next_attempt_takes_what_the_first_one_has_left_in_storage(
     given = task(tmp_path, "pure\n", archives=[str(tmp_path / "storage")])
     environment, _ = Installation(given).run()
     assert environment is not None
-    layered.save(environment, tmp_path / "storage" / f"{environment.name}.tar.gz")
+    archives.save(environment, tmp_path / "storage" / archive_name(environment))
     layered.remove(environment)
     monkeypatch.setattr(Installation, "_install", lambda *_: pytest.fail("it installs again"))
     again, result = Installation(given).run()
@@ -181,9 +180,9 @@ def test_the_next_attempt_takes_what_the_first_one_has_left_in_storage(
 
 def test_a_damaged_archive_is_passed_over(tmp_path: Path) -> None:
     layered.create(tmp_path / "e", [])
-    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b nothing")
-    assert not layered.restore(tmp_path / "e", tmp_path / "a.tar.gz")
-    assert not layered.restore(tmp_path / "e", tmp_path / "none.tar.gz")
+    (tmp_path / "a").write_bytes(b"\x1f\x8b nothing")
+    assert not archives.restore(tmp_path / "e", tmp_path / "a")
+    assert not archives.restore(tmp_path / "e", tmp_path / "none")
 
 
 def test_the_name_of_an_environment_stands_for_all_that_is_in_it_and_below(

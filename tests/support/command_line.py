@@ -54,7 +54,7 @@ class CommandLine:
 
     def environment(self, **extra: str) -> dict[str, str]:
         """The environment of every command: this home, and none of the variables that the test runner has."""
-        excluded = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_")
+        excluded = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_", "PIP_", "UV_")
         env = {key: value for key, value in os.environ.items() if not key.startswith(excluded)}
         return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
 

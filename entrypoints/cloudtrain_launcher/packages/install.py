@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any, Collection, Optional
 from urllib.parse import unquote, urlsplit
@@ -24,7 +25,8 @@ if __name__ == "__main__":  # started by its path: import from the folder of the
 from cloudtrain_launcher import reporting
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.masking import masker
-from cloudtrain_launcher.packages import image, installers, layered
+from cloudtrain_launcher.packages import archives, image, installers, layered
+from cloudtrain_launcher.packages.index_settings import index_settings
 from cloudtrain_launcher.packages.installers import Files, InstallationError
 from cloudtrain_launcher.packages.lock_file import read_lock
 from cloudtrain_launcher.packages.requirement_files import (
@@ -61,6 +63,15 @@ class Task:
     """The folder in which this node leaves one; empty: it leaves none."""
 
 
+UNUSED_SECONDS = 28 * 24 * 3600
+"""An environment that no job has begun with for so long is in no job's use: no cloud's job may run longer."""
+
+
+def archive_name(environment: Path) -> str:
+    """The name of an environment's archive: the same for those that are made in place of a changed one."""
+    return f"{environment.name.partition('.')[0]}.packages"
+
+
 def main() -> int:
     """Install, and write the result; 0 unless that was not possible."""
     set_parent_death_signal(os.getppid())
@@ -80,7 +91,7 @@ def main() -> int:
     draft.replace(task.result)
     if environment and task.archive_into:
         with suppress(OSError):  # the next attempt installs again
-            layered.save(environment, Path(task.archive_into, f"{environment.name}.tar.gz"))
+            archives.save(environment, Path(task.archive_into, archive_name(environment)))
     return 0
 
 
@@ -101,11 +112,37 @@ class Installation:
             return None, result
         environment = self._environment()
         with layered.making(environment, lambda: self._log("waiting for another process that installs the same")):
+            environment, changed = self._unchanged_or_new(environment)
             known = layered.contents(environment)
             result["reused"] = known is not None
             if known is None:
+                if changed:
+                    self.warnings.append(f"a job has changed {changed} of the kept packages: they are installed again")
                 known = self._make(environment)
-        return environment, {**result, "environment": str(environment), "installed": known["installed"]}
+        layer = Path(self.task.result).parent / "layer"
+        layered.create_layer(layer, environment)
+        return environment, {**result, "environment": str(layer), "installed": known["installed"]}
+
+    def _unchanged_or_new(self, first: Path) -> tuple[Path, str]:
+        """The first environment that no job has changed, or that is still to be made; and the last change of another.
+
+        A changed one stays, as jobs may run in it, until nobody has begun with it for UNUSED_SECONDS.
+        """
+        changed = ""
+        for number in count():
+            environment = first.with_name(f"{first.name}.{number}") if number else first
+            complete = environment / layered.COMPLETE
+            if layered.contents(environment) is None:
+                break
+            if layered.is_unchanged(environment):
+                with suppress(OSError):
+                    os.utime(complete)
+                break
+            if time.time() - complete.stat().st_mtime > UNUSED_SECONDS:
+                layered.remove(environment)
+                break
+            changed = layered.last_change(environment)
+        return environment, changed
 
     def _environment(self) -> Path:
         """Its path: what is built from the source's own files is used by this run alone."""
@@ -116,6 +153,8 @@ class Installation:
         own = Path(self.task.source).resolve().as_uri()  # each run has the source in another place
         held = [f"{name}=={version}" for name, version in self.held.items()]
         lines = [*(text.replace(own, "") for text in asked), *held, *self._wheels_of_the_source()]
+        if not self.task.wheels:  # which are all that is taken then
+            lines += index_settings(os.environ, Path(self.task.source).resolve())
         return folder / image.environment_digest(lines, folder)
 
     def _wheels_of_the_source(self) -> list[str]:
@@ -133,10 +172,8 @@ class Installation:
         started, below = time.monotonic(), image.site_folders()
         try:
             layered.create(environment, below)
-            for folder in self.task.archives:
-                if layered.restore(environment, Path(folder, f"{environment.name}.tar.gz")):
-                    self._log("the packages that an earlier attempt has installed are taken")
-                    return layered.contents(environment) or {}
+            if restored := self._restore(environment, below):
+                return restored
             self._install(environment)
             found = metadata.distributions(path=[str(layered.site_of(environment))])
             installed = {each.metadata["Name"]: each.version for each in found}
@@ -146,6 +183,17 @@ class Installation:
             layered.remove(environment)
             raise
         return document
+
+    def _restore(self, environment: Path, below: list[str]) -> Optional[dict[str, Any]]:
+        """What an earlier attempt has installed, from the first archive that is whole; None without one."""
+        for folder in self.task.archives:
+            if archives.restore(environment, Path(folder, archive_name(environment))):
+                self._log("the packages that an earlier attempt has installed are taken")
+                document = layered.contents(environment)
+                layered.complete(environment, document or {})
+                return document
+            layered.create(environment, below)
+        return None
 
     def _install(self, environment: Path) -> None:
         folder = Path(self.task.result).parent / "requirements"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Callable, Mapping, NamedTuple, Optional, Sequence
 
 from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_launcher.packages.index_settings import pip_files
 from cloudtrain_launcher.packages.requirement_files import Requirement, hide_passwords, normalised
 
 SHOWN_LINES, SHOWN_CHARS = 8, 240
@@ -70,10 +71,7 @@ def find_uv(environ: Mapping[str, str]) -> str:
     uv reads none of pip's own configuration files, in which an image or a machine may name its index.
     """
     own = any(name.startswith("UV_") and "INDEX" in name for name in environ)
-    homes = [Path(environ.get("HOME", "/")), Path("/etc"), Path(sys.prefix)]
-    files = [home / name for home in homes for name in ("pip.conf", ".pip/pip.conf", ".config/pip/pip.conf")]
-    named = environ.get("PIP_CONFIG_FILE", "")
-    if not own and (any(file.is_file() for file in files) or (named and named != os.devnull)):
+    if not own and any(file.is_file() for file in pip_files(environ)):
         return ""
     return shutil.which("uv", path=environ.get("PATH")) or ""
 

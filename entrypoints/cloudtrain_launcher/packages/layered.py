@@ -3,16 +3,22 @@
 One is a virtual environment whose own packages come first and whose path then goes on with the packages below it, the
 image's torch among them, which are neither copied nor changed. It counts once the file `COMPLETE` is in it: what a
 process that was killed has left, or a full disk, is made anew. A lock keeps two from making it at once.
+
+A job runs in a thin layer of its own above the kept environment: what its program installs goes there, and ends with
+the run. The kept files are read-only, and `COMPLETE` holds their state, so that an environment which a job has changed
+all the same (root may write anything) is not used again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
-import tarfile
+import stat
 import venv
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -21,11 +27,10 @@ from cloudtrain_launcher.file_locks import locked
 COMPLETE = "cloudtrain-complete.json"
 """The file in an environment that is written last; it tells what was installed."""
 
-_BELOW = "_cloudtrain_below.pth"
+BELOW = "_cloudtrain_below.pth"
 """Python reads it at its start: it adds the packages below at the end of the path, with their own .pth files."""
 
-MAX_ARCHIVE_BYTES = 4 * 2**30
-"""An environment that is larger is not kept in a run's storage: installing it again takes no longer."""
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def python_of(environment: Path) -> Path:
@@ -41,10 +46,17 @@ def site_of(environment: Path) -> Path:
 def contents(environment: Path) -> Optional[dict[str, Any]]:
     """What the environment says of itself; None while it is not complete."""
     try:
-        document: dict[str, Any] = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))
+        document = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return document if python_of(environment).exists() else None
+    is_valid = isinstance(document, dict) and isinstance(document.get("installed"), dict)
+    return document if is_valid and python_of(environment).exists() else None
+
+
+def is_unchanged(environment: Path) -> bool:
+    """Return whether a complete environment is as it was completed."""
+    document = contents(environment)
+    return document is not None and document.get("state") == _state(environment)
 
 
 @contextmanager
@@ -60,52 +72,68 @@ def create(environment: Path, below: Sequence[str]) -> None:
     shutil.rmtree(environment, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
     lines = ["import site", *(f"import site; site.addsitedir({folder!r})" for folder in below)]
-    (site_of(environment) / _BELOW).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (site_of(environment) / BELOW).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def complete(environment: Path, document: dict[str, Any]) -> None:
-    """Declare it complete. OSError."""
+    """Make its files read-only and declare it complete. OSError."""
+    for path in _files(environment):
+        mode = path.lstat().st_mode
+        if stat.S_ISREG(mode) and mode & _WRITABLE:
+            path.chmod(stat.S_IMODE(mode) & ~_WRITABLE)
     draft = environment / f"{COMPLETE}.partial"
-    draft.write_text(json.dumps(document), encoding="utf-8")
+    draft.write_text(json.dumps({**document, "state": _state(environment)}), encoding="utf-8")
     draft.replace(environment / COMPLETE)
 
 
-def save(environment: Path, archive: Path) -> None:
-    """Write an archive of its packages and programs, as a whole or not at all. OSError."""
-    if archive.exists() or _size(environment) > MAX_ARCHIVE_BYTES:
-        return
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    draft = archive.with_name(f"{archive.name}.{os.getpid()}.partial")
-    try:
-        with tarfile.open(draft, "w:gz", compresslevel=1) as tar:
-            for top in ("bin", "lib", COMPLETE):
-                tar.add(environment / top, top, filter=_archived)
-        draft.replace(archive)
-    finally:
-        draft.unlink(missing_ok=True)
+def create_layer(layer: Path, environment: Path) -> None:
+    """Make an empty environment for one run above a kept one, whose programs it offers. OSError."""
+    create(layer, [str(site_of(environment))])
+    for program in (environment / "bin").iterdir():
+        own = layer / "bin" / program.name
+        if own.exists() or own.is_symlink():
+            continue
+        if _is_python(program, environment):
+            words = [shlex.quote(str(path)) for path in (python_of(layer), program)]
+            own.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
+            own.chmod(0o755)
+        else:
+            own.symlink_to(program)
 
 
-def _archived(item: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-    """Links are the interpreter's own, which `create` makes; bytecode is written again."""
-    skipped = item.issym() or item.name.endswith((f"/{_BELOW}", "/__pycache__"))
-    return None if skipped else item
+def _is_python(program: Path, environment: Path) -> bool:
+    """Return whether a program is run by the environment's interpreter, directly or, as pip does it, by a shell."""
+    with program.open("rb") as file:
+        head = file.read(4096)
+    interpreter = os.fsencode(environment / "bin" / "python")
+    return head.startswith(b"#!") and interpreter in b"".join(head.splitlines(keepends=True)[:2])
 
 
-def restore(environment: Path, archive: Path) -> bool:
-    """Fill an empty environment from an archive; False if that is damaged or missing. OSError if the disk is full."""
-    if not archive.is_file():
-        return False
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            tar.extractall(environment, **safe)  # type: ignore[arg-type]
-    except (tarfile.TarError, EOFError, ValueError):
-        return False
-    return contents(environment) is not None
+def _files(environment: Path) -> Iterator[Path]:
+    """Yield the files of an environment, in order. Python adds bytecode while jobs run: it is left out."""
+    for folder, folders, names in os.walk(environment):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        yield from (Path(folder, name) for name in sorted([*names, *links]))
 
 
-def _size(environment: Path) -> int:
-    return sum(path.lstat().st_size for path in environment.rglob("*"))
+def _state(environment: Path) -> str:
+    """A digest of all files by name, size and times: any change of a file gives it another change time."""
+    digest = sha256()
+    for path in _files(environment):
+        if path.name.startswith(COMPLETE):
+            continue
+        about = path.lstat()
+        times = (about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        digest.update(f"{path.relative_to(environment)}\0{times}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def last_change(environment: Path) -> str:
+    """The file below the environment that was changed last, for people."""
+    paths = [path for path in _files(environment) if not path.name.startswith(COMPLETE)]
+    newest = max(paths, key=lambda path: path.lstat().st_ctime_ns)
+    return str(newest.relative_to(environment))
 
 
 def remove(environment: Path) -> None:

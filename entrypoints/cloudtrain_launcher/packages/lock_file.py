@@ -47,7 +47,7 @@ def _read_document(
     requirements = tuple(_requirement(each, folder, file) for each in needed)
     if not all("--hash" in each.text for each in requirements):  # an installer takes hashes for all, or for none
         requirements = tuple(_requirement(each, folder, file, hashed=False) for each in needed)
-    return Requested(requirements, tuple(dict.fromkeys(_indexes(needed, folder))), (file,))
+    return Requested(requirements, tuple(dict.fromkeys(_indexes(needed, folder))), files=(file,))
 
 
 def _own_folder(package: Mapping[str, Any]) -> str:

@@ -89,6 +89,8 @@ class Requested:
     requirements: tuple[Requirement, ...] = ()
     options: tuple[str, ...] = ()
     """Options for the installer that the files hold, such as `--extra-index-url …`."""
+    option_places: tuple[str, ...] = ()
+    """Where each of them is written, such as `requirements.txt:3`; empty for options that a lock file implies."""
     files: tuple[str, ...] = ()
     """The files that were read, below the source folder."""
 
@@ -176,6 +178,7 @@ class _RequirementsReader:
         """Read a file. `around`: the files that include it; `constraint`: by `-c`."""
         requirements: list[Requirement] = []
         options: list[str] = []
+        places: list[str] = []
         files = [file]
         for line, number in _logical_lines(self._text(file, around)):
             included = _INCLUDE.match(line)
@@ -186,8 +189,9 @@ class _RequirementsReader:
                 found = self._include(included["file"], number, (file, *around), restricts)
             requirements += found.requirements
             options += found.options
+            places += found.option_places
             files += found.files
-        return Requested(tuple(requirements), tuple(options), tuple(dict.fromkeys(files)))
+        return Requested(tuple(requirements), tuple(options), tuple(places), tuple(dict.fromkeys(files)))
 
     def _include(self, name: str, number: int, around: tuple[str, ...], constraint: bool) -> Requested:
         file = around[0]
@@ -238,7 +242,9 @@ def _collect(
     lines: Iterable[tuple[str, int, str]], folder: Optional[Path] = None, constraint: bool = False
 ) -> Requested:
     """Lines, each with its number and file, sorted into requirements and options."""
-    requirements, options = [], []
+    requirements = []
+    options = []
+    places = []
     for line, number, file in lines:
         try:
             text = _absolute(line, folder, file) if folder else line
@@ -246,9 +252,10 @@ def _collect(
             raise InvalidRequirements(f"{file}:{number}: {error}") from None
         if text.startswith("-") and not _EDITABLE.match(text):
             options.append(text)
+            places.append(f"{file}:{number}")
             continue
         requirements.append(Requirement(text, _name_of(text), file, number, constraint))
-    return Requested(tuple(requirements), tuple(options))
+    return Requested(tuple(requirements), tuple(options), tuple(places))
 
 
 def _absolute(line: str, folder: Path, file: str) -> str:
