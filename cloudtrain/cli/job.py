@@ -210,8 +210,6 @@ def submit_command(
     from cloudtrain.submission.preflight import preflight, raise_errors
 
     loaded = load_job(job, options)
-    if loaded.spec.dependencies.vendor and not dry_run:
-        api.vendor(loaded, options["provider"], as_=options["as_"], data_dir=folder, note=print_message)
     bar = progress_bar("reading source")
     plan = api.plan(
         loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar

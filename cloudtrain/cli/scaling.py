@@ -41,7 +41,7 @@ from cloudtrain.planning.plan import Plan, spec_values
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
-from cloudtrain.submission.context import archive_of, pack_source
+from cloudtrain.submission.context import archive_of, pack_source, with_wheels
 from cloudtrain.submission.preflight import offline_issues, start_notes
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_number
@@ -86,6 +86,8 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
     notes = _announce(base, plans, asked)
     if not yes:
         _confirm(plans)
+    if archive is None:
+        plans = {ranks: with_wheels(plan, print_message) for ranks, plan in plans.items()}
     archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
     with _every_end_is_an_interrupt():
         measured, is_interrupted = _measure(plans, archive)
@@ -123,9 +125,6 @@ def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
         def make(overrides: Sequence[str]) -> Plan:
             return api.plan(api.load(path, overrides), asked.provider, data_dir=asked.data_dir)
 
-        loaded = api.load(path)
-        if loaded.spec.dependencies.vendor:
-            api.vendor(loaded, asked.provider, data_dir=asked.data_dir, note=print_message)
         return make, make(()), None, None
     if asked.target and _is_file(path):
         hint = "it takes a run, a job.yaml, a folder that has one, or a script"

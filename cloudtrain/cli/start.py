@@ -33,6 +33,7 @@ def start(
     from cloudtrain.cli.follow import follow
     from cloudtrain.cli.plan_view import cost, headline, rehearsed
     from cloudtrain.cli.report import report_and_exit
+    from cloudtrain.submission.context import with_wheels
     from cloudtrain.submission.preflight import start_notes
     from cloudtrain.submission.submit import submit
 
@@ -51,6 +52,7 @@ def start(
     if not yes:
         _confirm(plan)
     try:
+        plan = with_wheels(plan, print_message) if archive is None else plan
         folder = submit(
             plan,
             archive=archive,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -107,8 +108,8 @@ def start_command(
 
     The plan is shown first, with the most that it may cost. Ctrl-C stops following, not the sweep.
     """
-    from cloudtrain.api.jobs import vendor
     from cloudtrain.cli.sweep_view import confirm, overview
+    from cloudtrain.submission.context import with_wheels
     from cloudtrain.submission.preflight import preflight, raise_errors
     from cloudtrain.sweeps.planning import plan_sweep
     from cloudtrain.sweeps.ray.rules import as_checked_here
@@ -117,8 +118,6 @@ def start_command(
 
     loaded = _load(job, options)
     provider, as_ = options["provider"], options["as_"]
-    if loaded.spec.dependencies.vendor and not dry_run:
-        vendor(loaded, provider, as_=as_, data_dir=folder, note=print_message)
     bar = progress_bar("reading source")
     plan = plan_sweep(loaded, provider, as_=as_, sweep_id=sweep_id, data_dir=folder, progress=bar)
     issues = [*preflight(as_checked_here(plan.job), starting=not dry_run), *sweep_issues(plan.job)]
@@ -131,6 +130,7 @@ def start_command(
             print_json(_as_json(plan))
         return
     confirm(plan, yes=yes)
+    plan = replace(plan, job=with_wheels(plan.job, print_message))
     sweep = start_sweep(plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image"))
     if detach:
         _tell(sweep, as_json)

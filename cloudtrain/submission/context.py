@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
@@ -13,7 +14,7 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import SourceError, StorageError, UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Progress, get_provider
+from cloudtrain.providers import Note, Progress, get_provider
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.settings import STRICT, Settings
@@ -23,7 +24,8 @@ from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.submission.kept_files import kept_of_source
-from cloudtrain.submission.wheels import WheelSet, wheel_set
+from cloudtrain.submission.rehearsals import with_rehearsal
+from cloudtrain.submission.wheels import WheelSet, download, wheel_set
 
 MAX_CHANGED = 5
 """Of the files that have changed, in an error."""
@@ -190,6 +192,27 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
         raise _source_changed_error(tree, before)
     with storing(_archive_folder(plan)):
         return pack(tree, _archive_folder(plan), progress)
+
+
+def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
+    """Download the wheels that a job sends along, and return the plan that sends them.
+
+    The plan itself if it has none, or sends them already. SourceError if the source changed after it was planned,
+    UsageError if the wheels cannot be downloaded.
+    """
+    source = plan.context.source
+    before = _last_scan.get(source.digest)
+    root, data_dir = Path(source.root), Path(plan.context.data_dir)
+    wheels = wheel_set(plan.spec, root, data_dir, plan.host)
+    if wheels is None or source.wheels:
+        return plan
+    tree = _scan(root, data_dir, None)
+    if tree.digest != source.digest:
+        raise _source_changed_error(tree, before)
+    download(wheels, note)
+    tree = _scan(root, data_dir, None, wheels)
+    sent = replace(source, digest=tree.digest, wheels=len(wheels.files))
+    return with_rehearsal(replace(plan, context=replace(plan.context, source=sent)))
 
 
 def archive_of(plan: Plan) -> Path:

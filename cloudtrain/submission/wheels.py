@@ -7,6 +7,7 @@ for the Python that will install them; a plan sends those that are there.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import SourceError, UsageError
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.runs.files import make_private_folder
-from cloudtrain.source.requirements import Requested, automatic_file, hide_passwords, requested_by, requested_list
+from cloudtrain.source.requirements import (
+    Requested,
+    automatic_file,
+    hide_passwords,
+    index_settings,
+    requested_by,
+    requested_list,
+)
+from cloudtrain.submission.wheel_lines import check_lines, is_harmless
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import Target
@@ -68,8 +77,10 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
     requested = requested_by(source, file) if file else requested_list(said.packages)
     if requested.is_local:
         raise SourceError(f"{file} names a project of the source itself, of which there is no wheel to send")
+    check_lines(requested)
     python, version, torch = _interpreter(spec, host)
-    asked = [[*requested.options], [each.text for each in requested.requirements], python, version, torch]
+    asked: list[object] = [[*requested.options], [each.text for each in requested.requirements], python, version, torch]
+    asked.append(index_settings(os.environ, source.resolve()))
     folder = data_dir / "wheels" / json_digest([*asked, said.replace_torch])[:24]
     return WheelSet(
         folder=folder,
@@ -136,6 +147,8 @@ def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
     how = ["--no-deps"] if wheels.requested.is_hashed else ["-c", str(constraints)]
     _pip(wheels, "install", "--dry-run", "--ignore-installed", *into, *how, "-r", str(asked))
     found = [_exact(item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    if strange := [text for _, text in found if not is_harmless(text)]:  # names are those that packages give themselves
+        raise UsageError(f"the index offers {hide_passwords(strange[0])!r}, of which no wheel can be downloaded")
     return [text for name, text in found if wheels.replace_torch or not _OF_TORCH.match(name)]
 
 
@@ -153,7 +166,11 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
     if wheels.version:
         flags += _platform_flags(wheels.version)
     done = subprocess.run(
-        [python, "-m", "pip", command, *flags, *arguments], capture_output=True, text=True, check=False
+        [python, "-m", "pip", command, *flags, *arguments],
+        env={**os.environ, "PYTHONSAFEPATH": "1"},  # a module `pip` of the working folder is not ours
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         said = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()][-SHOWN_LINES:]

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import CloudtrainError, SourceError, UsageError
-from cloudtrain.submission.context import pack_source
+from cloudtrain.errors import CloudtrainError, RefusedError, SourceError, UsageError
+from cloudtrain.submission import wheels
+from cloudtrain.submission.context import pack_source, with_wheels
 from cloudtrain.submission.wheels import _platform_flags
+from tests.support.in_process import call
 from tests.support.samples import write
 from tests.support.wheels import make_wheel, offline
 
@@ -122,3 +124,108 @@ def test_what_pip_says_is_told_without_passwords(job: Path) -> None:
     with pytest.raises(CloudtrainError, match="no-such-thing") as refused:
         cloudtrain.vendor(load(job, {}))
     assert "s3cret" not in str(refused.value)
+
+
+BUILDS = {
+    "--no-binary :all:\npure\n": "requirements.txt:1",
+    "pure\n--no-binary=:all:\n": "requirements.txt:2",
+    "pure\n--no-bin=:all:\n": "requirements.txt:2",
+    "pure --no-binary :all:\n": "requirements.txt:1",
+    "pure --hash=sha256:00 '--no-binary' :all:\n": "requirements.txt:1",
+    "--pre --no-binary :all:\npure\n": "requirements.txt:1",
+    "--extra-index-url https://host/simple --no-binary :all:\npure\n": "requirements.txt:1",
+    "--only-binary :none:\npure\n": "requirements.txt:1",
+    "pure\n-r https://host/requirements.txt\n": "requirements.txt:2",
+    "-c limits.txt\npure\n": "limits.txt:1",
+    "pure @ https://host/pure-1.0.tar.gz\n": "requirements.txt:1",
+    "pure @ git+https://host/pure.whl\n": "requirements.txt:1",
+    "https://host/pure-1.0.zip#egg=pure.whl\n": "requirements.txt:1",
+    "pure-1.0.tar.gz\n": "requirements.txt:1",
+    "sub/folder\n": "requirements.txt:1",
+    "pure \\\n  --config-settings=x=y\n": "requirements.txt:1",
+}
+
+
+@pytest.mark.parametrize("text", BUILDS)
+def test_a_line_that_may_run_a_build_script_here_is_refused_at_its_place(job: Path, text: str) -> None:
+    write(job, {"requirements.txt": text, "limits.txt": "--no-binary :all:\n", "sub/folder/setup.py": ""})
+    loaded = load(job, {})
+    with pytest.raises(SourceError, match="may run a build script here") as refused:
+        cloudtrain.plan(loaded)
+    assert refused.value.message.startswith(f"{BUILDS[text]}: ")
+    with pytest.raises(SourceError, match="may run a build script here"):
+        cloudtrain.vendor(loaded)
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [["pure\n--no-binary :all:"], ["--no-binary=:all:"], ["./own"], ["pure", "own @ https://host/own.tar.gz"]],
+    ids=["two lines", "an option", "a folder", "an address"],
+)
+def test_a_list_of_packages_that_may_run_a_build_script_is_refused(job: Path, packages: list[str]) -> None:
+    with pytest.raises(CloudtrainError):
+        cloudtrain.plan(load(job, {}, packages=packages))
+
+
+def test_options_that_only_name_an_index_are_taken(job: Path) -> None:
+    lines = "--only-binary=:all:\n--pre\n--prefer-binary\n--trusted-host 127.0.0.1\n--find-links=%s\npure>=1,<2\n"
+    write(job, {"requirements.txt": lines % (job.parent / "index").as_uri()})
+    cloudtrain.vendor(load(job, {}))
+
+
+def test_a_source_package_runs_nothing_here(job: Path) -> None:
+    mark = job.parent / "was built"
+    setup = f"open({str(mark)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
+    with tarfile.open(job.parent / "index" / "evil-1.0.tar.gz", "w:gz") as tar:
+        for name, text in {"setup.py": setup, "PKG-INFO": "Name: evil\nVersion: 1.0\n"}.items():
+            item = tarfile.TarInfo(f"evil-1.0/{name}")
+            item.size = len(text)
+            tar.addfile(item, io.BytesIO(text.encode()))
+    for text in ("evil\n", "evil --no-binary :all:\n", "--no-binary :all:\nevil\n"):
+        write(job, {"requirements.txt": text})
+        with pytest.raises(CloudtrainError):
+            cloudtrain.vendor(load(job, {}))
+    assert not mark.exists()
+
+
+def test_a_module_pip_of_the_working_folder_is_not_run(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(job, {"pip/__main__.py": "open('was run', 'w').close()\n", "pip/__init__.py": ""})
+    monkeypatch.chdir(job)
+    cloudtrain.vendor(load(job, {}))
+    assert not (job / "was run").exists()
+
+
+def test_another_index_gives_other_wheels(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloudtrain.vendor(load(job, {}))
+    make_wheel(job.parent / "other", "pure", "1.1")
+    monkeypatch.setenv("PIP_FIND_LINKS", (job.parent / "other").as_uri())
+    planned = cloudtrain.plan(load(job, {}))
+    assert planned.context.source.wheels == 0
+    assert sent(pack_source(with_wheels(planned), None)) == ["pure-1.1-py3-none-any.whl"]
+
+
+def test_a_plan_gets_its_wheels_unless_its_source_has_changed(job: Path) -> None:
+    planned = cloudtrain.plan(load(job, {}))
+    complete = with_wheels(planned)
+    assert (complete.run_id, complete.context.source.wheels) == (planned.run_id, 2)
+    assert with_wheels(complete) is complete
+    assert cloudtrain.plan(load(job, {})).context.source.digest == complete.context.source.digest
+    write(job, {"train.py": "changed"})
+    with pytest.raises(SourceError, match="changed after it was planned"):
+        with_wheels(planned)
+
+
+@pytest.mark.parametrize("command", ["submit", "sweep"])
+def test_nothing_is_downloaded_before_the_start_is_confirmed(
+    job: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RefusedError("not confirmed")
+
+    monkeypatch.setattr("cloudtrain.cli.start.confirm_cost", refuse)
+    monkeypatch.setattr("cloudtrain.cli.sweep_view.confirm_cost", refuse)
+    monkeypatch.setattr(wheels, "_pip", lambda *_: pytest.fail("it asks an index"))
+    search = {"objective": {"metric": "x", "goal": "minimize"}, "space": {"lr": [1, 2]}, "trials": 2}
+    load(job, {**AWS, **({"sweep": search} if command == "sweep" else {})})
+    result = call(command, str(job), "--provider", "aws")
+    assert (result.code, "not confirmed" in result.err) == (3, True), result.err
