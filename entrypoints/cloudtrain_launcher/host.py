@@ -81,12 +81,28 @@ if __name__ == "__main__":
 def free_port() -> int:
     """A port of this machine that the system assigns to no other process for the next minute.
 
+    Neither does it assign the port above, where the first node of a trial tells the others when it ends.
+    """
+    while True:
+        port = _reserve_port(0)
+        try:
+            with socket.socket() as server:
+                server.bind(("127.0.0.1", port + 1))
+            _reserve_port(port + 1)
+        except (OSError, OverflowError):  # in use, or above the last port
+            continue
+        return port
+
+
+def _reserve_port(port: int) -> int:
+    """Reserve a port for a minute; 0: any that is free. Return its number.
+
     A connection through it is closed by the listening side first. The port then is in TIME_WAIT, so it is not chosen
     for others, while a server that asks for it by number (with SO_REUSEADDR, as torch does) gets it.
     """
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", 0))
+        server.bind(("127.0.0.1", port))
         server.listen(1)
         address = server.getsockname()
         with socket.socket() as client:

@@ -255,5 +255,5 @@ def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_pat
         text = finish(process)
         assert process.returncode == 0, text
         end = events(text)[-1]
-        assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "paused", False)
+        assert (end["outcome"], end.get("why"), end["forced"]) == ("succeeded", "paused", False), text
         assert end["error"] is None

@@ -19,6 +19,7 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
     take_lock,
 )
+from cloudtrain_launcher import host
 from tests.house.tools import ROOT
 
 
@@ -73,6 +74,21 @@ def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", ports[0]))
+
+
+def test_a_free_port_has_a_free_port_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = host.free_port()
+    offers = [first]
+    reserve = host._reserve_port
+    monkeypatch.setattr(host, "_reserve_port", lambda port: offers.pop() if offers and not port else reserve(port))
+    with socket.socket() as neighbour:
+        neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        neighbour.bind(("127.0.0.1", first + 1))
+        second = host.free_port()
+
+    assert second != first
+    with socket.create_server(("127.0.0.1", second + 1)):
+        pass
 
 
 def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
