@@ -107,6 +107,39 @@ def test_scripts_of_actions_are_shell_that_shellcheck_likes() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_job_that_may_ask_for_a_token_installs_by_the_setup_action_alone() -> None:
+    for path in WORKFLOWS:
+        for job in read(path)["jobs"].values():
+            if "id-token" not in job["permissions"] or "uses" in job:
+                continue
+            actions = [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step]
+            assert actions[-1].endswith("/.github/actions/setup")
+            assert "install" not in "".join(step.get("run", "") for step in job["steps"])
+
+
+def test_the_setup_action_installs_tested_versions_alone(tmp_path: Path) -> None:
+    (step,) = steps(read(ROOT / ".github/actions/setup/action.yml"))
+    pip = f'#!/bin/sh\necho "$*" >>"{tmp_path}/installs"\n'
+    venv = '#!/bin/sh\nmkdir -p "$3/bin" && cp "${0%/*}/pip" "$3/bin/pip"\n'
+    for name, script in {"pip": pip, "python3": venv}.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(tmp_path / "runner"),
+        "GITHUB_PATH": str(tmp_path / "path"),
+        "GITHUB_ACTION_PATH": str(ROOT / ".github/actions/setup"),
+        "EXTRAS": "aws,azure",
+    }
+    subprocess.run(["bash", "-e", "-c", step["run"]], env=env, check=True, timeout=HANG_SECONDS)
+
+    tested = f"install --quiet --only-binary :all: --constraint {ROOT}/constraints.txt"
+    assert (tmp_path / "installs").read_text().splitlines() == [
+        f"{tested} hatchling",
+        f"{tested} --no-build-isolation {ROOT}[aws,azure]",
+    ]
+
+
 def test_what_workflows_set_are_settings() -> None:
     names = {variable_of(key) for key in known_settings()}
     for path in [*STARTING_JOBS, ROOT / ".github/workflows/train.yml"]:
@@ -121,7 +154,7 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
     submit = steps(workflow)[-1]
     stubs = {
         "curl": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/asked"; printf \'{"value": "the-token"}\'',
-        "venv/bin/cloudtrain": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/arguments"',
+        "cloudtrain": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/arguments"',
     }
     for name, script in stubs.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
