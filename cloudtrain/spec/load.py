@@ -202,8 +202,8 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         problem = entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
     except OSError as error:
         problem = (f"cannot be looked up: {error.strerror}", None)
-    except ValueError as error:  # a NUL character
-        problem = (f"cannot be looked up: {error}", None)
+    except ValueError:  # which each version of Python words differently
+        problem = ("cannot be looked up: it holds a NUL character", None)
     return [Issue((at,), *problem)] if problem else []
 
 

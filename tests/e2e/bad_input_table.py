@@ -76,7 +76,7 @@ ROWS = [
     spec("source missing", "1:1", "source: no such folder: code", job="source: code\n"),
     spec("source is a file", "1:1", "source: is a file, not a folder", job="source: train.py\n", train_py=""),
     spec("source cannot exist", "1:1", "source: cannot be looked up: File name too long", job=f"source: {'x' * 999}\n"),
-    spec("NUL escaped", "1:1", "source: cannot be looked up: embedded null", job='source: "a\\0b"\n'),
+    spec("NUL escaped", "1:1", "source: cannot be looked up: it holds a NUL character", job='source: "a\\0b"\n'),
     spec("s3 on local", "1:10", "s3://b/x cannot be read by the local provider", "hint: name one per provider", job="inputs: {a: s3://b/x}\n"),
     spec("input nowhere here", "1:10", "inputs.a: has no URI for provider local", job="inputs: {a: {aws: s3://b/x}}\n"),
     spec("input of nobody", "1:10", "there is no such user: '~nobody-here/x'", job="inputs: {a: ~nobody-here/x}\n"),
