@@ -107,6 +107,10 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         *("role's rights", "s3:DeleteObject"),
         statements("job", lambda _: without(job_rights(), "s3:DeleteObject")),
     ),
+    "job may not open a shell": (
+        *("role's rights", "ssmmessages:CreateControlChannel"),
+        set_values(aws={"remote_debug": True}),
+    ),
     "job may not read its secret": (
         *("role's rights", "secretsmanager:GetSecretValue"),
         set_values(secrets={"TOKEN": {"aws": "secretsmanager:token"}}),
