@@ -16,7 +16,7 @@ from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
 from cloudtrain.sweeps import batch_size
-from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.definition import METHOD_NAMES, Definition
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.extension import Extension
 from cloudtrain.sweeps.planning import SweepPlan
@@ -53,22 +53,12 @@ def _trials(definition: Definition) -> str:
     return "at most " * batch_size.is_search(definition) + count(definition.trials, "trial")
 
 
-_METHODS = {
-    "grid": "every combination",
-    "random": "at random",
-    "qmc": "evenly spread over the space",
-    "tpe": "learnt from earlier trials (TPE)",
-    "gp": "learnt from earlier trials (Gaussian process)",
-    "batch_size": "doubled until one does not fit, then halved in between",
-}
-
-
 def _method(plan: SweepPlan) -> str:
     definition = plan.definition
     if definition.engine == "native":
         return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
-    return _METHODS[definition.sampler] + engine
+    return METHOD_NAMES[definition.sampler] + engine
 
 
 def _until(definition: Definition) -> str:

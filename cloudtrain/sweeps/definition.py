@@ -9,6 +9,16 @@ from typing import Any, Literal
 from cloudtrain.spec.search_space import Dimension, Scalar, read_space
 from cloudtrain.sweeps.checked import read_checked
 
+METHOD_NAMES = {
+    "grid": "grid",
+    "random": "random",
+    "qmc": "random (evenly spread)",
+    "tpe": "bayesian (TPE)",
+    "gp": "bayesian (Gaussian process)",
+    "batch_size": "batch_size",
+}
+"""What each sampler is called, everywhere that people see it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caps:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cloudtrain.charts.page import chart, document, folded, table
 from cloudtrain.charts.svg import element, line, picture, text, words
+from cloudtrain.sweeps.definition import METHOD_NAMES
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.importance import Importance
 from cloudtrain.sweeps.plot.charts import curves, over_cost, over_trials
@@ -67,7 +68,7 @@ def _summary(state: SweepState) -> str:
     parts = [
         f"{state.state}{why}, {len(state.trials)} of {state.planned} trials",
         f"objective {definition.metric}, {goal}",
-        f"method {definition.sampler}, on {definition.provider}",
+        f"method {METHOD_NAMES[definition.sampler]}, on {definition.provider}",
     ]
     if definition.trial_cap.usd is not None:
         parts.append(f"{state.spent_usd:.2f} USD spent")
