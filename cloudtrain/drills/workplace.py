@@ -16,12 +16,12 @@ from cloudtrain.api.run import Run
 from cloudtrain.drills.watching import Watched
 from cloudtrain.errors import CloudtrainError, RefusedError
 from cloudtrain.runs.files import make_private_folder, replace_text, storing
-from cloudtrain.runs.locks import acquire
+from cloudtrain.runs.locks import acquire, stand_in
 from cloudtrain.runs.store import RunStore
 
 SCORECARD = "scorecard.json"
 LOCK = "drill.lock"
-_KEPT = (LOCK, "packages")
+_KEPT = (LOCK, stand_in(Path(LOCK)).name, "packages")
 """What stays from drill to drill: installed packages take minutes."""
 
 

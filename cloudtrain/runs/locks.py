@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from cloudtrain_launcher.file_locks import disk_time as disk_time
     from cloudtrain_launcher.file_locks import is_locked as is_locked
     from cloudtrain_launcher.file_locks import locked as locked
+    from cloudtrain_launcher.file_locks import stand_in as stand_in
 else:
     from cloudtrain.bundle import launcher_module
 
     _locks = launcher_module("file_locks")
     FileLock, acquire, disk_time = _locks.FileLock, _locks.acquire, _locks.disk_time
-    is_locked, locked = _locks.is_locked, _locks.locked
+    is_locked, locked, stand_in = _locks.is_locked, _locks.locked, _locks.stand_in

@@ -163,12 +163,13 @@ class _Owner:
                 os.utime(self._name, dir_fd=self._folder)
 
 
-def _stand_in(path: Path) -> Path:
+def stand_in(path: Path) -> Path:
+    """The folder that stands for the lock of a file, on a disk without locks; it is beside the file."""
     return path.with_name(f".{path.name}.held")
 
 
 def _become_owner(path: Path, wait: bool, on_wait: Callable[[], None]) -> Optional[_Owner]:
-    folder = _stand_in(path)
+    folder = stand_in(path)
     name = _own_name()
     is_waiting = False
     while True:
@@ -224,7 +225,7 @@ def _owner_in(folder: Path) -> Optional[str]:
 
 
 def _has_owner(path: Path) -> Optional[bool]:
-    folder = _stand_in(path)
+    folder = stand_in(path)
     try:
         owner = _owner_in(folder)
         if owner is not None:

@@ -7,14 +7,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.bundle import bundled, launcher_module
+from cloudtrain.drills.workplace import workplace
+from cloudtrain.errors import RefusedError, UsageError
+from cloudtrain.providers.local.supervisor_status import take_lock
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.history import log_reader_lock
 from cloudtrain.runs.locks import FileLock, acquire, is_locked, locked
+from cloudtrain.sweeps.journal import SweepFolder
 from tests.support.limits import HANG_SECONDS
 from tests.support.lockless import ERRORS, lockless_python, refuse_locks
 from tests.support.waiting import eventually
@@ -132,6 +138,40 @@ def test_any_other_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pyte
     refuse_locks(monkeypatch, 5)
     with pytest.raises(OSError, match="Input/output error"):
         acquire(tmp_path / "lock")
+
+
+@contextmanager
+def entered(block: AbstractContextManager[object]) -> Iterator[bool]:
+    """Enter a block that needs a lock; False if it is refused because another holds that."""
+    with ExitStack() as stack:
+        try:
+            got = stack.enter_context(block)
+        except (UsageError, RefusedError):
+            got = False
+        yield got is not False
+
+
+@contextmanager
+def supervising(folder: Path) -> Iterator[bool]:
+    lock = take_lock(folder, timeout_seconds=0)
+    yield lock is not None
+    if lock is not None:
+        lock.release()
+
+
+LOCKED: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
+    "the driver of a sweep": lambda folder: SweepFolder(folder).driving(),
+    "a drill": workplace,
+    "the reader of logs": lambda folder: log_reader_lock(RunFolder(folder)),
+    "the supervisor of a run": supervising,
+}
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_there_is_one_of_each_kind_at_a_time(tmp_path: Path, env: dict[str, str], name: str) -> None:
+    for _ in range(2):
+        with entered(LOCKED[name](tmp_path)) as first, entered(LOCKED[name](tmp_path)) as second:
+            assert (first, second) == (True, False)
 
 
 HELD = ".lock.held"
