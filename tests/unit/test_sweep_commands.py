@@ -67,8 +67,8 @@ def test_an_ended_sweep_says_why_it_ended_everywhere(tmp_path: Path, monkeypatch
     assert why in call("attach", "digits-k2x9").err
     assert why in call("list").err
     assert json.loads(call("status", "digits-k2x9", "--json").out)["reason"] == why
-    call("sweep", "plot", "digits-k2x9")
-    assert why in (tmp_path / "digits-k2x9.html").read_text()
+    written = call("sweep", "plot", "digits-k2x9")
+    assert why in Path(written.out.strip()).read_text()
 
 
 def test_a_sweep_that_tried_everything_says_so(sweep: SweepFolder) -> None:
