@@ -154,6 +154,17 @@ class CloudError(CloudtrainError):
         return self.code in DENIED_CODES
 
 
+def unreadable(where: str, problem: str) -> CloudError:
+    """Return the error of an answer that is not the service's: of a proxy, cut off, or empty."""
+    return CloudError(
+        f"{where}: the answer cannot be read: {problem}",
+        hint="wait a little, then try again; a proxy or a login page of the network may have answered",
+        code="Unreadable",
+        transient=True,
+        outcome=Outcome.UNKNOWN,
+    )
+
+
 class JobFailed(CloudtrainError):
     """The job ran and failed. The message is the root cause: rank, exception, place."""
 

@@ -12,7 +12,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
 from cloudtrain.runs.forecast_words import raised_limit, told_once
 from cloudtrain.runs.history import History
-from cloudtrain.runs.index import index_run
+from cloudtrain.runs.index import forget_run, index_run
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
@@ -48,8 +48,11 @@ class RunMonitor:
 
     def record(self, observations: Iterable[Observation]) -> None:
         """Write observations down, and the run into the index when it has ended. StorageError when the disk refuses."""
+        had_ended = self.state.has_ended
         if self.history.take(observations):
             index_run(self.folder, self.state)
+        if had_ended and not self.state.has_ended:
+            forget_run(self.folder)
 
     def observe(self) -> None:
         """Ask the provider now, and write down what it says. CloudError when it cannot."""

@@ -66,6 +66,8 @@ class Run:
         if state.has_ended and state.keeps_machines:
             with suppress(CloudError):  # as last seen, then
                 self._monitor.observe()
+        if state.may_have_started:
+            self._monitor.observe()
         return self._monitor.state
 
     def cached_status(self) -> RunState:
@@ -176,13 +178,17 @@ class Run:
         return self._monitor.state
 
     def last_known(self) -> RunState:
-        """The state now or, when the provider cannot be asked, as last seen."""
+        """The state now or, when the provider cannot be asked, as last seen.
+
+        CloudError if the run counts as not started and the cloud does not say whether that is so.
+        """
         try:
             return self.status()
         except (CloudError, StorageError) as error:
-            if isinstance(error, StorageError) and self.cached_status().ref is None:
+            state = self.cached_status()
+            if state.may_have_started or (isinstance(error, StorageError) and state.ref is None):
                 raise
-            return self.cached_status()
+            return state
 
     def request_stop(self, state: RunState) -> bool:
         """Send the stop, and do not wait for the end; a failure that may pass is tried again.

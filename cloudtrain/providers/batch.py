@@ -93,7 +93,7 @@ class BatchProvider(Provider):
 
     def observe(self, run: RunFolder, state: RunState) -> Iterator[Observation]:
         """The job's phase, its new log lines, and its end once all of its log has been read."""
-        if state.has_ended:
+        if state.has_ended and not state.may_have_started:
             return
         status = self.job_status(run)
         if state.ref is None:

@@ -39,7 +39,16 @@ def _image(state: RunState, event: events.Image) -> None:
     state.image, state.image_digest = event.address, event.digest
 
 
+def _creating(state: RunState, event: events.Creating) -> None:
+    state.requested = event.time
+
+
 def _submitted(state: RunState, event: events.Submitted) -> None:
+    if state.may_have_started:  # its job was found after all
+        state.state = "submitting"
+        state.reason = ""
+        state.ended = 0
+        state.results = None
     state.ref = event.ref
     _advance(state, "pending")
 
@@ -214,6 +223,7 @@ def _advance(state: RunState, to: str) -> None:
 _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Submitting: _submitting,
     events.Image: _image,
+    events.Creating: _creating,
     events.Submitted: _submitted,
     events.Phase: _phase,
     events.NodeStarted: _node_started,

@@ -73,7 +73,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
             known[run_id] = _damaged(folder, "its events do not tell how it began")
             continue
         known[run_id] = summary(state)
-        if state.has_ended:
+        if _belongs(state):
             fresh.append(known[run_id])
     if fresh:
         _append(store, fresh)
@@ -82,8 +82,19 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
 def index_run(folder: RunFolder, state: RunState) -> None:
     """Add a run to the index when it has ended. An error of the disk is ignored: the index is a cache."""
-    if state.has_ended:
+    if _belongs(state):
         _append(RunStore(folder.path.parents[1]), [summary(state)])
+
+
+def forget_run(folder: RunFolder) -> None:
+    """Delete the index when a run goes on that it may list as ended; it is written again."""
+    with suppress(OSError):
+        (RunStore(folder.path.parents[1]).data_dir / "index.jsonl").unlink()
+
+
+def _belongs(state: RunState) -> bool:
+    """Whether nothing will change any more: a job that counts as not started may be found after all."""
+    return state.has_ended and not state.may_have_started
 
 
 def summary(state: RunState) -> dict[str, Any]:

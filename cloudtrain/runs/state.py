@@ -32,7 +32,7 @@ from cloudtrain.runs.step_times import StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
 
 ENDED = ("succeeded", "failed", "stopped")
-"""The states that a run never leaves."""
+"""The states that a run never leaves, unless it counts as not started and its job is found after all."""
 
 STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
@@ -107,6 +107,8 @@ class RunState:
     ended: float = 0
     ref: dict[str, Any] | None = field(default=None, repr=False)
     """What finds the job again, in the provider's own way; None before it is started."""
+    requested: float = 0
+    """When the latest request that creates a job was sent to a cloud; 0: none was."""
     adopted: bool = False
     """Whether another machine started it."""
     owner: str = ""
@@ -218,6 +220,11 @@ class RunState:
     def has_ended(self) -> bool:
         """Whether the run has reached a state that it never leaves."""
         return self.state in ENDED
+
+    @property
+    def may_have_started(self) -> bool:
+        """Whether it ended as not started although its request was sent: the cloud knows better."""
+        return self.has_ended and self.ref is None and self.requested > 0
 
     @property
     def keeps_machines(self) -> bool:

@@ -7,10 +7,56 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.fakes.messages import Call
+from tests.fakes.messages import Call, Response
 
-FaultKind = Literal["throttle", "error", "expired", "denied", "lost", "refused_lost", "slow", "hang", "hang_before"]
+FaultKind = Literal[
+    "throttle",
+    "error",
+    "expired",
+    "denied",
+    "lost",
+    "refused_lost",
+    "slow",
+    "hang",
+    "hang_before",
+    "late",
+    "unseen",
+    "gateway",
+    "proxy",
+    "failed_after",
+    "html",
+    "truncated",
+    "empty",
+]
+"""What goes wrong. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty. Executed
+when `Server.deliver_late` is called: late. Not executed: all others. unseen: the service does not know
+yet what was created a moment ago. gateway, proxy: a page of HTML with the status 502 or 403.
+"""
 SLOW_SECONDS = 0.3
+
+
+_PAGE = b"<!DOCTYPE html><html><body><h1>Something went wrong</h1></body></html>"
+_GATEWAY_STATUS = {"gateway": 502, "proxy": 403}
+
+
+def page_of_gateway(kind: FaultKind) -> Response | None:
+    """Return the page that something between client and service answers with, if this fault is one."""
+    status = _GATEWAY_STATUS.get(kind)
+    return None if status is None else Response(status, [("Content-Type", "text/html")], _PAGE)
+
+
+def spoiled(kind: FaultKind, answer: Response) -> Response:
+    """Return the answer as it arrives: unreadable, cut off, or as it was."""
+    if kind == "html":
+        return Response(200, [("Content-Type", "text/html")], _PAGE)
+    if kind == "empty":
+        return Response(answer.status, [("Content-Type", "application/json")], b"")
+    if kind == "truncated":
+        whole = str(len(answer.body))
+        return Response(
+            answer.status, [*answer.headers, ("Content-Length", whole)], answer.body[: len(answer.body) // 2]
+        )
+    return answer
 
 
 @dataclass(kw_only=True)

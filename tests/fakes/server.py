@@ -9,11 +9,11 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fakes.faults import SLOW_SECONDS, Fault, FaultKind, HeldRequests
+from tests.fakes.faults import SLOW_SECONDS, Fault, FaultKind, HeldRequests, page_of_gateway, spoiled
 from tests.fakes.messages import Call, Request, Response
 from tests.support.limits import HANG_SECONDS
 
@@ -31,6 +31,7 @@ class Server(ABC):
         self._unexpected_errors = unexpected_errors
         self._scheme = "http" if tls is None else "https"
         self._faults: list[Fault] = []
+        self._late: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
@@ -111,9 +112,17 @@ class Server(ABC):
         """Let the hanging calls go on."""
         self.gate.release()
 
-    def reset(self) -> None:
-        """Forget calls and faults."""
+    def deliver_late(self) -> None:
+        """Execute the requests that faults of the kind `late` have held back; their clients have gone."""
         with self._lock:
+            requests, self._late = self._late, []
+        for execute in requests:
+            execute()
+
+    def reset(self) -> None:
+        """Forget calls and faults, and requests that were held back."""
+        with self._lock:
+            self._late.clear()
             self.calls.clear()
             self.sent.clear()
             self.struck.clear()
@@ -164,16 +173,23 @@ class Server(ABC):
         if fault is None:
             return self.execute(request, call)
         error = self.error(request, call, fault.kind)
+        error = error or page_of_gateway(fault.kind)
         if error is not None:
             return error
+        if fault.kind == "late":
+            with self._lock:
+                self._late.append(lambda: self.execute(request, call))
+            return None
         if fault.kind == "refused_lost" or (fault.kind == "hang_before" and not self._hang(connection)):
             return None
         answer = self.execute(request, call)
         if fault.kind == "slow":
             time.sleep(fault.seconds)
+        if fault.kind == "failed_after":
+            return self.error(request, call, "error")
         if fault.kind == "lost" or (fault.kind == "hang" and not self._hang(connection)):
             return None
-        return answer
+        return spoiled(fault.kind, answer)
 
     def _record(self, call: Call, request: Request) -> Fault | None:
         body = self.json_body(request, call)
@@ -230,6 +246,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         self.wfile.write(answer.body)
+        declared = next((value for name, value in answer.headers if name == "Content-Length"), None)
+        if declared not in (None, str(len(answer.body))) and self.command != "HEAD":
+            self.close_connection = True
+            _hang_up(self.connection)
 
     do_GET = do_PUT = do_POST = do_PATCH = do_HEAD = do_DELETE = _serve
 

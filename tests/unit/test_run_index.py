@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.index import summaries
 from cloudtrain.runs.store import RunStore
 from tests.support.samples import born
@@ -98,3 +99,27 @@ def test_an_index_that_cannot_be_written_is_done_without(store: RunStore) -> Non
     born(store, "a-1", ENDED)
     index_of(store).mkdir()
     assert listed(store) == [("a-1", "succeeded")]
+
+
+CREATING = {"type": "creating", "time": 101.0}
+NOT_STARTED = {"type": "ended", "time": 109.0, "state": "failed", "reason": "nothing was started"}
+SUBMITTED = {"type": "submitted", "time": 120.0, "ref": {"name": "a-1"}}
+
+
+def test_a_run_whose_job_may_exist_is_read_again(store: RunStore) -> None:
+    born(store, "a-1", CREATING, NOT_STARTED)
+    born(store, "b-2", NOT_STARTED, created=1)
+    assert listed(store) == [("a-1", "failed"), ("b-2", "failed")]
+    remembered = [json.loads(line)["run"] for line in index_of(store).read_text().splitlines()]
+    assert remembered == ["b-2"]
+
+
+def test_a_run_goes_on_when_its_job_is_found_after_all(store: RunStore) -> None:
+    folder = born(store, "a-1", CREATING, NOT_STARTED, SUBMITTED)
+    state = fold("a-1", folder.each_event())
+    assert (state.state, state.reason, state.ended, state.may_have_started) == ("pending", "", 0, False)
+
+
+def test_a_run_that_ended_before_its_reference_was_written_stays_ended(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED, SUBMITTED)
+    assert fold("a-1", folder.each_event()).state == "succeeded"

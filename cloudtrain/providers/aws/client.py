@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ from botocore.loaders import Loader, create_loader
 from botocore.model import ServiceModel
 
 from cloudtrain import __version__
+from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers import Progress
-from cloudtrain.providers.aws.errors import translated
+from cloudtrain.providers.aws.errors import NOT_CONNECTED, translated
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 
 STALE_SECONDS = 86_400
 """A multipart upload that started longer ago is abandoned."""
+_ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
+"""The attempt to create a job that this thread is making."""
+
 ONE_REQUEST_BYTES = 8 * 2**20
 """Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
 
@@ -40,9 +46,21 @@ class AwsClient:
         """Call an operation of a service, with boto3's retries; returns its response. CloudError if it fails."""
         return self._answer(self._client(service), operation, parameters)
 
-    def call_once(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Call an operation without retries, so that the outcome of each attempt is known. CloudError if it fails."""
-        return self._answer(self._client(service, attempts=1), operation, parameters)
+    def create(self, attempt: Attempt, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Call an operation that creates something, without retries. CloudError if it fails.
+
+        The attempt is told of each request on the wire and of its answer.
+        """
+        client = self._client(service, attempts=1)
+        token = _ATTEMPT.set(attempt)
+        try:
+            return self._answer(client, operation, dict(parameters))
+        except CloudError as error:
+            if isinstance(error.__cause__, NOT_CONNECTED):
+                attempt.not_sent()
+            raise
+        finally:
+            _ATTEMPT.reset(token)
 
     @property
     def attempts(self) -> int:
@@ -120,7 +138,19 @@ class AwsClient:
             answer: dict[str, Any] = getattr(client, operation)(**parameters)
         except (ClientError, BotoCoreError, Boto3Error) as error:
             raise translated(error, operation, self.region) from error
-        return answer
+        return self._readable(client, operation, answer)
+
+    def _readable(self, client: Any, operation: str, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer. CloudError if it lacks what the service always says.
+
+        botocore makes an empty answer of a body that is empty, cut off or no JSON.
+        """
+        name = client.meta.method_to_api_mapping[operation]
+        shape = client.meta.service_model.operation_model(name).output_shape
+        required = shape.required_members if shape is not None else ()
+        if all(member in answer for member in required):
+            return answer
+        raise unreadable(f"{name} in {self.region}", "it lacks what the service always says")
 
     def _upload(
         self, bucket: str, key: str, path: Path, size: int, kms_key: str | None, progress: Progress | None
@@ -156,7 +186,10 @@ class AwsClient:
             )
             try:
                 self._session = self._session or new_session(self.region, self.profile)
-                self._clients[name] = self._session.client(service, config=config)
+                client = self._session.client(service, config=config)
+                client.meta.events.register("before-send", _sending)
+                client.meta.events.register("response-received", _received)
+                self._clients[name] = client
             except (BotoCoreError, Boto3Error, ValueError) as error:
                 raise translated(error, f"a client for {service}", self.region) from error
         return self._clients[name]
@@ -194,6 +227,24 @@ def input_shape(service: str, operation: str) -> Any:
     """
     model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
     return model.operation_model(operation).input_shape
+
+
+def _sending(**_: Any) -> None:
+    """Tell the attempt of this thread, if there is one, that a request is about to be sent."""
+    attempt = _ATTEMPT.get()
+    if attempt is not None:
+        attempt.sending()
+
+
+def _received(parsed_response: Mapping[str, Any] | None, **_: Any) -> None:
+    """Tell the attempt of this thread, if there is one, of an answer."""
+    attempt = _ATTEMPT.get()
+    if attempt is None or parsed_response is None:
+        return
+    status = int(parsed_response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    code = str(parsed_response.get("Error", {}).get("Code", ""))
+    # Without a code in the body botocore puts the status there: that is a page of a proxy.
+    attempt.answered(status, "" if code.isdecimal() else code)
 
 
 def _encryption(kms_key: str | None) -> dict[str, str]:

@@ -119,7 +119,7 @@ def _discovered_run(
         grace_seconds=GRACE_SECONDS,
         request={**request, "Tags": job.get("Tags", [])},
         submitting=submitting,
-        submitted=Submitted(time=time.time(), ref=job_reference(cloud, job)),
+        submitted=Submitted(time=time.time(), ref=job_reference(cloud, job["TrainingJobName"], job["TrainingJobArn"])),
         updates=_updates(job, usd_per_hour),
     )
 

@@ -62,7 +62,9 @@ _NO_RESPONSE = (
     sdk.HTTPClientError,
 )
 """No response came, but the request may have arrived: the outcome is unknown."""
-_UNREACHABLE = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError, sdk.SSLError)
+NOT_CONNECTED = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
+"""No connection was made, so that nothing was sent."""
+_UNREACHABLE = (*NOT_CONNECTED, sdk.SSLError)
 
 
 def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:

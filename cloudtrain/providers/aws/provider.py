@@ -114,7 +114,7 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.status import observe
         from cloudtrain.providers.aws.stop import warm_pool_observation
 
-        if state.has_ended:
+        if state.has_ended and not state.may_have_started:
             return [warm_pool_observation(client_of_run(run), run, state)] if state.keeps_machines else []
         return observe(client_of_run(run), run, state, self.poll_seconds(run))
 

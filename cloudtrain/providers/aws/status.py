@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.config import config_of, request_of
 from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.phases import (
@@ -21,6 +22,7 @@ from cloudtrain.providers.aws.phases import (
 )
 from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.aws.submit import describe, reconcile, require_same_account
+from cloudtrain.providers.cloud.idempotent_create import is_new
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
 from cloudtrain.runs.events import Ended, Event, StopRequested
@@ -45,9 +47,15 @@ def observe(cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: flo
         yield Observation(events=reconcile(cloud, run, now))
     if state.ref is None:
         return
-    described = describe(cloud, run.run_id)
+    try:
+        described = describe(cloud, run.run_id)
+    except CloudError as error:  # a policy that looks at tags denies until the new job has them
+        error.transient |= error.is_denied and is_new(state, now)
+        raise
     if described is None:
         require_same_account(cloud, state.ref["arn"], run.run_id)
+        if is_new(state, now):
+            return
         reason = "SageMaker does not know this job (any more)"
         yield Observation(events=[Ended(time=now, state="failed", reason=reason)])
         return

@@ -10,6 +10,7 @@ from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.aws.phases import final_state, timestamp, warm_pool_events
 from cloudtrain.providers.aws.status import usd_per_hour
 from cloudtrain.providers.aws.submit import describe, reconcile
+from cloudtrain.providers.cloud.idempotent_create import is_new
 from cloudtrain.runs.events import Kept, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
@@ -36,9 +37,15 @@ def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> b
         if error.code not in ("ValidationException", "NotFound"):
             raise
         # SageMaker refuses to stop a job that is over; the next observation says how it ended.
-        if _is_over_or_stopping(cloud, run.run_id):
-            return True
-        raise
+        try:
+            described = describe(cloud, run.run_id)
+        except CloudError:
+            raise error from None  # report the refusal, not that the status could not be read
+        if described is None and is_new(state, time.time()):
+            return False
+        if described is not None and not _is_over_or_stopping(described):
+            raise
+        return True
     record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
     return True
 
@@ -82,10 +89,6 @@ def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
     return Observation(events=[kept])
 
 
-def _is_over_or_stopping(cloud: AwsClient, name: str) -> bool:
-    """Whether the job is stopping, over or missing. False if that cannot be determined."""
-    try:
-        described = describe(cloud, name)
-    except CloudError:
-        return False
-    return described is None or final_state(described) is not None or described["TrainingJobStatus"] == "Stopping"
+def _is_over_or_stopping(described: Mapping[str, Any]) -> bool:
+    """Whether the job is stopping or over."""
+    return final_state(described) is not None or described["TrainingJobStatus"] == "Stopping"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +11,26 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.config import request_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.cloud import idempotent_create
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.cloud.tags import own_tags, same_submission
-from cloudtrain.runs.events import Creating, Event
+from cloudtrain.runs.events import Event
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.observation import Record
 
 if TYPE_CHECKING:
     from cloudtrain.contracts.launch import JobDocument
     from cloudtrain.providers.aws.client import AwsClient
 
-ACCESS_DENIED_CODES = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-"""AWS's error codes for a missing permission."""
+UNREADABLE_TAGS_CODES = (
+    "AccessDenied",
+    "AccessDeniedException",
+    "UnauthorizedOperation",
+    "ValidationException",
+    "NotFound",
+)
+"""Codes of ListTags for a missing permission, and for an ARN that it does not know (yet)."""
 
 
 def submit_job(
@@ -41,11 +47,17 @@ def submit_job(
     the job exists; `reconcile` finds out later.
     """
     upload(cloud, body, job, archive, progress)
-    record(Observation(events=[Creating(time=time.time())]))
+    name = body["TrainingJobName"]
+
+    def send(attempt: Attempt) -> dict[str, Any]:
+        answer = cloud.create(attempt, "sagemaker", "create_training_job", body)
+        return job_reference(cloud, name, answer["TrainingJobArn"])
+
     return idempotent_create.create(
-        body["TrainingJobName"],
-        lambda: job_reference(cloud, cloud.call_once("sagemaker", "create_training_job", **body)),
-        lambda: _find(cloud, body["TrainingJobName"], body),
+        name,
+        send,
+        lambda: _find(cloud, name, body),
+        record=record,
         attempts=cloud.attempts,
         name_taken_codes=("ResourceInUse",),
     )
@@ -100,9 +112,11 @@ def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
         raise CloudError(message, hint="look at AWS_PROFILE, then try again", code="OtherAccount")
 
 
-def job_reference(cloud: AwsClient, described: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a job to find it again: name, ARN, region and the URL of the console."""
-    arn, name = described["TrainingJobArn"], described["TrainingJobArn"].rpartition("/")[2]
+def job_reference(cloud: AwsClient, name: str, arn: str) -> dict[str, Any]:
+    """Return what finds a job again: name, ARN, region and the URL of the console.
+
+    `name`: as it was requested. In ARNs the service may write it in lower case.
+    """
     console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}#/jobs/{name}"
     return {"name": name, "arn": arn, "region": cloud.region, "url": console}
 
@@ -118,21 +132,31 @@ def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any
     described = describe(cloud, name)
     if described is None:
         return None
-    expected = own_tags({tag["Key"]: tag["Value"] for tag in body["Tags"]})
-    try:
-        is_ours = same_submission(expected, tags_of(cloud, described["TrainingJobArn"]))
-    except CloudError as error:
-        if error.transient or error.code not in ACCESS_DENIED_CODES:
-            raise
-        is_ours = _same_request(described, body)
-    if is_ours:
-        return job_reference(cloud, described)
+    arn = described["TrainingJobArn"]
+    if is_own(cloud, arn, body["Tags"], lambda: _same_request(described, body)):
+        return job_reference(cloud, name, arn)
     message = f"a training job {name} exists already in {cloud.region}"
     raise RunExists(message, hint="choose another --run-id")
 
 
+def is_own(cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_request: Callable[[], bool]) -> bool:
+    """Whether what has this ARN was created by the submission with these tags.
+
+    The tags decide. If they are not visible, for want of a permission or because the service does
+    not show them yet, `same_request` compares what was requested.
+    """
+    expected = own_tags({tag["Key"]: tag["Value"] for tag in tags})
+    try:
+        visible = tags_of(cloud, arn)
+    except CloudError as error:
+        if error.transient or error.code not in UNREADABLE_TAGS_CODES:
+            raise
+        visible = {}
+    return same_submission(expected, visible) if visible else same_request()
+
+
 def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-    """Whether a job was created from this request, for users who may not read its tags.
+    """Whether a job was created from this request, by what its description repeats.
 
     The URIs of the channels contain the digests of the source and the job document and the run id, so another
     submission's job of the same name has different ones.

@@ -11,8 +11,7 @@ from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.aws.connection import client_of_run
 from cloudtrain.providers.cloud import idempotent_create
-from cloudtrain.providers.cloud.tags import own_tags, same_submission
-from cloudtrain.runs.events import Creating, Ended, Event, StopRequested
+from cloudtrain.runs.events import Ended, Event, StopRequested
 from cloudtrain.runs.observation import Observation
 
 if TYPE_CHECKING:
@@ -69,11 +68,12 @@ class SageMakerTuning:
 
         cloud, body = client_of_run(folder), request.document
         upload(cloud, body["TrainingJobDefinition"], request.job, archive, progress)
-        record(Observation(events=[Creating(time=time.time())]))
+        operation = "create_hyper_parameter_tuning_job"
         return idempotent_create.create(
             body["HyperParameterTuningJobName"],
-            lambda: _reference(cloud, cloud.call_once("sagemaker", "create_hyper_parameter_tuning_job", **body)),
+            lambda attempt: _reference(cloud, cloud.create(attempt, "sagemaker", operation, body)),
             lambda: _find(cloud, body),
+            record=record,
             attempts=cloud.attempts,
             name_taken_codes=("ResourceInUse",),
         )
@@ -90,6 +90,8 @@ class SageMakerTuning:
         described = _describe(cloud, folder.run_id)
         if described is None:
             require_same_account(cloud, state.ref["arn"], folder.run_id)
+            if idempotent_create.is_new(state, time.time()):
+                return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
             return None
         question = {"HyperParameterTuningJobName": folder.run_id, "MaxResults": 100, "SortBy": "CreationTime"}
@@ -126,7 +128,7 @@ class SageMakerTuning:
         self, cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any], state: RunState, record: Record
     ) -> None:
         """Record what became of a submission that was interrupted."""
-        if state.ref is None and not state.has_ended:
+        if state.ref is None and (state.may_have_started or not state.has_ended):
             record(Observation(events=_reconcile(cloud, folder, body)))
 
 
@@ -154,21 +156,19 @@ def _reconcile(cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any]) -> 
 
 def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The reference of the tuning job if it is of this submission; None if there is none. RunExists for another's."""
-    from cloudtrain.providers.aws.submit import ACCESS_DENIED_CODES, contains, tags_of
+    from cloudtrain.providers.aws.submit import contains, is_own
 
     name = body["HyperParameterTuningJobName"]
     described = _describe(cloud, name)
     if described is None:
         return None
-    expected = own_tags({tag["Key"]: tag["Value"] for tag in body["Tags"]})
-    try:
-        is_ours = same_submission(expected, tags_of(cloud, described["HyperParameterTuningJobArn"]))
-    except CloudError as error:
-        if error.transient or error.code not in ACCESS_DENIED_CODES:
-            raise
+
+    def same_request() -> bool:
         # The URIs of the channels contain the digest of the job document, which has the run id.
-        is_ours = contains(described.get("TrainingJobDefinition"), body["TrainingJobDefinition"])
-    if is_ours:
+        definition = "TrainingJobDefinition"
+        return contains(described.get(definition), body[definition])
+
+    if is_own(cloud, described["HyperParameterTuningJobArn"], body["Tags"], same_request):
         return _reference(cloud, described)
     message = f"a tuning job {name} exists already in {cloud.region}"
     raise RunExists(message, hint="choose another --run-id")

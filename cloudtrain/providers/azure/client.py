@@ -5,16 +5,24 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, redirect_stderr
 from functools import cache, cached_property
 from typing import Any
 
-from cloudtrain.errors import CloudError, Outcome
+from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.credentials import credential
 from cloudtrain.providers.azure.resources import Cluster, JobInfo, QuotaUsage, TrialInfo, VmFamily
-from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, CreateHook, calling
+from cloudtrain.providers.azure.sdk import (
+    RETRIES,
+    TIMEOUTS,
+    CreateWatch,
+    RetryOptions,
+    calling,
+    watching_create,
+)
 from cloudtrain.providers.azure.storage import BlobContainer, LogChunk, read_log
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 
 with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its loggers keep this stream
     warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
@@ -30,25 +38,15 @@ class Workspace:
 
     def __init__(self, subscription: str, resource_group: str, workspace: str) -> None:
         self.name, self._scope = workspace, (subscription, resource_group, workspace)
-        self._create_hook = CreateHook()
 
-    def create(self, document: Mapping[str, Any], before: Callable[[], None]) -> JobInfo:
-        """Upload what is new of the files that the document of a command or sweep job names, then create the job.
+    def create(self, document: Mapping[str, Any], attempt: Attempt) -> JobInfo:
+        """Upload the new files of a command or sweep job, then send one request that creates it.
 
-        `before` is called after the uploads, right before the request that creates the job. CloudError with
-        `Outcome.UNKNOWN` if it is unknown whether the job exists.
+        `attempt` is told of that request and of its answer.
         """
-        self._create_hook.arm(before)
-        try:
-            with self._calling("creating the job"):
-                job = load_job(io.StringIO(json.dumps(dict(document))))
-                return self._job_info(self._client.jobs.create_or_update(job))
-        except CloudError as error:
-            if not self._create_hook.sent_create:  # whatever was uploaded, the job was not requested
-                error.outcome = Outcome.REFUSED
-            raise
-        finally:
-            self._create_hook.arm(None)
+        with watching_create(attempt), self._calling("creating the job"):
+            job = load_job(io.StringIO(json.dumps(dict(document))))
+            return self._job_info(self._client.jobs.create_or_update(job))
 
     def job(self, name: str) -> JobInfo | None:
         """A job; None if there is none of that name."""
@@ -223,7 +221,8 @@ class Workspace:
             "enable_telemetry": False,
             # Without it the SDK ignores failed uploads and waits for them for ever.
             "show_progress": True,
-            "per_call_policies": [self._create_hook],
+            "per_call_policies": [RetryOptions()],
+            "per_retry_policies": [CreateWatch()],
         }
         return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
 

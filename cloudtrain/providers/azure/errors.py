@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from azure.core import exceptions as sdk
 
 from cloudtrain.diagnosis.remedies import azure_quota
-from cloudtrain.errors import DENIED, NAME_TAKEN, CloudError, CloudtrainError, Outcome, RefusedError
+from cloudtrain.errors import DENIED, NAME_TAKEN, CloudError, CloudtrainError, Outcome, RefusedError, unreadable
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
@@ -60,13 +61,23 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
             return CloudError(message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True)
     if any(type(found).__name__ in _REFUSALS for found in _chain(error)):
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {_one_line(error)}")
+    if _raised_by_sdk(error) or isinstance(error, json.JSONDecodeError):
+        return unreadable(where, f"{type(error).__name__}: {_one_line(error)}")
     return CloudError(f"{where}: {_one_line(error)}", code=type(error).__name__)
 
 
 def is_foreign(error: Exception) -> bool:
     """Whether an error comes from the SDK or the system, not from a bug of ours."""
     known = isinstance(error, (OSError, ValueError)) or type(error).__module__.partition(".")[0] in _FOREIGN
-    return known or any(isinstance(found, sdk.AzureError) for found in _chain(error))
+    return known or _raised_by_sdk(error) or any(isinstance(found, sdk.AzureError) for found in _chain(error))
+
+
+def _raised_by_sdk(error: BaseException) -> bool:
+    """Whether the SDK failed by a mistake of Python's, as it does at JSON of another form."""
+    if not isinstance(error, (AttributeError, KeyError, IndexError, TypeError)) or error.__traceback__ is None:
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _FOREIGN
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -94,6 +105,8 @@ def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: s
 
 def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
     status, code, answer = error.status_code or 0, _code(error), _one_line(error)
+    if status < 400:  # the SDK could not parse it
+        return unreadable(where, answer)
     if status == 401:
         return CloudError(f"{where}: Azure does not accept these credentials: {answer}", hint=_LOGIN, code=code)
     if status == 403:

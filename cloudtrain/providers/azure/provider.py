@@ -115,7 +115,9 @@ class AzureMLProvider(Provider):
         """The job's status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
-        return [] if state.has_ended else observe(client_of_run(run), run, state, self.poll_seconds(run))
+        if state.has_ended and not state.may_have_started:
+            return []
+        return observe(client_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Ask the job to save and end, then cancel it."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from contextvars import ContextVar
 from typing import Any
 
+from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.azure.errors import is_foreign, translated
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "retry_backoff_factor": 0.5, "retry_backoff_max": 20}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
@@ -26,25 +31,74 @@ REPEATABLE = frozenset({"HEAD", "GET", "PUT", "POST"})
 """HTTP methods that are retried if no response came: all our requests may be repeated."""
 
 
-class CreateHook(SansIOHTTPPolicy[Any, Any]):
-    """A policy of the SDK's HTTP pipeline that calls a function right before the request that creates a job."""
+_ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
+"""The attempt to create a job that this thread is making."""
 
-    def __init__(self) -> None:
-        self.sent_create = False
-        """Whether that request was sent."""
-        self._before: Callable[[], None] | None = None
 
-    def arm(self, before: Callable[[], None] | None) -> None:
-        """Set the function for the next job; None: none."""
-        self._before, self.sent_create = before, self.sent_create and before is None
+@contextmanager
+def watching_create(attempt: Attempt) -> Iterator[None]:
+    """Tell the attempt of each request that creates a job, and of the answers, inside the block."""
+    token = _ATTEMPT.set(attempt)
+    try:
+        yield
+    finally:
+        _ATTEMPT.reset(token)
+
+
+class RetryOptions(SansIOHTTPPolicy[Any, Any]):
+    """Have the SDK retry every request but the one that creates a job."""
 
     def on_request(self, request: Any) -> None:
-        """Called by the SDK before each request."""
-        sent = request.http_request
-        request.context.options.setdefault("retry_on_methods", REPEATABLE)
-        if self._before is not None and sent.method == "PUT" and re.search(r"/jobs/[^/?]+(\?|$)", sent.url):
-            self._before()
-            self.sent_create = True
+        """Set the options of one call. The SDK calls this once, before its retries."""
+        options = request.context.options
+        options.setdefault("retry_on_methods", REPEATABLE)
+        if _creates_job(request):
+            options["retry_total"] = 0
+
+
+class CreateWatch(SansIOHTTPPolicy[Any, Any]):
+    """Count the requests that create a job, as they are sent. The SDK calls this for every retry."""
+
+    def on_request(self, request: Any) -> None:
+        """Tell the attempt that a request is about to be sent."""
+        attempt = _ATTEMPT.get()
+        if attempt is not None and _creates_job(request):
+            attempt.sending()
+
+    def on_response(self, request: Any, response: Any) -> None:
+        """Tell the attempt of an answer."""
+        attempt = _ATTEMPT.get()
+        if attempt is not None and _creates_job(request):
+            answer = response.http_response
+            attempt.answered(answer.status_code, _error_code(answer))
+
+    def on_exception(self, request: Any) -> None:
+        """Take a request back that was not sent: without a token or a connection."""
+        attempt, error = _ATTEMPT.get(), sys.exc_info()[1]
+        if attempt is not None and _creates_job(request) and _is_unsent(error):
+            attempt.not_sent()
+
+
+def _creates_job(request: Any) -> bool:
+    sent = request.http_request
+    return sent.method == "PUT" and re.search(r"/jobs/[^/?]+(\?|$)", sent.url) is not None
+
+
+def _error_code(answer: Any) -> str:
+    """Return the code in an answer of Azure Resource Manager; empty if the body has none."""
+    try:
+        return str(json.loads(answer.text())["error"]["code"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+
+
+def _is_unsent(error: BaseException | None) -> bool:
+    if isinstance(error, ClientAuthenticationError):
+        return error.response is None
+    cause = getattr(error, "inner_exception", None)
+    reasons = (cause, getattr(cause, "reason", None), *getattr(cause, "args", ()))
+    reasons = (*reasons, *(getattr(reason, "reason", None) for reason in reasons))
+    return any(isinstance(reason, (NewConnectionError, ConnectTimeoutError)) for reason in reasons)
 
 
 @contextmanager

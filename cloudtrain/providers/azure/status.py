@@ -20,6 +20,7 @@ from cloudtrain.providers.azure.phases import (
 )
 from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
+from cloudtrain.providers.cloud.idempotent_create import is_new
 from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
 from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
 from cloudtrain.runs.events import Ended, Event, Phase, StopRequested
@@ -37,7 +38,8 @@ LOG_LAG_POLLS = 3
 def observe(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float) -> Iterator[Observation]:
     """What is new since the last call. `state` must be kept up to date with each observation before the next one.
 
-    CloudError if the workspace has no such job (any more).
+    CloudError if the workspace has no such job (any more). The run history knows a job a little later than the
+    workspace itself.
     """
     now = time.time()
     if state.ref is None:
@@ -46,6 +48,8 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: flo
         return
     details = cloud.details(run.run_id)
     if details is None:
+        if is_new(state, now):
+            return
         raise job_not_found(cloud, run.run_id)
     yield Observation(events=list(_progress(details, state, now)))
     final = final_state(details)

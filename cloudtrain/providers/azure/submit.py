@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +18,17 @@ from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.cloud import idempotent_create
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.cloud.tags import own_tags, same_submission
-from cloudtrain.runs.events import Creating, Event
+from cloudtrain.runs.events import Event
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.observation import Record
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.providers.azure.resources import JobInfo
 
-ATTEMPTS = 2
-"""Attempts to create the job, each with the SDK's own retries of single calls."""
+ATTEMPTS = 5
+"""Attempts to create the job, each of which sends one request for it: as many as the SDK makes."""
 
 
 def submit_job(
@@ -60,16 +59,11 @@ def submit_job(
     cache = run.path.parents[1] / "cache"
     complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
 
-    def creating() -> None:
-        record(Observation(events=[Creating(time=time.time())]))
-
-    def create() -> dict[str, Any]:
-        return job_reference(cloud.create(complete, creating))
-
     return idempotent_create.create(
         name,
-        create,
+        lambda attempt: job_reference(cloud.create(complete, attempt)),
         lambda: _find(cloud, name, document),
+        record=record,
         attempts=ATTEMPTS,
         name_taken_codes=(NAME_TAKEN,),
     )

@@ -12,6 +12,7 @@ from cloudtrain.contracts.tuned import named_texts
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.azure.connection import client_of_run
+from cloudtrain.providers.cloud.idempotent_create import is_new
 from cloudtrain.runs.events import Ended, StopRequested
 from cloudtrain.runs.observation import Observation
 
@@ -81,6 +82,8 @@ class AzureSweeps:
             return None
         details = cloud.details(folder.run_id)
         if details is None:
+            if is_new(state, time.time()):
+                return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
             return None
         trials = cloud.trials(folder.run_id)
@@ -126,7 +129,7 @@ def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record
     """Record what became of a submission that was interrupted."""
     from cloudtrain.providers.azure.submit import reconcile
 
-    if state.ref is None and not state.has_ended:
+    if state.ref is None and (state.may_have_started or not state.has_ended):
         record(Observation(events=reconcile(cloud, folder, time.time())))
 
 

@@ -28,4 +28,6 @@ def error_of(kind: FaultKind, call: Call) -> ServiceError | None:
     """The error that a fault of this kind answers with; None for one that answers with none."""
     if kind == "denied":
         return denied(call)
+    if kind == "unseen":
+        return invalid("Requested resource not found.")
     return (_S3 if call.service == "s3" else _OTHERS).get(kind)

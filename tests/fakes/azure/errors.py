@@ -68,6 +68,9 @@ def error_of(kind: FaultKind, call: Call, request: Request, account: Account) ->
     """The error that a fault of this kind answers with; None for one that answers with none."""
     if kind == "denied":
         return _denied(call, request, account)
+    if kind == "unseen":
+        name = call_of(request)[1].names.get("name", "")
+        return user_error(f"Job {name} not found.", 404)
     if call.service == "blob":
         if kind == "expired":
             bearer = request.headers.get("authorization", "").startswith("Bearer")
