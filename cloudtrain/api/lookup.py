@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,11 @@ from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import load_settings
 
-ALL = "*"
-"""For `list_runs`: ask every cloud."""
+NOT_ASKED = "not asked"
+"""Beginning of the reason in the summary of a run whose provider does not answer."""
+
+LATE_START_SECONDS = 86_400
+"""How long a list keeps asking for a job that was requested and counts as not started."""
 
 _SYNCED_UNTIL_FILE = "asked.json"
 
@@ -64,7 +69,9 @@ def import_remote_runs(
     if run_id == "last" or run_id in store.ids():
         return []
     name = settings["provider"]
-    states = {} if run_id else {line["run"]: line["state"] for line in summaries(store) if line["provider"] == name}
+    known_lines = [] if run_id else [line for line in summaries(store) if line["provider"] == name]
+    # A run that ended as not started is left out: the provider may know its job.
+    states = {line["run"]: line["state"] for line in known_lines if line["submitted"] or line["state"] not in ENDED}
     known = KnownRuns(states=states, synced_until={} if run_id or everything else _read_synced_until(store))
     new = []
     for job in get_provider(name).discover_runs(settings, run_id, known):
@@ -92,7 +99,7 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
     """Write down what a list says of a known run; one of this machine is asked for itself, which tells more."""
     run = Run(folder)
     state = run.cached_status()
-    if state.has_ended or not job.updates:
+    if not state.may_have_started and (state.has_ended or not job.updates):
         return
     if not state.adopted:
         with suppress(CloudError):  # then it stays as last seen
@@ -119,42 +126,67 @@ def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
 
 
 def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:
-    """A summary of every run that has not ended, newest first. Clouds are asked too, each run once."""
-    return [run for run in list_runs(data_dir=data_dir, asking=ALL) if run["state"] not in (*ENDED, DAMAGED)]
+    """Summaries of all runs that have not ended, newest first."""
+    return [run for run in list_runs(data_dir=data_dir) if run["state"] not in (*ENDED, DAMAGED)]
 
 
-def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list[dict[str, Any]]:
-    """A summary of every run, newest first; `damaged` where it cannot be read.
+def list_runs(
+    *, data_dir: str | None = None, provider: str | None = None, ask_clouds: bool = True
+) -> list[dict[str, Any]]:
+    """Return a summary of every run, newest first; its state is `damaged` if it cannot be read.
 
-    Runs that have not ended are asked about; those in a cloud only where `asking` names that provider (`ALL`: any),
-    else they are listed as last seen. A cloud that does not answer is asked once, and `reason` says so. Each summary
-    has the keys of `cloudtrain list --json`; times are Unix timestamps.
+    Each run that has not ended is asked about once, and so is one of the last day that counts as
+    not started although its request was sent. A cloud that does not answer is asked once; `reason`
+    says so then. `provider`: only runs of this one. `ask_clouds`: False lists those in a cloud as
+    last seen. Each summary has the keys of `cloudtrain list --json`; times are Unix timestamps.
     """
     store = _store(data_dir)
-    found = []
-    left = store.runs_to_clean_up()
+    to_clean_up = store.runs_to_clean_up()
     unreachable: dict[str, str] = {}
+    listed = []
     for summary in summaries(store):
-        where = summary["provider"]
-        if summary["run"] in left and summary["state"] in ENDED:
+        if provider not in (None, summary["provider"]):
+            continue
+        run = Run(RunFolder(store.runs_dir / summary["run"]))
+        if run.id in to_clean_up and summary["state"] in ENDED:
             with suppress(CloudtrainError):
-                Run(RunFolder(store.runs_dir / summary["run"])).status()
-        is_open = summary["state"] not in (*ENDED, DAMAGED)
-        if is_open and where not in unreachable:
-            try:
-                if where in ("", asking) or asking == ALL or not declaration_of(where).is_remote:
-                    state = Run(RunFolder(store.runs_dir / summary["run"])).status()
-                    summary = {key: state.to_json()[key] for key in summary}
-            except CloudError as error:
-                unreachable[where] = error.message
-            except UsageError as error:
-                summary = {**summary, "reason": f"not asked: {error.message}"}
-            except StorageError as error:
-                summary = {**summary, "state": DAMAGED, "reason": error.message}
-        if is_open and summary["state"] not in ENDED and where in unreachable:
-            summary = {**summary, "reason": f"not asked: {unreachable[where]}"}
-        found.append(summary)
-    return found
+                run.status()
+        if _is_unsettled(run, summary):
+            summary = _asked(run, summary, unreachable, ask_clouds)
+        listed.append(summary)
+    return listed
+
+
+def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
+    """Whether its provider may know more of a run than its summary says."""
+    if summary["state"] == DAMAGED or summary["submitted"]:
+        return summary["state"] not in (*ENDED, DAMAGED)
+    try:
+        state = run.cached_status()
+    except StorageError:  # just removed or damaged
+        return False
+    is_recent = time.time() - state.requested < LATE_START_SECONDS
+    return not state.has_ended or (state.may_have_started and is_recent)
+
+
+def _asked(run: Run, summary: dict[str, Any], unreachable: dict[str, str], ask_clouds: bool) -> dict[str, Any]:
+    """Return the summary after a look at the run's provider; `unreachable` gets its error."""
+    where = summary["provider"]
+    try:
+        if where and not ask_clouds and declaration_of(where).is_remote:
+            return summary
+        if where not in unreachable:
+            state = run.status()
+            return {key: state.to_json()[key] for key in summary}
+    except CloudError as error:
+        unreachable[where] = error.message
+    except UsageError as error:
+        return {**summary, "reason": f"{NOT_ASKED}: {error.message}"}
+    except StorageError as error:
+        return {**summary, "state": DAMAGED, "reason": error.message}
+    if summary["state"] in ENDED:
+        return summary
+    return {**summary, "reason": f"{NOT_ASKED}: {unreachable[where]}"}
 
 
 def _store(data_dir: str | None) -> RunStore:

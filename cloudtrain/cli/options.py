@@ -14,8 +14,9 @@ Command = Callable[..., Any]
 def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     from cloudtrain.api.lookup import list_runs
 
-    found = ["last", *(run["run"] for run in list_runs(data_dir=ctx.find_root().params.get("data_dir")))]
-    return [run_id for run_id in found if run_id.startswith(incomplete)]
+    runs = list_runs(data_dir=ctx.find_root().params.get("data_dir"), ask_clouds=False)
+    ids = ["last", *(run["run"] for run in runs)]
+    return [run_id for run_id in ids if run_id.startswith(incomplete)]
 
 
 def complete_providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.api.lookup import import_remote_runs, list_runs, runs_going_on
+from cloudtrain.api.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import (
@@ -39,7 +39,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import seconds_left
 from cloudtrain.runs.forecast_words import limit_warning, shown
-from cloudtrain.runs.state import STATES, RunState
+from cloudtrain.runs.state import ENDED, STATES, RunState
 from cloudtrain.runs.sweep_ids import sweep_ids, sweep_of_run
 from cloudtrain.settings import load_settings
 from cloudtrain.units import format_duration, format_number
@@ -66,11 +66,7 @@ def list_command(
     """
     if provider is not None:
         import_remote_runs(provider, data_dir=folder, everything=everything)
-    runs = [
-        run
-        for run in list_runs(data_dir=folder)
-        if state in (None, run["state"]) and provider in (None, run["provider"])
-    ]
+    runs = [run for run in list_runs(data_dir=folder, provider=provider) if state in (None, run["state"])]
     if as_json:
         print_json(runs)
         return
@@ -84,6 +80,8 @@ def list_command(
     for run in shown:
         if "ended_because" in run:
             print_message(f"{run['run']}: {run['ended_because']}")
+    for reason in dict.fromkeys(run["reason"] for run in shown if _is_as_last_seen(run)):
+        print_message(f"shown as last seen, {reason}")
     now = time.time()
     for run in runs:
         if (run["kept_until"] or 0) > now:
@@ -115,7 +113,7 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
     foreign = any(run["owner"] for run in runs)
     for run in runs:
         begin = run["started"] or run["created"]
-        took = format_duration(max(0.0, (run["ended"] or now) - begin))
+        took = "" if _is_as_last_seen(run) else format_duration(max(0.0, (run["ended"] or now) - begin))
         owner = (run["owner"] or "you",) if foreign else ()
         rows.append(
             (
@@ -139,6 +137,11 @@ def _format_state(run: dict[str, Any]) -> str:
     """The state for a list: `not started` where a submit was refused, as no job has failed."""
     never = run["state"] == "failed" and not run["submitted"]
     return "not started" if never else colour_state(run["state"])
+
+
+def _is_as_last_seen(run: dict[str, Any]) -> bool:
+    """Whether the run's provider could not be asked: it may have ended since."""
+    return run["state"] not in ENDED and bool(run["reason"].startswith(NOT_ASKED))
 
 
 def _kept_machines(run_id: str, seconds: float) -> str:

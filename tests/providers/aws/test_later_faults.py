@@ -21,6 +21,7 @@ from tests.providers.aws.jobs import JOB, PERMANENT, TRANSIENT, command_line_of,
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
+NEW_JOB = "cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS"
 READS, MANY = 6, 100
 """How many calls at least read three parts of the logs of two nodes, and more than anybody makes for it."""
 OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
@@ -39,7 +40,10 @@ def test_waiting_continues_while_a_cloud_does_not_answer(cloud: Cloud, kind: Fau
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_waiting_ends_with_a_message_when_a_retry_cannot_help(cloud: Cloud, kind: FaultKind) -> None:
+def test_waiting_ends_with_a_message_when_a_retry_cannot_help(
+    cloud: Cloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NEW_JOB, 0)
     run = submitted(f"lasting-{kind}")
     cloud.endpoint.fault(kind, "sagemaker", "DescribeTrainingJob", times=50)
     with pytest.raises(CloudError) as failed:
@@ -49,24 +53,20 @@ def test_waiting_ends_with_a_message_when_a_retry_cannot_help(cloud: Cloud, kind
     assert run.status().state == "pending"
 
 
+def test_a_new_job_that_may_not_be_looked_at_before_it_has_its_tags_is_waited_for(cloud: Cloud) -> None:
+    run = submitted("tagged-late")
+    cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=3)
+    updates = run.watch()
+    while len(cloud.endpoint.struck) < 3:
+        assert not next(updates).state.has_ended
+    assert find_run(run.id).status().state == "pending"
+
+
 @pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_stop_reaches_the_job_despite_transient_faults(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"stop-{kind.replace('_', '-')}")
     cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob")
     assert run.stop().state == "stopped"
-
-
-def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Cloud) -> None:
-    submitted("listed-1")
-    submitted("listed-2")
-    cloud.endpoint.reset()
-    assert {run["state"] for run in cloudtrain.list_runs()} == {"pending"}
-    assert cloud.endpoint.calls == []
-    cloud.endpoint.fault("expired", times=50)
-    asked = cloudtrain.list_runs(asking="aws")
-    assert {run["state"] for run in asked} == {"pending"}
-    assert all("credentials have expired" in run["reason"] for run in asked)
-    assert len(cloud.endpoint.calls) == 1
 
 
 def test_status_shows_the_last_known_state_and_then_the_error(cloud: Cloud, tmp_path: Path) -> None:

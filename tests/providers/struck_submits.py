@@ -1,0 +1,280 @@
+"""Submits to an imitated cloud while faults strike and clients are killed, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.lookup import find_run, import_remote_runs, list_runs
+from cloudtrain.api.run import Run
+from cloudtrain.errors import NOTHING_STARTED, CloudtrainError
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.azure.clients import cheap_clients
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import ServiceError
+from tests.providers.aws.jobs import JOB as AWS_JOB
+from tests.providers.azure.jobs import JOB as AZURE_JOB
+from tests.providers.azure.jobs import forget
+from tests.providers.platforms import without
+from tests.support.command_line import CommandLine
+from tests.support.waiting import eventually
+
+TIMEOUT = "cloudtrain.providers.cloud.idempotent_create.CREATE_TIMEOUT_SECONDS"
+ALIVE = ("pending", "running")
+ALWAYS = 200
+"""More often than a client asks."""
+
+
+class Strike(NamedTuple):
+    """A fault in one kind of call: from the nth one on, so many times."""
+
+    call: str
+    kind: FaultKind
+    nth: int = 1
+    times: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One imitated cloud in which every job stays in its first phase, and the calls of its submit."""
+
+    provider: str
+    cloud: Cloud | AzureCloud
+    job: Mapping[str, Any]
+    calls: Mapping[str, tuple[str, str]]
+    """`create` creates the job, `look` and `tags` look for it, `prepare` comes before, `observe` after it."""
+    looks_before: int
+    """How many of the calls `look` a submit makes before it creates the job."""
+
+    def strike(self, strikes: Sequence[Strike]) -> None:
+        """Inject these faults into the calls of the next submit; calls that this cloud lacks are left out."""
+        for call, kind, nth, times in strikes:
+            if call in self.calls:
+                skipped = self.looks_before if call == "look" else 0
+                self.cloud.endpoint.fault(kind, *self.calls[call], nth=nth + skipped, times=times)
+
+    def submit(self, run_id: str, data_dir: str | None = None) -> Run:
+        """Submit the job of this site."""
+        job = cloudtrain.load(dict(self.job))
+        return cloudtrain.submit(cloudtrain.plan(job, self.provider, run_id=run_id, data_dir=data_dir))
+
+    def job_names(self) -> set[str]:
+        """Names of all jobs that the cloud knows."""
+        return set(self.cloud.service.jobs)
+
+    def end_job(self, run_id: str) -> None:
+        """Have the cloud end a job, if there is one."""
+        job: Any = self.cloud.service.jobs.get(run_id)
+        with suppress(ServiceError):  # it has ended already
+            if job is not None:
+                (job.stop if self.provider == "aws" else job.cancel)()
+
+
+@contextmanager
+def open_site(provider: str) -> Iterator[Site]:
+    """Open an imitated cloud; this process is its client, and tries again at once."""
+    from cloudtrain.providers.aws.client import aws
+
+    names = ("AWS_",) if provider == "aws" else ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")
+    cloud: Cloud | AzureCloud
+    with without(*names), pytest.MonkeyPatch.context() as patch:
+        for pause in (
+            "botocore.retries.standard.ExponentialBackoff.delay_amount",
+            "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
+            "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",
+        ):
+            patch.setattr(pause, lambda *_: 0.001)
+        patch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0.001)
+        if provider == "aws":
+            aws.cache_clear()
+            calls = {
+                "prepare": ("s3", "PutObject"),
+                "create": ("sagemaker", "CreateTrainingJob"),
+                "look": ("sagemaker", "DescribeTrainingJob"),
+                "tags": ("sagemaker", "ListTags"),
+                "observe": ("sagemaker", "DescribeTrainingJob"),
+            }
+            with Cloud(phase_seconds=3600) as cloud:
+                yield Site(provider="aws", cloud=cloud, job=AWS_JOB, calls=calls, looks_before=0)
+            aws.cache_clear()
+        else:
+            forget()
+            calls = {
+                "prepare": ("arm", "PutEnvironment"),
+                "create": ("arm", "PutJob"),
+                "look": ("arm", "GetJob"),
+                "observe": ("history", "GetRunDetails"),
+            }
+            with AzureCloud(phase_seconds=3600) as cloud, cheap_clients():
+                yield Site(provider="azure", cloud=cloud, job=AZURE_JOB, calls=calls, looks_before=1)
+                forget()
+    assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
+
+
+@dataclass
+class Tally:
+    """What came of many submits: numbers, and for each run that went wrong how."""
+
+    submits: int = 0
+    jobs: int = 0
+    strikes: int = 0
+    kills: int = 0
+    lost: dict[str, str] = field(default_factory=dict)
+    """Jobs that exist, and whose run does not know it."""
+    doubled: dict[str, str] = field(default_factory=dict)
+    """Jobs that a rerun has started once more."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """Jobs that exist, and of which an error or a state said that nothing was started."""
+    crashed: dict[str, str] = field(default_factory=dict)
+    """Errors that are not the client's own."""
+
+    @property
+    def failures(self) -> list[str]:
+        """Everything that should not have happened, a line each."""
+        kinds = (("lost", self.lost), ("doubled", self.doubled), ("denied", self.denied), ("crashed", self.crashed))
+        return [f"{kind}: {run}: {what}" for kind, runs in kinds for run, what in runs.items()]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.submits} submits, {self.strikes} faults, {self.kills} kills, {self.jobs} jobs: {len(self.lost)} "
+            f"lost, {len(self.doubled)} doubled, {len(self.denied)} called not started, {len(self.crashed)} tracebacks"
+        )
+
+
+KINDS: tuple[FaultKind, ...] = (
+    *("throttle", "error", "expired", "denied", "lost", "refused_lost", "late"),
+    *("unseen", "gateway", "proxy", "failed_after", "html", "truncated", "empty"),
+)
+VERBS = ("status", "list", "rerun", "stop", "discovery")
+
+
+def random_strikes(chance: random.Random) -> list[Strike]:
+    """Choose up to six faults, most of them in the calls that create the job and look for it."""
+    strikes = []
+    for _ in range(chance.randrange(7)):
+        call = chance.choice(("create", "create", "look", "look", "tags", "prepare"))
+        kinds = [kind for kind in KINDS if call != "prepare" or kind not in ("unseen", "late")]
+        kinds = [kind for kind in kinds if call == "create" or kind != "late"]
+        kinds = [kind for kind in kinds if call != "create" or kind != "unseen"]
+        strikes.append(Strike(call, chance.choice(kinds), chance.randint(1, 3), chance.choice((1, 1, 2, ALWAYS))))
+    return strikes
+
+
+class Campaign:
+    """Random submits to one cloud, each with a data folder of its own. The seed decides everything but the timing."""
+
+    def __init__(self, site: Site, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.site, self.folder, self._patch = site, folder, patch
+        self.tally = Tally()
+
+    def submit(self, seed: int) -> None:
+        """Submit once, look at the run while faults go on, then judge it when all is well again."""
+        chance = random.Random(seed)
+        run_id = f"struck-{seed}"
+        strikes = random_strikes(chance)
+        data_dir = self.folder / run_id
+        endpoint = self.site.cloud.endpoint
+        endpoint.reset()
+        self.site.strike(strikes)
+        is_killed = chance.random() < 0.15
+        error = self._kill(run_id, data_dir, chance) if is_killed else self._submit(run_id, data_dir)
+        self._look(run_id, data_dir, chance)
+        self.tally.strikes += len(endpoint.struck)
+        self._patch.setattr(TIMEOUT, 0 if chance.random() < 0.5 else 60)
+        was_late = run_id not in self.site.job_names()
+        if chance.random() < 0.5:  # nothing is there yet when this look is made, and then the request arrives
+            self._look(run_id, data_dir, chance)
+        endpoint.deliver_late()
+        was_late = was_late and run_id in self.site.job_names()
+        endpoint.reset()
+        self.tally.submits += 1
+        told = f"seed {seed} {[tuple(strike) for strike in strikes]}{' killed' if is_killed else ''}"
+        if run_id in self.site.job_names():
+            self.tally.jobs += 1
+            if NOTHING_STARTED in error:
+                self.tally.denied.setdefault(run_id, f"{told}: {error}")
+            self._judge(run_id, data_dir, chance.choice(VERBS), told)
+        self.site.end_job(run_id)
+
+    def _submit(self, run_id: str, data_dir: Path) -> str:
+        """Submit in this process, and return the error."""
+        try:
+            self.site.submit(run_id, str(data_dir))
+        except CloudtrainError as error:
+            return error.message
+        except Exception as error:  # noqa: BLE001
+            self.tally.crashed.setdefault(run_id, f"submit: {error!r}")
+        return ""
+
+    def _kill(self, run_id: str, data_dir: Path, chance: random.Random) -> str:
+        """Submit in another process that is killed amid a call, and return what it said before."""
+        cli = CommandLine(self.folder / f"cli-{run_id}", env=self.site.cloud.environment(), modules=("warm_sdks",))
+        cli.write(job_yaml=json.dumps(self.site.job), train_py=f"print({run_id!r})\n")
+        call = self.site.calls[chance.choice(("create", "create", "look", "prepare"))]
+        endpoint = self.site.cloud.endpoint
+        endpoint.fault(chance.choice(("hang", "hang_before")), *call, nth=chance.randint(1, 2))
+        client = cli.start("--data-dir", str(data_dir), *self._words(run_id))
+        eventually(lambda: endpoint.hanging or client.poll() is not None)
+        client.send_signal(signal.SIGKILL)
+        _, said = client.communicate()
+        self.tally.kills += client.returncode == -signal.SIGKILL
+        eventually(lambda: not endpoint.hanging)
+        return said
+
+    def _words(self, run_id: str) -> tuple[str, ...]:
+        return ("submit", "--provider", self.site.provider, "--detach", "--run-id", run_id)
+
+    def _look(self, run_id: str, data_dir: Path, chance: random.Random) -> None:
+        """Ask for the run once or twice, whatever comes of it."""
+        for _ in range(chance.randint(0, 2)):
+            verb = chance.choice(("status", "list"))
+            try:
+                with suppress(CloudtrainError):
+                    self._ask(verb, run_id, data_dir)
+            except Exception as error:  # noqa: BLE001
+                self.tally.crashed.setdefault(run_id, f"{verb}: {error!r}")
+
+    def _ask(self, verb: str, run_id: str, data_dir: Path) -> None:
+        if verb == "list":
+            list_runs(data_dir=str(data_dir))
+        elif verb == "discovery":
+            import_remote_runs(self.site.provider, data_dir=str(data_dir))
+        elif verb == "rerun":
+            find_run(run_id, data_dir=str(data_dir)).rerun()
+        elif verb == "stop":
+            find_run(run_id, data_dir=str(data_dir)).stop()
+        else:
+            find_run(run_id, data_dir=str(data_dir)).status()
+
+    def _judge(self, run_id: str, data_dir: Path, verb: str, told: str) -> None:
+        """The job exists, and nothing goes wrong any more: one command suffices to know of it."""
+        before = self.site.job_names()
+        try:
+            with suppress(CloudtrainError):
+                self._ask(verb, run_id, data_dir)
+        except Exception as error:  # noqa: BLE001
+            self.tally.crashed.setdefault(run_id, f"{verb}: {error!r}")
+        new_jobs = self.site.job_names() - before
+        if new_jobs:
+            self.tally.doubled.setdefault(run_id, f"{told}: {verb} started {new_jobs}")
+        for name in new_jobs:
+            self.site.end_job(name)
+        try:
+            state = find_run(run_id, data_dir=str(data_dir)).cached_status()
+        except CloudtrainError as error:
+            self.tally.lost.setdefault(run_id, f"{told}: {verb}: {error.message}")
+            return
+        if NOTHING_STARTED in state.reason:
+            self.tally.denied.setdefault(run_id, f"{told}: {verb}: {state.reason}")
+        elif state.state not in (("stopped",) if verb == "stop" else ALIVE):
+            self.tally.lost.setdefault(run_id, f"{told}: {verb}: {state.state}: {state.reason}")

@@ -1,0 +1,252 @@
+"""Sequences of faults and kills at both clouds: every job is known, and none is doubled or denied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.api.lookup import NOT_ASKED, find_run, import_remote_runs, list_runs
+from cloudtrain.errors import NOTHING_STARTED, CloudError, UsageError
+from tests.fakes.faults import FaultKind
+from tests.providers.struck_submits import (
+    ALWAYS,
+    TIMEOUT,
+    VERBS,
+    Campaign,
+    Site,
+    Strike,
+    open_site,
+)
+from tests.support.events import events_of
+from tests.support.in_process import call as in_process
+
+SUBMITS, THOROUGH_SUBMITS = 25, 500
+
+
+# Azure's SDK leaves connections to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+
+
+@pytest.fixture(scope="module", params=["aws", "azure"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """One imitated cloud after the other."""
+    with open_site(request.param) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def folder(site: Site, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the job, of a client of this cloud."""
+    for name, value in site.cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "train.py").write_text("print('never run')\n")
+    monkeypatch.chdir(job)
+    site.cloud.endpoint.reset()
+    return tmp_path
+
+
+def run_id_of(words: str) -> str:
+    """A run id made of a test's parameter."""
+    return words.replace(",", "").replace(" ", "-").replace("_", "-")
+
+
+def error_of_submit(site: Site, run_id: str) -> str:
+    """Submit, and return the message of the error; empty if there was none."""
+    try:
+        site.submit(run_id)
+    except CloudError as error:
+        return error.message
+    return ""
+
+
+EXECUTED = {
+    "a page for an answer": [Strike("create", "html")],
+    "an answer cut off": [Strike("create", "truncated")],
+    "an empty answer": [Strike("create", "empty")],
+    "created and yet an error": [Strike("create", "failed_after", 1, ALWAYS)],
+    "unreadable for good": [Strike("create", "html", 1, ALWAYS), Strike("look", "unseen", 1, ALWAYS)],
+    "an error, then cut off": [Strike("create", "error"), Strike("create", "truncated", 2)],
+    "lost, then denied": [
+        Strike("create", "lost"),
+        Strike("create", "denied", 2, ALWAYS),
+        Strike("look", "unseen"),
+    ],
+    "lost, then throttled": [
+        Strike("create", "lost"),
+        Strike("create", "throttle", 2, ALWAYS),
+        Strike("look", "unseen", 1, ALWAYS),
+    ],
+    "lost, then a proxy": [
+        Strike("create", "lost"),
+        Strike("create", "proxy", 2, ALWAYS),
+        Strike("look", "error", 1, ALWAYS),
+    ],
+    "lost, and no tags yet": [Strike("create", "lost"), Strike("tags", "unseen", 1, ALWAYS)],
+    "lost, and unreadable looks": [
+        Strike("create", "lost", 1, ALWAYS),
+        Strike("look", "empty", 1, ALWAYS),
+    ],
+}
+"""Sequences in which the request was executed, whatever the client was told."""
+
+
+@pytest.mark.parametrize("case", EXECUTED)
+def test_a_job_that_was_created_is_known_whatever_the_answers_were(site: Site, case: str) -> None:
+    run_id = run_id_of(case)
+    site.strike(EXECUTED[case])
+    error = error_of_submit(site, run_id)
+    assert not error or "not known yet" in error
+    assert NOTHING_STARTED not in error
+    site.cloud.endpoint.reset()
+    assert run_id in site.job_names()
+    before = site.job_names()
+    with pytest.raises(UsageError, match="is still pending"):
+        find_run(run_id).rerun()
+    assert site.job_names() == before
+    assert find_run(run_id).cached_status().state == "pending"
+
+
+@pytest.mark.parametrize("kind", ["denied", "expired"])
+def test_a_request_that_was_refused_once_has_started_nothing(site: Site, kind: FaultKind) -> None:
+    run_id = f"refused-{kind}"
+    site.strike([Strike("create", kind, 1, ALWAYS)])
+    with pytest.raises(CloudError, match=NOTHING_STARTED):
+        site.submit(run_id)
+    assert site.cloud.endpoint.calls.count(site.calls["create"]) == 1
+    assert run_id not in site.job_names()
+    assert find_run(run_id).cached_status().state == "failed"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "standard", "adaptive"])
+def test_each_request_that_creates_a_job_is_recorded_before_it_is_sent(
+    site: Site, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloudtrain.providers.aws.client import aws
+
+    aws.cache_clear()
+    monkeypatch.setenv("AWS_RETRY_MODE", mode)
+    run_id = f"counted-{mode}"
+    site.strike([Strike("create", "error", 1, ALWAYS)])
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit(run_id)
+    aws.cache_clear()
+    recorded = [event["type"] for event in events_of(find_run(run_id).folder)].count("creating")
+    assert site.cloud.endpoint.calls.count(site.calls["create"]) == recorded > 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
+    site: Site, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = f"late-{verb}"
+    site.strike([Strike("create", "late", 1, ALWAYS)])
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit(run_id)
+    monkeypatch.setattr(TIMEOUT, 0)
+    assert NOTHING_STARTED in find_run(run_id).status().reason
+    site.cloud.endpoint.deliver_late()
+    site.cloud.endpoint.reset()
+    before = site.job_names()
+    if verb == "status":
+        assert find_run(run_id).status().state == "pending"
+    elif verb == "list":
+        (listed,) = (run for run in list_runs() if run["run"] == run_id)
+        assert (listed["state"], listed["ended"], listed["reason"]) == ("pending", None, "")
+    elif verb == "rerun":
+        with pytest.raises(UsageError, match="is still pending"):
+            find_run(run_id).rerun()
+    elif verb == "stop":
+        assert find_run(run_id).stop().state == "stopped"
+    else:
+        import_remote_runs(site.provider)
+    assert site.job_names() == before
+    state = find_run(run_id).cached_status()
+    assert state.ref is not None
+    assert state.state == ("stopped" if verb == "stop" else "pending")
+
+
+@pytest.mark.parametrize("verb", ["status", "rerun", "stop"])
+def test_that_nothing_was_started_is_not_believed_while_the_cloud_is_silent(
+    site: Site, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = f"silent-{verb}"
+    site.strike([Strike("create", "late", 1, ALWAYS)])
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit(run_id)
+    monkeypatch.setattr(TIMEOUT, 0)
+    assert find_run(run_id).status().has_ended
+    site.cloud.endpoint.deliver_late()
+    site.cloud.endpoint.fault("expired", *site.calls["look"], times=ALWAYS)
+    before = site.job_names()
+    with pytest.raises(CloudError, match="expired"):
+        getattr(find_run(run_id), verb)()
+    assert site.job_names() == before
+
+
+@pytest.mark.parametrize("kind", ["unseen", "html", "empty", "gateway"])
+def test_a_new_job_that_is_not_shown_yet_does_not_end_a_follow(site: Site, kind: FaultKind) -> None:
+    run = site.submit(f"unseen-{kind}")
+    site.cloud.endpoint.fault(kind, *site.calls["observe"], times=3)
+    updates = run.watch()
+    while len(site.cloud.endpoint.struck) < 3:
+        assert not next(updates).state.has_ended
+    assert not next(updates).state.has_ended
+    assert find_run(run.id).status().state == "pending"
+
+
+def test_a_job_that_has_just_been_created_can_be_stopped_before_it_is_shown(site: Site) -> None:
+    run = site.submit("unseen-stop")
+    site.cloud.endpoint.fault("unseen", *site.calls["observe"], times=2)
+    assert run.stop().state == "stopped"
+
+
+def test_a_list_shows_a_job_that_has_ended_as_ended(site: Site) -> None:
+    run = site.submit("listed-end")
+    site.end_job(run.id)
+    (listed,) = (line for line in list_runs() if line["run"] == run.id)
+    assert listed["state"] == "stopped"
+
+
+def test_a_list_asks_a_silent_cloud_once_and_shows_no_growing_time(site: Site) -> None:
+    run = site.submit("listed-unasked")
+    site.submit("listed-unasked-2")
+    site.cloud.endpoint.reset()
+    assert {line["state"] for line in list_runs(ask_clouds=False)} == {"pending"}
+    assert site.cloud.endpoint.calls == []
+    site.cloud.endpoint.fault("expired", times=ALWAYS)
+    assert all(line["reason"].startswith(NOT_ASKED) for line in list_runs())
+    assert len(site.cloud.endpoint.calls) == 1
+    result = in_process("list")
+    (row,) = (line for line in result.out.splitlines() if line.startswith(f"{run.id} "))
+    assert row.split()[1:4] == ["pending", site.provider, "2x1"]
+    assert row.split()[-1] == "ago"
+    assert len(row.split()) == 7  # the last three say when it was submitted; nothing how long it took
+    assert f"shown as last seen, {NOT_ASKED}" in result.err
+
+
+def strike(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+    campaign = Campaign(site, folder, monkeypatch)
+    for seed in seeds:
+        campaign.submit(seed)
+    print(f"\n{site.provider}: {campaign.tally}", *campaign.tally.failures, sep="\n  ")
+    assert campaign.tally.jobs > len(seeds) / 3
+    assert not campaign.tally.failures
+
+
+def test_every_job_is_known_after_random_faults_and_kills(
+    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strike(site, folder, monkeypatch, range(SUBMITS))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(5000)
+@pytest.mark.cpu_seconds(2400)
+def test_every_job_is_known_after_many_random_faults_and_kills(
+    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strike(site, folder, monkeypatch, range(1000, 1000 + THOROUGH_SUBMITS))
