@@ -141,7 +141,7 @@ def _format_state(run: dict[str, Any]) -> str:
 
 def _is_as_last_seen(run: dict[str, Any]) -> bool:
     """Whether the run's provider could not be asked: it may have ended since."""
-    return run["state"] not in ENDED and bool(run["reason"].startswith(NOT_ASKED))
+    return run["state"] not in ENDED and str(run.get("reason", "")).startswith(NOT_ASKED)
 
 
 def _kept_machines(run_id: str, seconds: float) -> str:

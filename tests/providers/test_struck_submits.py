@@ -10,6 +10,7 @@ import pytest
 from cloudtrain.api.lookup import NOT_ASKED, find_run, import_remote_runs, list_runs
 from cloudtrain.errors import NOTHING_STARTED, CloudError, UsageError
 from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call
 from tests.providers.struck_submits import (
     ALWAYS,
     TIMEOUT,
@@ -21,6 +22,7 @@ from tests.providers.struck_submits import (
 )
 from tests.support.events import events_of
 from tests.support.in_process import call as in_process
+from tests.support.waiting import eventually
 
 SUBMITS, THOROUGH_SUBMITS = 25, 500
 
@@ -116,7 +118,7 @@ def test_a_request_that_was_refused_once_has_started_nothing(site: Site, kind: F
     site.strike([Strike("create", kind, 1, ALWAYS)])
     with pytest.raises(CloudError, match=NOTHING_STARTED):
         site.submit(run_id)
-    assert site.cloud.endpoint.calls.count(site.calls["create"]) == 1
+    assert site.cloud.endpoint.calls.count(Call(*site.calls["create"])) == 1
     assert run_id not in site.job_names()
     assert find_run(run_id).cached_status().state == "failed"
 
@@ -135,7 +137,7 @@ def test_each_request_that_creates_a_job_is_recorded_before_it_is_sent(
         site.submit(run_id)
     aws.cache_clear()
     recorded = [event["type"] for event in events_of(find_run(run_id).folder)].count("creating")
-    assert site.cloud.endpoint.calls.count(site.calls["create"]) == recorded > 1
+    assert site.cloud.endpoint.calls.count(Call(*site.calls["create"])) == recorded > 1
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -207,8 +209,11 @@ def test_a_job_that_has_just_been_created_can_be_stopped_before_it_is_shown(site
 def test_a_list_shows_a_job_that_has_ended_as_ended(site: Site) -> None:
     run = site.submit("listed-end")
     site.end_job(run.id)
-    (listed,) = (line for line in list_runs() if line["run"] == run.id)
-    assert listed["state"] == "stopped"
+
+    def is_listed_as_stopped() -> bool:
+        return [line["state"] for line in list_runs() if line["run"] == run.id] == ["stopped"]
+
+    eventually(is_listed_as_stopped)
 
 
 def test_a_list_asks_a_silent_cloud_once_and_shows_no_growing_time(site: Site) -> None:

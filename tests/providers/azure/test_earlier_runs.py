@@ -9,6 +9,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.azure.client import workspace
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.earlier_runs import earlier_runs, without
 
@@ -28,11 +29,11 @@ def is_known_to(cloud: AzureCloud, tmp_path: Path) -> None:
     document = cloudtrain.find_run("old-azure", data_dir=str(tmp_path / "first")).folder.document("request.json")
     account = cloud.account
     at = workspace(account.subscription, account.resource_group, account.workspace)
-    at.create({**document, "code": str(tmp_path / "code")}, lambda: None)
+    at.create({**document, "code": str(tmp_path / "code")}, Attempt(lambda _: None))
 
 
 def test_they_are_listed_and_those_that_ended_are_read_without_asking(data: str, cloud: AzureCloud) -> None:
-    listed = {run["run"]: run["state"] for run in cloudtrain.list_runs(data_dir=data)}
+    listed = {run["run"]: run["state"] for run in cloudtrain.list_runs(data_dir=data, ask_clouds=False)}
     assert listed == {"old-azure": "pending", "old-azure-done": "succeeded"}
     state = cloudtrain.find_run("old-azure-done", data_dir=data).cached_status()
     assert (state.name, state.nodes) == ("old", 2)

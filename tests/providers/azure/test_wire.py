@@ -17,6 +17,7 @@ from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 from cloudtrain.providers.azure.client import Workspace
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.validate import rule_issues
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
 from tests.fakes.azure.schema import OFFICIAL_FILES, official_schema, official_violations
@@ -217,7 +218,7 @@ def test_what_the_sdk_refuses_is_told_with_its_cause(
     config = plan.target.config_as(AzureConfig)
     place = Workspace(config.subscription, config.resource_group, config.workspace)
     with pytest.raises(RefusedError) as refused:
-        place.create(document, lambda: None)
+        place.create(document, Attempt(lambda _: None))
     assert told.format(folder=folder) in refused.value.message
     assert "One or more" not in refused.value.message
 
