@@ -27,6 +27,10 @@ _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
 """A library of CUDA, as a frozen list of packages names those of another torch."""
 
 
+_LAYOUT = "2"
+"""Changes when environments are made in another way: those of an earlier version are not taken then."""
+
+
 def site_folders() -> list[str]:
     """The folders of this Python's installed packages, in their order."""
     return [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir()]
@@ -109,7 +113,7 @@ def environment_digest(lines: Iterable[str], folder: Path) -> str:
     Those are the interpreter, its ABI and C library, and every package installed below the environment: one that is
     added or removed there later makes another environment.
     """
-    below = [str(folder), sys.prefix, sys.version, sysconfig.get_platform(), " ".join(platform.libc_ver())]
+    below = [_LAYOUT, str(folder), sys.prefix, sys.version, sysconfig.get_platform(), " ".join(platform.libc_ver())]
     below += [str(sysconfig.get_config_var("SOABI")), str(sys.base_prefix)]
     for site in site_folders():
         below += [site, *sorted(entry.name for entry in Path(site).glob("*-info"))]
