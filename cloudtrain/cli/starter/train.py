@@ -14,11 +14,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 try:
-    from cloudtrain_job import log_metrics  # there in every cloudtrain job
+    from cloudtrain_job import log_metrics, log_progress  # there in every cloudtrain job
 except ImportError:
 
     def log_metrics(**values: object) -> None:
         print(values, flush=True)
+
+    def log_progress(step: int, steps: int) -> None:
+        print(f"step {step} of {steps}", flush=True)
+
+
+STEPS_PER_EPOCH = 50
 
 
 def train(args: argparse.Namespace) -> None:
@@ -36,25 +42,43 @@ def train(args: argparse.Namespace) -> None:
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
         print(f"rank {rank} goes on after epoch {first}", flush=True)
+        apply_changes(args, state["args"], optimizer)
 
     generator = torch.Generator()
     for epoch in range(first, args.epochs):
         generator.manual_seed(1000 * epoch + rank)  # after a restart the same batches come as would have come
-        for _ in range(50):
+        for _ in range(STEPS_PER_EPOCH):
             x = torch.rand(32, 1, generator=generator).to(device)
             loss = nn.functional.mse_loss(model(x), 3 * x + 1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        log_metrics(step=50 * (epoch + 1), epoch=epoch + 1, loss=loss.item())
+        step = STEPS_PER_EPOCH * (epoch + 1)
+        log_progress(step, STEPS_PER_EPOCH * args.epochs)  # of how many: it tells the time left
+        log_metrics(step=step, epoch=epoch + 1, loss=loss.item())
         if rank == 0:
-            state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            state = {
+                "model": model.module.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "epoch": epoch,
+                "args": vars(args),
+            }
             save(state, checkpoints)
 
     if rank == 0:
         folder = Path(os.environ.get("CLOUDTRAIN_MODEL_DIR", "."))
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(model.module.state_dict(), folder / "model.pt")
+
+
+def apply_changes(args: argparse.Namespace, before: dict, optimizer: torch.optim.Optimizer) -> None:
+    """Use the arguments of now: the optimizer's state has brought back the learning rate of the checkpoint."""
+    changed = {name: value for name, value in vars(args).items() if before[name] != value}
+    for name, value in changed.items():
+        print(f"{name} is {value}; it was {before[name]} in the checkpoint", flush=True)
+    if "lr" in changed:
+        for group in optimizer.param_groups:
+            group["lr"] = args.lr
 
 
 def save(state: dict, folder: Path) -> None:
