@@ -65,6 +65,19 @@ def reseed_generators(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+def test_a_resume_trains_with_the_settings_that_are_set_by_hand(tmp_path: Path, group: StartGroup) -> None:
+    flags = "--strategy single --batch-size 64 --checkpoint-every-steps 2 --max-steps 4"
+    whole = group(1, f"{flags} --lr 0.01", folder="whole")
+    unchanged = whole.succeed()["parameters_sha256"]
+    copy_checkpoint(whole, 2, tmp_path / "changed")
+    changed = group(1, f"{flags} --lr 0.5 --weight-decay 0", folder="changed")
+    assert changed.succeed()["parameters_sha256"] != unchanged
+    assert (
+        "goes on with settings other than the checkpoint's: lr 0.5 (was 0.01), weight_decay 0.0 (was 0.01)"
+        in changed.output()
+    )
+
+
 def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path: Path, group: StartGroup) -> None:
     """With three ranks or more, a resume must also restore the order in which DDP adds gradients."""
     flags = "--epochs 1 --batch-size 96 --checkpoint-every-steps 6 --keep 9"

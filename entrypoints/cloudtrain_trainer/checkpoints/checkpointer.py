@@ -90,6 +90,7 @@ class Checkpointer:
             shared = {
                 "run": self._identity(),
                 "layout": self._layout(),
+                "settings": self._settings(),
                 "at": list(loop.position),
                 "metrics": dict(loop.metrics),
                 "best": list(self.best),
@@ -170,6 +171,7 @@ class Checkpointer:
         loop.metrics = {name: math.nan if value is None else value for name, value in shared["metrics"].items()}
         val_loss, *others = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *others)
+        self._log_changes(shared.get("settings", {}))
         before, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
         if own is None or before != now:
             loop.seed_this_rank()
@@ -224,6 +226,24 @@ class Checkpointer:
             layout["schedule"] = options.schedule
         devices = len(self.loop.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
+
+    def _settings(self) -> dict[str, Any]:
+        """What a resume may change: the numbers of now count, not those of the checkpoint."""
+        options = self.loop.options
+        return {
+            "lr": self.loop.step.lr,
+            "weight_decay": self.loop.step.weight_decay,
+            "lr_schedule": options.lr_schedule,
+            "warm_up": options.warm_up,
+            "clip_norm": options.clip_norm,
+            "steps": self.loop.steps,
+        }
+
+    def _log_changes(self, before: dict[str, Any]) -> None:
+        now = self._settings()
+        changes = [f"{name} {now.get(name)} (was {was})" for name, was in before.items() if now.get(name) != was]
+        if changes:
+            self.loop.ranks.log(f"goes on with settings other than the checkpoint's: {', '.join(changes)}")
 
     def _identity(self) -> dict[str, Any]:
         """What must not change on a resume: the split of the data, its order, and the size of a step."""

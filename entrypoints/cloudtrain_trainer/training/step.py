@@ -103,7 +103,7 @@ class Step:
         task, options = self.task, self.options
         trained: dict[str, Tensor] = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.gradients = Gradients(list(trained.values()), self.strategy)
-        decay = task.weight_decay if options.weight_decay is None else options.weight_decay
+        self.weight_decay = decay = task.weight_decay if options.weight_decay is None else options.weight_decay
         fused = self.computes_like_gpu()
         self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices)
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
