@@ -85,6 +85,10 @@ class RunFolder:
             return False
         return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
 
+    def was_submitted_by_a_dead_process(self) -> bool:
+        """Whether it is known which process has submitted the run, and that it has died, or let go of it."""
+        return self._submitter()[0] is not None and not self.is_being_submitted()
+
     def _submitter(self) -> tuple[ProcessIdentity | None, float]:
         """The process that submits, or has submitted, the run; and how many seconds ago it began."""
         path = self.path / SUBMIT_LOCK

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StorageError
+from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import (
     RUN_DIR_VARIABLE,
@@ -25,12 +26,12 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
     write_identity,
 )
-from cloudtrain.runs.events import Creating, StopRequested
+from cloudtrain.runs.events import Creating, StopRequested, Submitting
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import FileLock
+from cloudtrain.runs.locks import FileLock, acquire
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
@@ -300,3 +301,21 @@ def test_a_look_at_a_run_whose_folder_was_removed_says_so(run: RunFolder) -> Non
     run.path.rmdir()
     with pytest.raises(StorageError, match="its folder was removed"):
         LocalProvider().observe(run, state)
+
+
+def test_a_submission_that_was_killed_ends_at_once_and_a_late_supervisor_gives_up(store: RunStore) -> None:
+    held: list[FileLock] = []
+    first = Submitting(time=time.time(), name="b", provider="local", contract="plain", nodes=1, processes=1)
+    folder = store.create("b-1", {"plan.json": "{}"}, first, held)
+    assert not look(folder).has_ended, "the process that submits it is alive"
+    held[0].release()
+    starting = acquire(RunPaths(folder.path).lock)
+    assert starting is not None
+    assert not look(folder).has_ended, "its supervisor is just starting"
+    starting.release()
+    look(folder)
+    state = look(folder)
+    assert (state.state, state.reason) == ("failed", "submit was interrupted before anything started")
+    supervisor = [sys.executable, "-m", "cloudtrain.providers.local.supervisor", str(folder.path), "source.tar.gz"]
+    assert subprocess.run(supervisor, timeout=60).returncode == 1
+    assert [event["type"] for event in events_of(folder)] == ["submitting", "ended"]

@@ -26,10 +26,10 @@ from cloudtrain.providers.local.supervisor_status import (
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.runs.events import Ended, Event, Phase
+from cloudtrain.runs.events import Ended, Event, Phase, Submitted
 from cloudtrain.runs.files import FOLDER_MODE, make_private_folder, private_opener, replace_text, storing
 from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import disk_time
+from cloudtrain.runs.locks import acquire, disk_time
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.source.results import copy_results
 
@@ -52,6 +52,8 @@ REMOTE_START_DEADLINE_SECONDS = 120
 
 STOP_RESPONSE_SECONDS = 60
 """A supervisor in another container or on another host is given up if it sends no heartbeat so long after a stop."""
+
+UNSTARTED = "submit was interrupted before anything started"
 
 UNUSED = ("image", *CLOUD_FIELDS, "resources.shm")
 """Fields of the spec that are not used on this machine."""
@@ -145,6 +147,9 @@ class LocalBackend(Provider):
         now = time.time()
         supervisor = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
         is_starting = supervisor is SupervisorState.NOT_STARTED and not self._is_overdue(run, state, now)
+        if is_starting and state.ref is None and run.was_submitted_by_a_dead_process():
+            _end_unstarted(run)
+            return []
         if supervisor is SupervisorState.ALIVE or is_starting:
             return [_phase(now, "")] if state.phase else []
         given_up = supervisor is SupervisorState.UNKNOWN and _ignored_stop(run.path)
@@ -158,7 +163,7 @@ class LocalBackend(Provider):
             phase = f"no sign of life of its supervisor{_where(run.path)}"
             since = last_heartbeat(run.path)
             return [] if state.phase == phase else [_phase(now, phase, since if since > 0 else now)]
-        reason = "submit was interrupted before anything started"
+        reason = UNSTARTED
         if given_up:
             reason = f"its supervisor{_where(run.path)} shows no sign of life and did not answer the stop"
         elif has_started(run.path):
@@ -256,3 +261,18 @@ def _ignored_stop(run: Path) -> bool:
 def resolve_path(plan: Plan, location: str) -> str:
     """The absolute path of a location on this machine; relative ones in the spec count from the job's folder."""
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
+
+
+def _end_unstarted(run: RunFolder) -> None:
+    """End a run that no supervisor has. One that starts later sees the event and gives up.
+
+    Both look and write under the supervisor's lock, so that only one of them wins.
+    """
+    lock = acquire(RunPaths(run.path).lock, wait=False)
+    if lock is None:
+        return
+    try:
+        if not run.last_event(Submitted) and not run.last_event(Ended):
+            run.append(Ended(time=time.time(), state="failed", reason=UNSTARTED))
+    finally:
+        lock.release()
