@@ -195,7 +195,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
-    from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table, why_ended
+    from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table
     from cloudtrain.sweeps.batch_size import is_search
 
     state = sweep.status()
@@ -209,8 +209,8 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
         print_output(f"  Ray's dashboard    {one_line(dashboard.read_text(errors='replace')[:200])}")
     if state.trials:
         print_output(trial_table(state))
-    if reason := why_ended(state):
-        print_output(f"  ended    {reason}")
+    if state.why_ended:
+        print_output(f"  ended    {one_line(state.why_ended)}")
     if state.best and state.ended and is_search(state.definition):
         print_output("\n".join(batch_size_lines(sweep, state)))
     if driven:

@@ -206,11 +206,6 @@ def trial_table(state: SweepState, *, live: bool = False) -> str:
     return table(rows, (*header, *(("USD",) if billed else ())))
 
 
-def why_ended(state: SweepState) -> str:
-    """Return why a sweep ended, for one line; empty while it goes on."""
-    return one_line(state.reason) if state.ended else ""
-
-
 def trial_line(state: SweepState, trial: Trial) -> str:
     """`trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
     values = " ".join(f"{key}={_value(value)}" for key, value in trial.parameters.items())
@@ -222,8 +217,7 @@ def trial_line(state: SweepState, trial: Trial) -> str:
 def report(sweep: Sweep, state: SweepState) -> None:
     """How a sweep has ended, its best trial, and what to type next."""
     took = format_duration(max(0.0, (state.ended or time.time()) - state.started)) if state.started else "0 s"
-    reason = f": {indented(state.reason, 4)}" if state.reason else ""
-    print_message(f"{sweep.id} {colour_state(state.state)} after {took}{reason}")
+    print_message(f"{sweep.id} {colour_state(state.state)} after {took}: {indented(state.why_ended, 4)}")
     print_message(f"  {summary_line(state)}")
     best = state.best
     if best is not None:
@@ -280,7 +274,7 @@ def sweep_as_json(state: SweepState) -> dict[str, Any]:
 def as_listed(state: SweepState) -> dict[str, Any]:
     """A sweep as the list of runs has its lines."""
     done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
-    reason = why_ended(state)
+    reason = one_line(state.why_ended)
     return {
         **({"ended_because": reason} if reason and (done < state.planned or state.state != "succeeded") else {}),
         "run": state.definition.sweep_id,

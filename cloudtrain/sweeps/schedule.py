@@ -154,4 +154,4 @@ def _end(state: SweepState, reason: str) -> End:
         return End("failed", why)
     if not reason and len(state.trials) < state.wanted:
         reason = f"all {len(state.trials)} combinations of its values were tried"
-    return End("succeeded", reason or f"all {len(state.trials)} trials have ended")
+    return End("succeeded", reason)

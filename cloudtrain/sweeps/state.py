@@ -119,6 +119,13 @@ class SweepState:
         return len(self.trials) if self.ended and batch_size.is_search(self.definition) else self.wanted
 
     @property
+    def why_ended(self) -> str:
+        """Why it ended, for people; empty while it goes on."""
+        if not self.ended or self.reason:
+            return self.reason
+        return "its trial has ended" if len(self.trials) == 1 else f"all {len(self.trials)} trials have ended"
+
+    @property
     def in_flight(self) -> list[Trial]:
         """The trials whose runs go on, or are about to be started."""
         return [trial for trial in self.trials if trial.state in IN_FLIGHT]

@@ -64,7 +64,7 @@ def _summary(state: SweepState) -> str:
     """What the sweep is, how it stands, and its best trial."""
     definition, best = state.definition, state.best
     goal = {"minimize": "the less the better", "maximize": "the more the better"}[definition.goal]
-    why = f" ({state.reason})" if state.ended and state.reason else ""
+    why = f" ({state.why_ended})" if state.why_ended else ""
     parts = [
         f"{state.state}{why}, {len(state.trials)} of {state.planned} trials",
         f"objective {definition.metric}, {goal}",
