@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.cli.sweep_view import extension_lines
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.sweep_ids import sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice, read_dimension
+from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.sweep import Sweep
@@ -80,6 +82,17 @@ def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
     assert "has tried all 3 combinations of its values" in done.err
     assert "nothing to do: no trial of sweep digits-k2x9 was interrupted" in call("sweep", "more", sweep.sweep_id).err
     assert "--max-cost 3 apples" in call("sweep", "more", sweep.sweep_id, "3", "--max-cost", "3 apples").err
+
+
+def test_more_trials_show_what_they_may_cost(tmp_path: Path) -> None:
+    space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
+    caps = {"budget": Caps(usd=20.0), "trial_cap": Caps(usd=2.0)}
+    found = Sweep(ended_sweep(tmp_path, sweep_of(space, sampler="random", trials=2, **caps)))
+    assert extension_lines(found, found.plan_extension(3)) == [
+        "digits-k2x9  3 new trials",
+        "  cost        at most 6.00 USD, beside 2.00 USD spent before",
+    ]
+    assert extension_lines(found, found.plan_extension(30))[1].startswith("  cost        at most 18.00 USD")
 
 
 def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:
