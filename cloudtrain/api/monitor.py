@@ -47,12 +47,26 @@ class RunMonitor:
         return self._provider
 
     def record(self, observations: Iterable[Observation]) -> None:
-        """Write observations down, and the run into the index when it has ended. StorageError when the disk refuses."""
+        """Apply observations and write them down, and a run that has ended into the index.
+
+        A disk that refuses is no error here: `unstored` reports it.
+        """
         had_ended = self.state.has_ended
-        if self.history.take(observations):
+        has_events = self.history.take(observations, unstored_ok=True)
+        if has_events and self.history.unstored is None:
             index_run(self.folder, self.state)
         if had_ended and not self.state.has_ended:
             forget_run(self.folder)
+
+    def record_stop(self, observation: Observation) -> None:
+        """Write down what a stop does, flushed to the disk; a disk that refuses does not keep a job from its stop."""
+        self.history.take([observation], durable=True, unstored_ok=True)
+
+    @property
+    def unstored(self) -> str:
+        """Why the latest observation could not be written down; empty if it was."""
+        error = self.history.unstored
+        return f"what was seen is not kept: {error.message}" if error else ""
 
     def observe(self) -> None:
         """Ask the provider now, and write down what it says. CloudError when it cannot."""
@@ -99,19 +113,18 @@ class RunMonitor:
         self._terms = self._terms or terms_of(self.folder)
         found = forecast(state, self._terms, now=now) if self._terms.seconds else None
         if found is not None and (message := told_once(found, state.run_id)):
-            self.history.take(
-                [Observation(events=[LimitTooLow(time=now, message=message, raised=raised_limit(found))])]
-            )
+            event = LimitTooLow(time=now, message=message, raised=raised_limit(found))
+            self.history.take([Observation(events=[event])], unstored_ok=True)
 
-    def sync_logs(self, *, retry: bool) -> CloudError | None:
-        """Copy what is new of the log to the run folder; the error where a cloud does not give it."""
+    def sync_logs(self, *, retry: bool) -> CloudError | StorageError | None:
+        """Copy what is new of the log to the run folder; the error if a cloud does not give it, or the disk refuses."""
         try:
             self.backfill_logs(retry_failed=True)
             self.refresh(retry=retry)
             self.raise_if_log_unread(retry=retry)
         except CloudError as error:
             return error
-        return None
+        return self.history.unstored
 
     def backfill_logs(self, *, retry_failed: bool = False) -> None:
         """Copy the log of an ended run that is not in the run folder yet.
@@ -123,7 +136,7 @@ class RunMonitor:
             return
         is_first = state.adopted and not state.log_unread and self.folder.last_event(Cursor) is None
         if is_first or (retry_failed and state.log_unread):
-            self.history.take(self.provider.backfill_logs(self.folder, state))
+            self.history.take(self.provider.backfill_logs(self.folder, state), unstored_ok=True)
 
     def raise_if_log_unread(self, *, retry: bool = True) -> None:
         """CloudError when the log cannot be read; with `retry`, only when asking again cannot help."""

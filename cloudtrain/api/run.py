@@ -58,6 +58,11 @@ class Run:
         """How many lines of its events file hold no event: after a full disk, a killed writer, a change by hand."""
         return self._monitor.history.damaged_lines
 
+    @property
+    def unstored(self) -> str:
+        """Why what was seen last could not be written to the run's folder; empty if it was."""
+        return self._monitor.unstored
+
     def status(self) -> RunState:
         """The state now, asked from the provider. CloudError when the cloud cannot be asked."""
         self._monitor.backfill_logs()
@@ -198,7 +203,7 @@ class Run:
         again = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
             try:
-                return self._monitor.provider.stop(self.folder, state, self._monitor.history.record)
+                return self._monitor.provider.stop(self.folder, state, self._monitor.record_stop)
             except CloudError as error:
                 failure = error
             if not failure.transient:

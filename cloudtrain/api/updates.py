@@ -66,7 +66,7 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
         # Lines first: the event of an error is written before the lines that show it: it is never read after them.
         lines = reader.read_batch()
         state = monitor.refresh()
-        last_error = monitor.last_error or state.log_error
+        last_error = monitor.last_error or state.log_error or monitor.unstored
         events, offset = monitor.folder.events_since(offset, EVENT_BATCH_BYTES)
         while events and (following := monitor.folder.events_since(offset, EVENT_BATCH_BYTES))[0]:
             yield Update(state, events, [], last_error)

@@ -16,7 +16,7 @@ from cloudtrain.cli import github
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.progress import activity_text, progress_line
 from cloudtrain.cli.terminal import one_line, redraw, write_log
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.events import (
     RESTART_ELSEWHERE,
     Activity,
@@ -67,10 +67,18 @@ def follow(
         raise
     except CloudError as error:
         view.clear()
-        hint = f"{error.hint + '; ' if error.hint else ''}the job goes on meanwhile: {command('wait', run.id)}"
-        raise CloudError(error.message, hint=hint, code=error.code) from error
+        raise CloudError(error.message, hint=_goes_on(run, error), code=error.code) from error
+    except StorageError as error:
+        view.clear()
+        hint = _goes_on(run, error) if run.folder.path.is_dir() else error.hint
+        raise StorageError(error.message, hint=hint) from error
     view.finish()
     return update.state
+
+
+def _goes_on(run: Run, error: CloudtrainError) -> str:
+    before = f"{error.hint}; " if error.hint else ""
+    return f"{before}the job goes on meanwhile: {command('wait', run.id)}"
 
 
 class ProgressDisplay:

@@ -35,7 +35,7 @@ from cloudtrain.cli.progress import activity_text
 from cloudtrain.cli.report import format_artifact, format_cost, rerun_command, source_line
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import seconds_left
 from cloudtrain.runs.forecast_words import limit_warning, shown
@@ -65,7 +65,10 @@ def list_command(
     A sweep is one line; `cloudtrain status SWEEP` shows its trials, and --all lists them as runs, too.
     """
     if provider is not None:
-        import_remote_runs(provider, data_dir=folder, everything=everything)
+        try:
+            import_remote_runs(provider, data_dir=folder, everything=everything)
+        except StorageError as error:
+            print_message(f"note: new runs of other machines are not listed: {error.message}")
     runs = [run for run in list_runs(data_dir=folder, provider=provider) if state in (None, run["state"])]
     if as_json:
         print_json(runs)
@@ -189,6 +192,8 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     print_output(f"{found.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}")
     for name, text in _status_rows(found, state):
         print_prose(f"  {name:<11} {indented(text, 14)}")
+    if found.unstored:
+        print_message(f"note: {found.unstored}")
     if failure is not None:
         print_message("that is what was last seen; asking again failed:")
         raise failure

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from cloudtrain.errors import StorageError
 from cloudtrain.runs.events import Cursor, Event
 from cloudtrain.runs.files import FILE_MODE, storing
 from cloudtrain.runs.fold import fold
@@ -26,27 +27,50 @@ class History:
         self.state = RunState(run_id=folder.run_id)
         self.damaged_lines = 0
         """How many lines of its events file hold no event."""
+        self.unstored: StorageError | None = None
+        """Why the latest observation could not be written down; None if it was."""
         self._offset = 0
 
     def read(self) -> RunState:
         """The state by all events that are there now; only new ones are read. StorageError when that fails."""
         return fold(self.folder.run_id, self._new_events(), self.state)
 
-    def take(self, observations: Iterable[Observation], *, durable: bool = False) -> bool:
+    def take(self, observations: Iterable[Observation], *, durable: bool = False, unstored_ok: bool = False) -> bool:
         """Write down and apply each observation before the next one is made; returns whether any had an event.
 
         So a provider that makes them one by one sees the events among the lines just read in the state. `durable`:
-        events are flushed to the disk before this returns. StorageError when the disk refuses.
+        events are flushed to the disk before this returns. StorageError when the disk refuses, unless `unstored_ok`:
+        then the events count in this process alone, and `unstored` says why. A provider that is asked again tells
+        them again.
         """
         has_events = False
         for observation in observations:
             has_events |= bool(observation.events)
             if observation.events:
-                self.folder.append(*observation.events, durable=durable)
+                self._store_events(observation.events, durable, unstored_ok)
             if observation.lines is not None:
-                sync_logs(self.folder, observation.lines)
+                self._store_lines(observation.lines, unstored_ok)
             self.read()
         return has_events
+
+    def _store_events(self, events: Sequence[Event], durable: bool, unstored_ok: bool) -> None:
+        try:
+            self.folder.append(*events, durable=durable)
+        except StorageError as error:
+            if not unstored_ok:
+                raise
+            self.unstored = error
+            fold(self.folder.run_id, events, self.state)
+        else:
+            self.unstored = None
+
+    def _store_lines(self, read: Callable[[Positions], Iterable[LogPart]], unstored_ok: bool) -> None:
+        try:
+            sync_logs(self.folder, read)
+        except StorageError as error:
+            if not unstored_ok:
+                raise
+            self.unstored = self.unstored or error
 
     def record(self, observation: Observation) -> None:
         """Write one observation down, flushed to the disk before this returns: see `Record`."""

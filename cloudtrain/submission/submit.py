@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from cloudtrain.errors import CloudtrainError, Outcome, RefusedError
+from cloudtrain.errors import CloudtrainError, Outcome, RefusedError, StorageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress, Request, get_provider
@@ -69,9 +70,14 @@ def submit(
             if error.outcome is Outcome.UNKNOWN:  # left open: the next status asks the provider what became of it
                 raise
             error.outcome = Outcome.NOT_STARTED
-            folder.append(Ended(time=time.time(), state="failed", reason=error.message, hint=error.hint or ""))
+            with suppress(StorageError):
+                folder.append(Ended(time=time.time(), state="failed", reason=error.message, hint=error.hint or ""))
             raise
-        folder.append(Submitted(time=time.time(), ref=ref))
+        try:
+            folder.append(Submitted(time=time.time(), ref=ref))
+        except StorageError as error:  # the next status asks the provider by the run's name
+            if note is not None:
+                note(f"the job was started, and goes on; {error.message}")
     finally:
         for lock in submit_lock:
             lock.release()
