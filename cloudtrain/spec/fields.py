@@ -20,6 +20,7 @@ MAX_VARIABLE_BYTES = 131_072
 """Of `NAME=value` and the zero after it: MAX_ARG_STRLEN in execve(2)."""
 
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+EMPTY_HINT = "remove the key, or add values below it"
 _NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
 
 
@@ -49,7 +50,8 @@ class Arguments:
 def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
     """The value if it is of that kind; `FieldError` names what was expected and what is there."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise FieldError(f"expected {name}, got {kind_of(value)}")
+        hint = EMPTY_HINT if value is None else None
+        raise FieldError(f"expected {name}, got {kind_of(value)}", hint)
     return value
 
 
@@ -92,6 +94,8 @@ def read_arguments(value: Any) -> Arguments:
     """A mapping becomes `--key value` pairs (true: a bare flag, false: left out, a list: several values)."""
     if isinstance(value, Arguments):
         return value
+    if value is None:
+        raise FieldError("is empty", "remove args, or add values: args: {epochs: 3}")
     if isinstance(value, (list, tuple)):
         argv = tuple(read_each(dict(enumerate(value)), read_text).values())
         return Arguments(argv, argv)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,10 @@ def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:
-    """Lay `key.path=value` texts over a document; their origin is the flag, `--set` unless they remember another."""
+    """Lay `key.path=value` texts over a document; their origin is the flag, `--set` unless they remember another.
+
+    A text that cannot be laid over it is among the `mistakes` of the result.
+    """
     values = _copy(document.values)
     origins = dict(document.origins)
     issues = []
@@ -102,10 +105,14 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
         else:
             inner[str(keys[-1])] = parse_scalar(value)
             origins = {k: v for k, v in origins.items() if k[: len(keys)] != keys} | {keys: flag}
-    if issues:
-        raise SpecError(issues)
-    applied = (*document.overrides, *overrides)
-    return Document(values=values, origins=origins, name=document.name, text=document.text, overrides=applied)
+    return Document(
+        values=values,
+        origins=origins,
+        name=document.name,
+        text=document.text,
+        overrides=(*document.overrides, *overrides),
+        mistakes=(*document.mistakes, *issues),
+    )
 
 
 def spec_from_document(document: Document, folder: Path, *, look: bool = True) -> tuple[JobSpec, Document]:
@@ -116,8 +123,13 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
     spec, found = _read(document.values, folder, look=look)
     if look and mapping_of(document.values, "sweep"):  # a rerun, and a trial, is of a spec that was found right
         found += trial_issues(document.values, lambda text: _issues_of_trial(document, text, folder))
-    if found or spec is None:
+    if spec is None or found or document.mistakes:
+        if look:
+            wrong = {issue.path[:2] for issue in found}
+            missing = _missing_inputs(document.values, folder)
+            found += [issue for issue in missing if issue.path not in wrong]
         issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
+        issues += document.mistakes
         raise SpecError(sorted(issues, key=_by_place))
     return spec, document
 
@@ -147,10 +159,8 @@ def _read(values: Mapping[str, Any], folder: Path, *, look: bool) -> tuple[JobSp
 def _issues_of_trial(document: Document, text: str, folder: Path) -> list[Issue]:
     """What is wrong with the job that a trial is: the document without its sweep, with an override; "" for none."""
     values = {key: value for key, value in document.values.items() if key != "sweep"}
-    try:
-        return _read(override(Document(values=values), [text] if text else []).values, folder, look=False)[1]
-    except SpecError as error:
-        return list(error.issues)
+    trial = override(Document(values=values), [text] if text else [])
+    return [*trial.mistakes, *_read(trial.values, folder, look=False)[1]]
 
 
 @contextmanager
@@ -205,6 +215,22 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     except ValueError:  # which each version of Python words differently
         problem = ("cannot be looked up: it holds a NUL character", None)
     return [Issue((at,), *problem)] if problem else []
+
+
+def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
+    """Report local inputs that are not there, beside other mistakes.
+
+    Without other mistakes the provider's checks report them: it knows which inputs it reads.
+    """
+    issues = []
+    for name, value in mapping_of(values, "inputs").items():
+        uri = value.get("uri") if isinstance(value, dict) else value
+        if not isinstance(uri, str) or not uri.strip() or "://" in uri:
+            continue
+        with suppress(OSError, ValueError, RuntimeError):  # the reader of the field reports it
+            if not os.path.lexists(folder / Path(uri).expanduser()):
+                issues.append(Issue(("inputs", name), f"no such file or folder: {uri}"))
+    return issues
 
 
 def _dependencies_problem(value: Any, source: Path) -> Issue | None:

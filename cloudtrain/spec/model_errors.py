@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from cloudtrain.issues import Issue, Keys, did_you_mean
 from cloudtrain.spec.dependencies import CONDA_WAY
-from cloudtrain.spec.fields import FieldErrors
+from cloudtrain.spec.fields import EMPTY_HINT, FieldErrors
 from cloudtrain.spec.yaml_document import kind_of
 
 WholeSpec = Callable[[], type[BaseModel]]
@@ -36,11 +36,13 @@ def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:
     context = item.get("ctx", {})
     if kind == "extra_forbidden":
         message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(spec, keys[:-1]))}"
-        return [Issue(keys, message, CONDA_WAY if "conda" in str(keys[-1]) or _has_conda(given) else None)]
+        is_conda = "conda" in str(keys[-1]) or _has_conda(given)
+        return [Issue(keys, message, CONDA_WAY if is_conda else _other_section(spec, keys))]
     if kind == "value_error" and isinstance(context["error"], FieldErrors):
         return [replace(issue, path=(*keys, *issue.path)) for issue in context["error"].issues]
     if kind in _EXPECTED:
-        return [Issue(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}")]
+        hint = EMPTY_HINT if given is None else None
+        return [Issue(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}", hint)]
     if kind == "missing":
         return [Issue(keys, "is missing", _meaning(spec, keys))]
     if kind == "literal_error":
@@ -50,6 +52,15 @@ def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:
     if kind == "less_than_equal":
         return [Issue(keys, f"must be at most {context['le']}, got {kind_of(given)}")]
     return [Issue(keys, f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {kind_of(given)}")]
+
+
+def _other_section(spec: WholeSpec, keys: Keys) -> str | None:
+    """Name the section that has this field, if the field is in a wrong one: `azure.workspace` for `aws.workspace`."""
+    if len(keys) != 2:
+        return None
+    sections = (name for name in spec().model_fields if name != keys[0])
+    found = [name for name in sections if keys[1] in _known_keys(spec, (name,))]
+    return f"it is a field of {' and '.join(found)}: {found[0]}.{keys[1]}" if found else None
 
 
 def _has_conda(given: Any) -> bool:

@@ -22,6 +22,10 @@ MAX_SETTINGS = 30
 MAX_CHOICES = 30
 """SageMaker takes 30 values (CategoricalParameterRange.Values)."""
 
+MAX_WHOLE = 10**18
+MAX_REAL = 10**100
+"""Limits of a range; samplers count in 64 bits, and take differences and logarithms."""
+
 _CALL = re.compile(r"\s*([a-z_]+)\s*\((.*)\)\s*", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,254}")
 
@@ -194,8 +198,11 @@ def _range(given: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, floa
     for value in given:
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             raise FieldError(f"{name} takes {'whole ' * whole}numbers, got {kind_of(value)}")
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise FieldError(f"{name} takes finite numbers, got {kind_of(value)}")
+        limit = MAX_WHOLE if whole else MAX_REAL
+        if abs(value) > limit:
+            raise FieldError(f"{name} takes numbers up to {limit:.0e}, got {kind_of(value)}")
     low, high = given
     if low > high:
         raise FieldError(f"{kind_of(low)} is more than {kind_of(high)}", "write the least first")

@@ -51,6 +51,8 @@ class Document:
     """What was read, before any override."""
     overrides: tuple[str, ...] = ()
     """The `--set` texts laid over it."""
+    mistakes: tuple[Issue, ...] = ()
+    """What is wrong with these texts themselves; reading the spec raises it with all other mistakes."""
 
     def origin(self, keys: Keys) -> str:
         """The position of the value at `keys`, or of the section around it; the file alone where neither is there."""
@@ -175,6 +177,9 @@ class _Walk:
                 self._refuse(key_node, keys, "a key must be a plain word")
                 continue
             key = str(key_node.value)
+            if key == "<<" and not key_node.style:
+                self._refuse(key_node, keys, "<< merges nothing in YAML 1.2", "write its values out here")
+                continue
             if key in first:
                 line = first[key].start_mark.line + 1
                 self._refuse(key_node, (*keys, key), f"is given twice (first on line {line})")
@@ -217,8 +222,8 @@ class _Walk:
     def _refuse_tag(self, node: yaml.Node, keys: Keys) -> None:
         self._refuse(node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value")
 
-    def _refuse(self, node: yaml.Node, keys: Keys, message: str) -> None:
-        self.issues.append(Issue(keys, message, origin=self._place(node)))
+    def _refuse(self, node: yaml.Node, keys: Keys, message: str, hint: str | None = None) -> None:
+        self.issues.append(Issue(keys, message, hint, origin=self._place(node)))
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"

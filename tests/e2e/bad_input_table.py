@@ -144,6 +144,17 @@ ROWS = [
     use("data folder too deep for any disk", 2, "data_dir: is longer than any disk keeps", argv="check", env={"CLOUDTRAIN_DATA_DIR": "/d" * 3000}),
     use("folder to write to that cannot be", 4, "File name too long", argv="init " + "d" * 300),
     use("folder to fetch to that cannot be", 4, "File name too long", argv="fetch digits-aaaa " + "d" * 300),
+    # hints for what is often meant
+    spec("bare args", "1:1", "args: is empty", "hint: remove args, or add values: args: {epochs: 3}", job="args:\n"),
+    spec("bare env", "1:1", "env: expected a mapping (NAME: value), got nothing", "hint: remove the key, or add values below it", job="env:\n"),
+    spec("bare resources", "1:1", "resources: expected a mapping, got nothing", "hint: remove the key", job="resources:\n"),
+    spec("merge key", "2:8", "args: << merges nothing in YAML 1.2", "hint: write its values out here", job="env: &e {A: x}\nargs: {<<: *e}\n"),
+    spec("field of the other cloud", "1:7", "aws.workspace: unknown key", "hint: it is a field of azure: azure.workspace", job="aws: {workspace: w}\n"),
+    spec("UTF-16", "1:1", "is not UTF-8 text", "iconv -f UTF-16 -t UTF-8 job.yaml", job="name: a\n".encode("utf-16")),
+    # all at once
+    use("--set and a mistake in the file", 2, "job.yaml:1:1: nmae: unknown key", "--set name: expected KEY.PATH=VALUE", "inputs.a: no such file or folder: ./data", argv="check --set name", job="nmae: x\ninputs: {a: ./data}\n"),
+    use("several bad --set", 2, "--set name: expected KEY.PATH=VALUE", "--set resources.nodes=x: resources.nodes: expected", argv="check --set name --set resources.nodes=x"),
+    use("--set and a missing input", 2, "--set args.a.b=1: args: is a list", "job.yaml:2:10: inputs.a: no such file or folder: ./data", argv="check --set args.a.b=1", job="args: [x]\ninputs: {a: ./data}\n"),
     # programs and packages
     spec("script that is not Python", "1:1", "entrypoint: train.py:2: is not Python: invalid syntax", job="entrypoint: train.py\n", train_py="import os\necho hi | cat\n"),
     spec("script with a NUL", "1:1", "entrypoint: train.py: is not Python: source code", job="entrypoint: train.py\n", train_py="a = 1\0\n"),

@@ -22,6 +22,9 @@ SPACES = {
     "{n: int(0.5, 3)}": (".n", "int takes whole numbers, got 0.5", None),
     "{lr: uniform(1)}": (".lr", "uniform takes two numbers, the least and the most, got 1", None),
     "{lr: uniform(0, .inf)}": (".lr", "uniform takes finite numbers, got .inf", None),
+    f"{{n: int(1, {10**400})}}": (".n", f"int takes numbers up to 1e+18, got 1{'0' * 56}…0", None),
+    f"{{n: logint(1, {10**18 + 1})}}": (".n", f"logint takes numbers up to 1e+18, got {10**18 + 1}", None),
+    f"{{lr: uniform(0, {10**400})}}": (".lr", f"uniform takes numbers up to 1e+100, got 1{'0' * 56}…0", None),
     "{lr: lognormal(0, 1)}": (
         ".lr",
         "there is no 'lognormal' (did you mean 'loguniform'?)",

@@ -124,8 +124,10 @@ def test_an_alias_stands_for_what_it_names() -> None:
     assert read("a: &x [1, 2]\nb: *x\n").values == {"a": [1, 2], "b": [1, 2]}
 
 
-def test_a_merge_key_is_a_key_like_any_other() -> None:
-    assert read("a: &x {k: 1}\nb:\n  <<: *x\n").values["b"] == {"<<": {"k": 1}}
+def test_a_merge_key_is_refused_and_a_quoted_one_is_a_key() -> None:
+    (mistake,) = mistakes("a: &x {k: 1}\nb:\n  <<: *x\n")
+    assert mistake.startswith("job.yaml:3:3: b: << merges nothing in YAML 1.2")
+    assert read("b: {'<<': 1}\n").values["b"] == {"<<": 1}
 
 
 def test_keys_are_text() -> None:

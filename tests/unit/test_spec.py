@@ -235,6 +235,7 @@ def test_the_spec_itself_is_frozen() -> None:
 
 
 def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
+    (folder / "data").mkdir()
     text = (
         "inputs: {train-set: ./data}\n"
         "args: {data: '${inputs.train-sat}', out: '${outputs.models}/x', ok: '${inputs.train-set} ${outputs.model}'}\n"
@@ -248,6 +249,7 @@ def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
 
 
 def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
+    (folder / "data").mkdir()
     inputs = "inputs: {train-set: ./data}\n"
     for word in ("${{inputs.train_set}}", "${{ inputs.train-set }}", "${{outputs.model}}"):
         assert spec(folder, f"{inputs}args: {{data: '{word}'}}\n").args.argv == ("--data", word)
