@@ -77,7 +77,7 @@ def await_pending(signum: signal.Signals, processes: Iterable[int]) -> None:
 
 def _lacks(process: int, signum: signal.Signals) -> bool:
     try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        lines = Path(f"/proc/{process}/status").read_text(errors="replace").splitlines()
     except OSError:
         return False
     words = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -87,6 +87,6 @@ def _lacks(process: int, signum: signal.Signals) -> bool:
 
 def _name(process: int) -> str:
     try:
-        return Path(f"/proc/{process}/comm").read_text().strip()
+        return Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,9 +38,11 @@ class InputListing(NamedTuple):
 def list_input(place: str) -> InputListing:
     """All files of an input, links followed: a program that reads it here follows them, too."""
     found = InputListing([], [])
-    if os.path.isfile(place):  # noqa: PTH113
-        found.files.append(InputFile(Path(place).name, place, os.stat(place)))  # noqa: PTH116
-        return found
+    with suppress(OSError):  # the walk below reports it
+        about = os.stat(place)  # noqa: PTH116
+        if stat.S_ISREG(about.st_mode):
+            found.files.append(InputFile(Path(place).name, place, about))
+            return found
     todo = [("", place, frozenset({os.path.realpath(place)}))]
     while todo:
         prefix, folder, above = todo.pop()
@@ -120,11 +123,18 @@ def _take(entry: os.DirEntry[str], path: str, found: InputListing) -> None:
     except UnicodeEncodeError:
         found.problems.append(f"{path!a} has a name that is not valid UTF-8")
     except OSError as error:
-        broken = entry.is_symlink() and isinstance(error, FileNotFoundError)
-        why = f"is a broken link ({os.readlink(entry.path)})" if broken else f"cannot be read ({error.strerror})"  # noqa: PTH115
-        found.problems.append(f"{path} {why}")
+        found.problems.append(f"{path} {_why_unreadable(entry, error)}")
     else:
         if stat.S_ISREG(about.st_mode):
             found.files.append(InputFile(path, entry.path, about))
         else:
             found.problems.append(f"{path} is neither a file nor a folder")
+
+
+def _why_unreadable(entry: os.DirEntry[str], error: OSError) -> str:
+    if not isinstance(error, FileNotFoundError):
+        return f"cannot be read ({error.strerror})"
+    try:
+        return f"is a broken link ({os.readlink(entry.path)})"  # noqa: PTH115
+    except OSError:
+        return "vanished while the input was listed"

@@ -80,7 +80,7 @@ def _path(folder: Path, local_rank: int) -> Path:
 
 def _catches_signal(pid: int) -> bool:
     """Whether the process still has a handler for the signal, which would end it otherwise."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "SigCgt":
             return bool(int(value, 16) >> (STACK_SIGNAL - 1) & 1)

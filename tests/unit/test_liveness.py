@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ from cloudtrain.runs.locks import FileLock, acquire
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
+from tests.support.limits import HANG_SECONDS
 from tests.support.samples import born
 
 NOT_OFFERED = {"ENOLCK": errno.ENOLCK, "EOPNOTSUPP": errno.EOPNOTSUPP, "ENOSYS": errno.ENOSYS}
@@ -273,6 +275,16 @@ def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_ru
 
 
 @pytest.mark.usefixtures("no_locks")
+@pytest.mark.linux("/proc shows the environment of processes")
+def test_processes_of_a_run_in_a_folder_that_is_not_utf_8_are_ended(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
+    folder.mkdir()
+    environ = {**os.environ, RUN_DIR_VARIABLE: str(folder)}
+    with subprocess.Popen(["sleep", str(HANG_SECONDS)], env=environ) as process:
+        assert end_orphans(folder) == 1
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunStore) -> None:
     held: list[FileLock] = []
     folder = store.create("b-1", {"plan.json": "{}"}, StopRequested(time=1.0), held)

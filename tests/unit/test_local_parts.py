@@ -21,6 +21,7 @@ from cloudtrain.providers.local.supervisor_status import (
 )
 from cloudtrain_launcher import host
 from tests.house.tools import ROOT
+from tests.support.in_process import call
 
 
 def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
@@ -107,3 +108,13 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
     (tmp_path / "checkpoints").unlink()
     supervisor._sync()
     assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"
+
+
+def test_a_data_folder_that_no_search_path_can_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path / "job")
+    result = call("--data-dir", str(tmp_path / "a:b"), "submit", "train.py")
+    assert result.code == 3
+    assert f"the data folder holds a ':', which separates the folders of PYTHONPATH: {tmp_path}/a:b" in result.err
+    assert "hint: set CLOUDTRAIN_DATA_DIR" in result.err

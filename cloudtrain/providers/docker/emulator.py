@@ -73,7 +73,7 @@ class DockerEmulator:
         self.gpus_per_node = self.config.gpus if plan.gpus is None else plan.gpus
         self.max_runtime_seconds, self.grace_seconds = inner.max_runtime_seconds, inner.grace_seconds
         self.labels = labels_of(paths.run)
-        digest = sha256(self.labels[DATA_LABEL].encode()).hexdigest()[:6]
+        digest = sha256(os.fsencode(self.labels[DATA_LABEL])).hexdigest()[:6]
         self.network = f"cloudtrain-{paths.run.name}-{digest}"
         self.gpus: tuple[str, ...] = ()
         """UUIDs of the GPUs of all nodes, in the order of the nodes."""

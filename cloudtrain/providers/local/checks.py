@@ -22,7 +22,8 @@ FEW_PROCESSES, MAX_PROCESSES_PER_CORE = 16, 4
 
 def host_rules(plan: Plan) -> list[Issue]:
     """Problems that the disk and the environment show. No process is started."""
-    python, issues = plan.host.config_as(LocalConfig).python, []
+    python = plan.host.config_as(LocalConfig).python
+    issues = _data_folder_rules(plan)
     if python == sys.executable:
         issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
@@ -31,6 +32,15 @@ def host_rules(plan: Plan) -> list[Issue]:
     cores = plan.host.config_as(LocalConfig).cores
     issues += crowding_rules(plan, cores)
     return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
+
+
+def _data_folder_rules(plan: Plan) -> list[Issue]:
+    """Refuse a data folder that a search path cannot name: modules and packages of a job are in it."""
+    folder = plan.context.data_dir
+    if os.pathsep not in folder:
+        return []
+    message = f"the data folder holds a {os.pathsep!r}, which separates the folders of PYTHONPATH: {folder}"
+    return [Issue((), message, "set CLOUDTRAIN_DATA_DIR to another folder")]
 
 
 def crowding_rules(plan: Plan, cores: int) -> list[Issue]:

@@ -219,7 +219,7 @@ def become_new(env: Mapping[str, str], cwd: str | None, output: int) -> None:
 
 def _show_run(env: Mapping[str, str]) -> None:
     """Show in /proc/PID/environ whose process it is, so that none of a run is overlooked when it is cleaned up."""
-    text = f"\0{RUN_DIR_VARIABLE}={env[RUN_DIR_VARIABLE]}\0".encode()
+    text = os.fsencode(f"\0{RUN_DIR_VARIABLE}={env[RUN_DIR_VARIABLE]}\0")
     ctypes.memmove(start_state.room, text.ljust(ROOM_BYTES, b"\0"), ROOM_BYTES)
 
 

@@ -260,7 +260,7 @@ class Supervisor:
         """Add notes to the end of the first node's log."""
         if notes and self.nodes:
             now = format_timestamp(time.time())
-            self.nodes[0].log.write("".join(f"{now} [node 0] {line}\n" for line in notes).encode())
+            self.nodes[0].log.write("".join(f"{now} [node 0] {line}\n" for line in notes).encode("utf-8", "replace"))
 
     def _signal_all(self, signum: int) -> None:
         self.signalled_at = min(self.signalled_at, time.time())

@@ -166,7 +166,7 @@ def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
 
 
 def _run_processes(run: Path) -> list[int]:
-    entry = f"{RUN_DIR_VARIABLE}={run}".encode()
+    entry = os.fsencode(f"{RUN_DIR_VARIABLE}={run}")
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:

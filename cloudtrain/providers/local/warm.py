@@ -85,7 +85,7 @@ class WarmProcess:
         wanted = [_started_by(launch) for launch in launches]
         with self._lock:
             self._alike = self._alike or wanted[0]
-            if any(each != self._alike for each in wanted) or len(argv[0].encode()) > MAX_PATH_BYTES:
+            if any(each != self._alike for each in wanted) or len(os.fsencode(argv[0])) > MAX_PATH_BYTES:
                 return None
             if self._control is None and not self._open_process(*self._alike):
                 return None
