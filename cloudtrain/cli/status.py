@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from cloudtrain.api.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.api.run import Run
+from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import (
     data_dir,
@@ -211,7 +213,9 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
     dashboard = sweep.folder.path / "ray-dashboard"
     if not state.ended and dashboard.is_file():
-        print_output(f"  Ray's dashboard    {one_line(dashboard.read_text(errors='replace')[:200])}")
+        with suppress(OSError):
+            address = read_regular_text(dashboard, errors="replace")[:200]
+            print_output(f"  Ray's dashboard    {one_line(address)}")
     if state.trials:
         print_output(trial_table(state))
     if state.why_ended:
