@@ -7,20 +7,16 @@ functions, under `try` and for type checkers alone.
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.source.notebook_code import INSTALLS, plain_code
 from cloudtrain.source.programs import NotAProgram, code_cells, parse_program
 
 MAX_FILES = 300
 """Of the source folder that are read; a larger program is looked at in part."""
-
-_INSTALLING = re.compile(
-    r"\s*[!%]+\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[!%]+\s*uv\s+add\b",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +88,16 @@ def names_in(file: Path) -> frozenset[str] | None:
 
 
 def install_lines(notebook: Path) -> list[InstallLine]:
-    """The `!pip install` and `%pip install` lines of a notebook: a job leaves them out."""
+    """Return the `pip install` lines of a notebook, with `!`, `%` or without: a job leaves them out."""
     try:
         cells = code_cells(notebook)
     except NotAProgram:
         return []
     found = []
     for number, source in enumerate(cells, 1):
-        for line in source.splitlines():
-            if _INSTALLING.match(line):
-                found.append(InstallLine(line.strip(), f"{notebook.name}, cell {number}"))
+        for line in plain_code(source)[1]:
+            if INSTALLS.match(line):
+                found.append(InstallLine(line, f"{notebook.name}, cell {number}"))
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.bounded_files import FileTooLarge, read_regular_file
+from cloudtrain.source.notebook_code import plain_code
 
 MAX_CODE_BYTES = 4 << 20
 MAX_NOTEBOOK_BYTES = 64 << 20
@@ -56,10 +57,8 @@ def parse_program(file: Path) -> ast.Module:
     Lines of a notebook that IPython alone understands count as `pass`.
     """
     if file.suffix == ".ipynb":
-        lines = "\n".join(code_cells(file)).splitlines()
-        is_magic = [line.lstrip().startswith(("%", "!")) for line in lines]
-        plain = ["pass" if magic else line for line, magic in zip(lines, is_magic, strict=True)]
-        return _parse("\n".join(plain).encode("utf-8", "replace"))
+        cells = [plain_code(source)[0].rstrip("\n") for source in code_cells(file)]
+        return _parse("\n".join(cells).encode("utf-8", "replace"))
     return _parse(_read(file, MAX_CODE_BYTES))
 
 

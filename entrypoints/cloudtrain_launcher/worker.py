@@ -10,7 +10,6 @@ import faulthandler
 import json
 import linecache
 import os
-import re
 import runpy
 import sys
 import threading
@@ -32,6 +31,7 @@ from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted, War
 from cloudtrain_launcher.exit_timer import ExitTimer
 from cloudtrain_launcher.full_disk import full_disk_hint
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
+from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
 from cloudtrain_launcher.numa import bind_rank
 from cloudtrain_launcher.own_processes import warn_of_own_ranks
 from cloudtrain_launcher.stacks import write_on_signal
@@ -123,40 +123,34 @@ def run(job: Job) -> None:
 def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
     """Execute every code cell of a notebook in `namespace`; a traceback names the cell and shows its line.
 
-    Lines that only an interactive session understands (`%magic`, `!command`, `%%cell magic`) are left out and printed
-    to standard error. ValueError or LookupError if the file is not a notebook.
+    Lines that only an interactive session understands (`%magic`, `!command`, `pip install`, `print?`) are left out and
+    printed to standard error; `display` prints. ValueError or LookupError if the file is not a notebook.
     """
+    namespace["display"] = _display
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     codes = (cell for cell in cells if cell.get("cell_type") == "code")
     for number, cell in enumerate(codes, 1):
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
         name = f"{path}[cell {number}]"
-        code = _strip_magics(source, name)
+        code, left_out = plain_code(source)
+        for line in left_out:
+            _print_left_out(name, line)
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102
 
 
-def _strip_magics(source: str, name: str) -> str:
-    lines = source.splitlines()
-    if lines and lines[0].startswith("%%"):
-        _print_skipped(name, lines[0], "the whole cell")
-        return ""
-    for index, line in enumerate(lines):
-        if line.lstrip().startswith(("%", "!")):
-            _print_skipped(name, line.strip(), "the line")
-            lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
-    return "\n".join(lines) + "\n"
+def _display(*values: Any, **_: Any) -> None:
+    """Print values, in place of IPython's `display`, which shows them below a cell."""
+    for value in values:
+        print(value if isinstance(value, str) else repr(value), flush=True)
 
 
-def _print_skipped(name: str, line: str, what: str) -> None:
+def _print_left_out(name: str, line: str) -> None:
+    what = "the whole cell" if line.startswith("%%") else "the line"
     why = "a notebook's magic does not run in a job"
-    if _INSTALLS.match(line):
+    if INSTALLS.match(line):
         why = "packages are installed before a job starts, those of requirements.txt beside it, or of dependencies"
     print(f"{name}: left out {what} {line!r}: {why}", file=sys.stderr)
-
-
-_INSTALLS = re.compile(r"[%!]+\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|[%!]+\s*(uv\s+add)\b")
-"""A line of a notebook that would install packages."""
 
 
 def _redirect_output(folder: str, local_rank: int, key: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 from uv import find_uv_bin
 
 from cloudtrain_launcher import worker
+from cloudtrain_launcher.notebook_code import plain_code
 from cloudtrain_launcher.packages import activate, archives, image, installers, layered, packages_folder
 from cloudtrain_launcher.packages.install import Installation, Task, archive_name
 from cloudtrain_launcher.packages.installers import InstallationError
@@ -305,7 +306,10 @@ def test_without_pip_and_uv_the_image_is_to_blame(tmp_path: Path) -> None:
 def test_a_line_of_a_notebook_that_installs_is_left_out_with_the_way_to_install(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert worker._strip_magics("%pip install einops\n!ls\nx = 1", "n.ipynb[cell 1]") == "pass\npass\nx = 1\n"
+    code, left_out = plain_code("%pip install einops\n!ls\nx = 1")
+    assert code == "pass\npass\nx = 1\n"
+    for line in left_out:
+        worker._print_left_out("n.ipynb[cell 1]", line)
     first, second = capsys.readouterr().err.splitlines()
     assert first == (
         "n.ipynb[cell 1]: left out the line '%pip install einops': packages are installed before a job starts, those "

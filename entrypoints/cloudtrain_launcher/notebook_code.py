@@ -1,0 +1,69 @@
+"""Turns a cell of a notebook into plain Python: what IPython alone understands is left out. Standard library only.
+
+The client reads cells with the same rules.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import List, Optional, Tuple
+
+INSTALLS = re.compile(r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b")
+"""A line that would install packages, with a mark of IPython or without."""
+_RUNS_THE_REST = re.compile(r"%%(time|capture)\b")
+"""The first line of a cell that is executed all the same."""
+_TIMED = re.compile(r"(\s*)%time\s+(?P<statement>\S.*)")
+_HELP = re.compile(r"\s*\?{1,2}\s*[\w.*%]+\s*|\s*%{0,2}[\w.*\[\]()'\"]+\?{1,2}\s*")
+"""A line that asks for help: `?print`, `model.fit??`."""
+
+
+def plain_code(source: str) -> Tuple[str, List[str]]:
+    """Return a cell as Python with as many lines, and the lines that became `pass` or, of a `%%` cell, nothing.
+
+    Only lines that are not Python are replaced: a text of several lines may have some that look alike.
+    """
+    lines = source.splitlines()
+    first = next((line for line in lines if line.strip()), "")
+    if first.startswith("%%") and not _RUNS_THE_REST.match(first):
+        return "\n" * len(lines), [first]
+
+    left_out: List[str] = []
+    while True:
+        number = _error_line(lines)
+        if number is None or not _is_for_ipython(lines[number]):
+            break
+        left_out += _leave_out(lines, number)
+    if number is not None:  # the mistake is elsewhere, as after a quotation mark in such a line
+        numbers = [index for index, line in enumerate(lines) if _is_for_ipython(line)]
+        left_out += [line for index in numbers for line in _leave_out(lines, index)]
+    return "\n".join(lines) + "\n", left_out
+
+
+def _error_line(lines: List[str]) -> Optional[int]:
+    """Return the index of the line that Python rejects first; None if it accepts all."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in the user's texts; the program itself warns of them
+            ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        return min(max((error.lineno or 1) - 1, 0), len(lines) - 1)
+    except (ValueError, RecursionError, MemoryError, OverflowError):  # left to who executes it
+        return None
+    return None
+
+
+def _is_for_ipython(line: str) -> bool:
+    return bool(line.lstrip().startswith(("%", "!")) or INSTALLS.match(line) or _HELP.fullmatch(line))
+
+
+def _leave_out(lines: List[str], index: int) -> List[str]:
+    """Replace a line, and return it; none if a statement in it stays."""
+    line = lines[index]
+    timed = _TIMED.match(line)
+    if timed:
+        lines[index] = timed[1] + timed["statement"]
+        return []
+    lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
+    return [] if _RUNS_THE_REST.match(line) else [line.strip()]
