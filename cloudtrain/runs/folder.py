@@ -86,8 +86,13 @@ class RunFolder:
         return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
 
     def was_submitted_by_a_dead_process(self) -> bool:
-        """Whether it is known which process has submitted the run, and that it has died, or let go of it."""
-        return self._submitter()[0] is not None and not self.is_being_submitted()
+        """Return whether the process that has submitted the run is known, and does not live any more.
+
+        A living one may have started the job without a word of it on a full disk.
+        """
+        submitter = self._submitter()[0]
+        is_gone = submitter is not None and submitter.is_alive() is not True
+        return is_gone and not self.is_being_submitted()
 
     def _submitter(self) -> tuple[ProcessIdentity | None, float]:
         """The process that submits, or has submitted, the run; and how many seconds ago it began."""

@@ -12,7 +12,8 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api import monitor
-from cloudtrain.errors import StorageError
+from cloudtrain.errors import CloudError, CloudtrainError, Outcome, StorageError
+from cloudtrain.providers.cloud.idempotent_create import Attempt, create
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.runs.events import Ended, Event, Phase, StopRequested, Submitting
 from cloudtrain.runs.folder import RunFolder
@@ -145,3 +146,26 @@ def test_following_that_fails_says_that_the_job_goes_on(run: cloudtrain.Run, mon
     result = call("attach", run.id)
     assert result.code == 4
     assert f"hint: look at it; the job goes on meanwhile: cloudtrain wait {run.id}" in result.err
+
+
+@pytest.mark.parametrize("sent_before", [0, 1])
+def test_a_disk_that_fills_up_between_two_requests_leaves_the_outcome_unknown(
+    sent_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0)
+    records = 0
+
+    def record(observation: Observation) -> None:
+        nonlocal records
+        records += 1
+        if records > sent_before:
+            raise StorageError(FULL)
+
+    def send(attempt: Attempt) -> dict[str, Any]:
+        attempt.sending()
+        raise CloudError("the answer is lost", transient=True)
+
+    with pytest.raises(CloudtrainError) as caught:
+        create("digits", send, lambda: None, record=record, attempts=3, name_taken_codes=())
+    assert caught.value.outcome is (Outcome.UNKNOWN if sent_before else Outcome.REFUSED)
+    assert FULL in caught.value.message

@@ -321,6 +321,12 @@ def test_a_submission_that_was_killed_ends_at_once_and_a_late_supervisor_gives_u
     folder = store.create("b-1", {"plan.json": "{}"}, first, held)
     assert not look(folder).has_ended, "the process that submits it is alive"
     held[0].release()
+    look(folder)
+    assert not look(folder).has_ended, "it lives, and may have started the job without a record of it"
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as killed:
+        identity = ProcessIdentity.of(killed.pid)
+        killed.kill()
+    (folder.path / "submit.lock").write_text(json.dumps(identity.to_json()))
     starting = acquire(RunPaths(folder.path).lock)
     assert starting is not None
     assert not look(folder).has_ended, "its supervisor is just starting"

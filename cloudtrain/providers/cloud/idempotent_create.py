@@ -89,7 +89,8 @@ def create(
         try:
             return send(attempt)
         except Exception as error:
-            if attempt.requests <= 0 and not isinstance(error, CloudError):
+            is_ours = attempt.requests <= 0 and not isinstance(error, CloudError)
+            if is_ours and not is_unknown:  # such as a full disk
                 raise
             failure = _failure_of(attempt, error, name)
         is_unknown |= failure.outcome is Outcome.UNKNOWN or failure.code in name_taken_codes
@@ -145,7 +146,10 @@ def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
         failure = error
     else:
         why = error.what if isinstance(error, CloudtrainError) else f"{type(error).__name__}: {error}"
-        failure = CloudError(f"the answer to the request that creates {name} is unreadable: {why}")
+        what = f"the answer to the request that creates {name} is unreadable: {why}"
+        if attempt.requests <= 0:
+            what = f"the request that creates {name} cannot be repeated: {why}"
+        failure = CloudError(what)
         failure.__cause__ = error
     failure.outcome = attempt.outcome
     if failure.outcome is Outcome.UNKNOWN and not attempt.is_refused:
