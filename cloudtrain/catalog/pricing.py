@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 HOUR = 3600
 OWN_TABLE = "your own table"
 """The source of a price that the user has written down."""
+OWN_TABLE_HINT = "write the price into a table of your own (setting prices)"
+PRICE_UNKNOWN = "cannot be held: the price of this machine is not known"
+"""The refusal of a limit in money."""
 SHORTEST_SECONDS = 60
 """Less than this pays for no training at all."""
 
@@ -56,6 +59,8 @@ class CostEstimate:
     """Billed on top of the cap: the grace period after the stop, machines kept warm."""
     kept_seconds: int = 0
     """Of these, how long the machines are kept for the next job."""
+    price_hint: str = OWN_TABLE_HINT
+    """How to make an unknown price known."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -109,6 +114,7 @@ def estimate_cost(
     default_seconds: int,
     grace_seconds: int,
     kept_seconds: int = 0,
+    price_hint: str = OWN_TABLE_HINT,
 ) -> tuple[CostEstimate, list[Issue]]:
     """The caps of a job, and what is wrong with them.
 
@@ -131,14 +137,19 @@ def estimate_cost(
         if affordable < seconds:
             seconds, cap = max(SHORTEST_SECONDS, affordable), "limits.max_cost"
     elif limits.max_cost is not None:
-        message = "cannot be held: the price of this machine is not known"
-        hint = "say the price in a table of your own (setting prices), or replace max_cost by max_runtime"
-        problems.append(Issue(("limits", "max_cost"), message, hint))
+        hint = f"{price_hint}, or replace max_cost by max_runtime"
+        problems.append(Issue(("limits", "max_cost"), PRICE_UNKNOWN, hint))
     elif limits.max_runtime is None and price is None:
         message = "the price of this machine is not known, and nothing limits what the job may cost"
-        problems.append(Issue(("limits",), message, "set limits.max_runtime"))
+        problems.append(Issue(("limits",), message, f"set limits.max_runtime, or {price_hint}"))
     made = CostEstimate(
-        price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead, kept_seconds=kept_seconds
+        price=price,
+        nodes=nodes,
+        max_seconds=seconds,
+        cap=cap,
+        overhead_seconds=overhead,
+        kept_seconds=kept_seconds,
+        price_hint=price_hint,
     )
     return made, problems
 
@@ -170,6 +181,15 @@ class RegionalPrices(NamedTuple):
     def price_of(self, *types: str) -> Price | None:
         """The dearest price among these types; None as soon as one of them is not known."""
         return price_of(self.provider, types, self.region, self.known)
+
+    def hint(self, *types: str) -> str:
+        """How to make an unknown price of these types known."""
+        if not types:
+            return "name the cluster's machines with resources.instance"
+        if not self.region:
+            return OWN_TABLE_HINT
+        command = f"cloudtrain gpus --provider {self.provider} --region {self.region} --refresh"
+        return f"read the cloud's price list with {command}, {OWN_TABLE_HINT}"
 
 
 def prices_in_force(provider: str, region: str, own: str | None, data_dir: str | None) -> RegionalPrices:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.bounded_files import read_regular_text
-from cloudtrain.catalog.pricing import HOUR, SHORTEST_SECONDS, CostEstimate
+from cloudtrain.catalog.pricing import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue, Keys, warning
@@ -139,8 +139,8 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     if estimate is None:
         yield warning("plays no part: nothing is billed there", path=_MAX_COST)
     elif estimate.usd_per_hour is None or estimate.worst_usd is None:
-        hint = "say the price in a table of your own (setting prices), or replace it by budget.max_time"
-        yield Issue(_MAX_COST, "cannot be held: the price of this machine is not known", hint)
+        hint = f"{estimate.price_hint}, or replace it by budget.max_time"
+        yield Issue(_MAX_COST, PRICE_UNKNOWN, hint)
     elif limits.max_runtime is None and limits.max_cost is None:
         yield from _shares(estimate, estimate.usd_per_hour, budget.max_cost, sweep.trial_count)
     elif estimate.worst_usd > budget.max_cost + 1e-9:

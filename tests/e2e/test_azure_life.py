@@ -54,7 +54,7 @@ def digits(cli: CommandLine) -> CommandResult:
 
 
 class TestAzureML(Life):
-    provider, machines, usd_per_hour = "azure", "2 x Standard_DS3_v2, eastus", 0.229
+    provider, machines, usd_per_hour = "azure", "2 x Standard_DS3_v2, eastus", 0.29
 
     def keep_secret(self, cloud: Any) -> str:
         cloud.account.secrets["token"] = TOKEN

@@ -175,3 +175,8 @@ def test_a_machine_without_gpus_adds_no_name() -> None:
     assert any(not row.gpus for row in AWS)
     assert all(re.match(r"[A-Z]", name) for name in gpu_names())
     assert list(gpu_names()) == sorted(gpu_names())
+
+
+def test_the_default_size_of_azure_costs_what_azure_ml_says() -> None:
+    row = next(row for row in AZURE if row.instance_type == "Standard_DS3_v2")
+    assert (row.usd_per_hour, row.as_of) == (0.29, "2023-04-01")

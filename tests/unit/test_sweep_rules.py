@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalog.pricing import CostEstimate, Price
+from cloudtrain.catalog.pricing import PRICE_UNKNOWN, CostEstimate, Price
 from cloudtrain.declaration import Declaration
 from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.cloud.sweep_budget import budget_issues
 from cloudtrain.sweeps import rules
 from cloudtrain.sweeps.planning import planned as sweep_plan
 from cloudtrain.sweeps.rules import sweep_issues
@@ -129,6 +130,19 @@ def test_a_budget_in_money_is_held_against_what_trials_may_cost(
     planned = plan(section, f"limits: {{{limits}}}\n{AWS}", provider="aws")
     found = [line.partition("budget.max_cost: ")[2] for line in told(priced(planned, usd))]
     assert found == ([said] if said else [])
+
+
+@pytest.mark.parametrize("engine", ["portable", "native"])
+def test_a_budget_for_an_unknown_price_says_how_to_read_it(engine: str) -> None:
+    section = f"trials: 4\n  engine: {engine}\n  budget: {{max_cost: 9 USD}}\n  {SPACE}"
+    planned = plan(section, f"limits: {{max_runtime: 1 h}}\n{AWS}", provider="aws")
+    estimate = planned.target.cost_estimate
+    assert estimate is not None
+    target = replace(planned.target, cost_estimate=replace(estimate, price=None))
+    planned = replace(planned, target=target)
+    issues = [*budget_issues(planned)] if engine == "native" else [*sweep_issues(planned)]
+    (issue,) = [issue for issue in issues if issue.message == PRICE_UNKNOWN]
+    assert "cloudtrain gpus --provider aws --region us-east-1 --refresh" in str(issue.hint)
 
 
 def test_the_most_that_all_trials_cost_is_that_of_each_and_never_more_than_the_budget() -> None:

@@ -55,6 +55,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
         grace_seconds=GRACE_SECONDS,
         kept_seconds=spec.section(AwsSection).keep_alive or 0,
+        price_hint=prices.hint(*types),
     )
     if region and (wrong_image or wrong_limits) and misspelt_region(region):
         problems += misspelt_region(region)

@@ -56,6 +56,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         spec.limits,
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
         grace_seconds=0,  # Azure ML ends a job at its time limit, and not later
+        price_hint=prices.hint(*types[:1]),
     )
     if not location:
         wrong_limits = [

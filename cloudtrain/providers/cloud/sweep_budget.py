@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cloudtrain.catalog.pricing import OWN_TABLE_HINT, PRICE_UNKNOWN
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 
@@ -30,8 +31,8 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
     if sweep is None or limit is None:
         return
     if worst is None:
-        hint = "say the price in a table of your own (setting prices), or replace it by budget.max_time"
-        yield Issue(at, "cannot be held: the price of this machine is not known", hint)
+        how = plan.target.cost_estimate.price_hint if plan.target.cost_estimate else OWN_TABLE_HINT
+        yield Issue(at, PRICE_UNKNOWN, f"{how}, or replace it by budget.max_time")
     elif worst > limit + 1e-9:
         message = f"{sweep.trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
         yield Issue(

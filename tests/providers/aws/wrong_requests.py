@@ -168,6 +168,7 @@ ROWS = [
         "money for a machine of unknown price",
         "2:10",
         "limits.max_cost: cannot be held",
+        "with cloudtrain gpus --provider aws --region us-east-1 --refresh, ",
         job="resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\nlimits: {max_cost: 50 USD, max_runtime: 1 h}\n",
     ),
     row(
@@ -179,6 +180,7 @@ ROWS = [
     row(
         "a price of another region is no price",
         "limits: the price of this machine is not known",
+        "cloudtrain gpus --provider aws --region eu-central-1 --refresh",
         job="resources: {gpus: 1}\naws: {region: eu-central-1}\n",
     ),
     row("a price list that is none", "prices", "expected the columns", job="{}\n", CLOUDTRAIN_PRICES="job.yaml"),
