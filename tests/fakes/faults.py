@@ -27,8 +27,9 @@ FaultKind = Literal[
     "html",
     "truncated",
     "empty",
+    "half",
 ]
-"""What goes wrong. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty. Executed
+"""What goes wrong. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty, half. Executed
 when `Server.deliver_late` is called: late. Not executed: all others. unseen: the service does not know
 yet what was created a moment ago. gateway, proxy: a page of HTML with the status 502 or 403.
 """
@@ -49,6 +50,9 @@ def spoiled(kind: FaultKind, answer: Response) -> Response:
     """Return the answer as it arrives: unreadable, cut off, or as it was."""
     if kind == "html":
         return Response(200, [("Content-Type", "text/html")], _PAGE)
+    if kind == "half":  # as a cache gives it that was cut off: its length is the one it says
+        headers = [header for header in answer.headers if header[0].lower() != "content-length"]
+        return Response(answer.status, headers, answer.body[: len(answer.body) // 2])
     if kind == "empty":
         return Response(answer.status, [("Content-Type", "application/json")], b"")
     if kind == "truncated":

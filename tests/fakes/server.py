@@ -27,6 +27,8 @@ class Server(ABC):
         """The bodies of the JSON calls among them."""
         self.struck: list[tuple[FaultKind, Call]] = []
         """The faults that have been injected so far, and into which call each."""
+        self.altered: list[Call] = []
+        """The calls that got an answer that is not the service's."""
         self.gate = HeldRequests()
         self._unexpected_errors = unexpected_errors
         self._scheme = "http" if tls is None else "https"
@@ -126,6 +128,7 @@ class Server(ABC):
             self.calls.clear()
             self.sent.clear()
             self.struck.clear()
+            self.altered.clear()
             self._faults.clear()
         self.gate.release()
 
@@ -173,7 +176,10 @@ class Server(ABC):
         if fault is None:
             return self.execute(request, call)
         error = self.error(request, call, fault.kind)
-        error = error or page_of_gateway(fault.kind)
+        page = page_of_gateway(fault.kind)
+        if page is not None:
+            self.altered.append(call)
+            return _without_body(page) if request.method == "HEAD" else page
         if error is not None:
             return error
         if fault.kind == "late":
@@ -189,7 +195,10 @@ class Server(ABC):
             return self.error(request, call, "error")
         if fault.kind == "lost" or (fault.kind == "hang" and not self._hang(connection)):
             return None
-        return spoiled(fault.kind, answer)
+        arrived = spoiled(fault.kind, answer)
+        if arrived.body != answer.body:
+            self.altered.append(call)
+        return _without_body(arrived) if request.method == "HEAD" else arrived
 
     def _record(self, call: Call, request: Request) -> Fault | None:
         body = self.json_body(request, call)
@@ -266,6 +275,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: `calls` are the record."""
+
+
+def _without_body(answer: Response) -> Response:
+    """Return the answer to a HEAD request."""
+    length = ("Content-Length", str(len(answer.body)))
+    return Response(answer.status, [*answer.headers, length], b"") if answer.body else answer
 
 
 def _is_gone(connection: socket.socket) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -18,10 +18,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 from botocore.model import ServiceModel
+from botocore.parsers import ResponseParserError
 
 from cloudtrain import __version__
-from cloudtrain.errors import CloudError, unreadable
+from cloudtrain.errors import CloudError
 from cloudtrain.providers import Progress
+from cloudtrain.providers.aws import answers
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, translated
 from cloudtrain.providers.cloud.idempotent_create import Attempt
 
@@ -70,10 +72,14 @@ class AwsClient:
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Call a paginated operation; yields its pages. CloudError if one fails."""
-        try:
-            yield from self._client(service).get_paginator(operation).paginate(**parameters)
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            raise translated(error, operation, self.region) from error
+        with self._calling(operation):
+            pages = iter(self._client(service).get_paginator(operation).paginate(**parameters))
+        while True:
+            with self._calling(operation):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield page
 
     def put_once(self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None) -> bool:
         """Store a file whose key is derived from its content, unless it exists; True if it was sent.
@@ -94,25 +100,25 @@ class AwsClient:
         """Store an object in one call; False if `only_new` and the key exists."""
         condition = {"IfNoneMatch": "*"} if only_new else {}
         try:
-            self._client("s3").put_object(Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition)
-        except (ClientError, BotoCoreError) as error:
-            failure = translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}")
+            with self._calling("put_object", f"s3://{bucket}/{key}"):
+                self._client("s3").put_object(Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition)
+        except CloudError as failure:
             if only_new and failure.code in ("PreconditionFailed", "412"):
                 return False
             if only_new and failure.code == "ConditionalRequestConflict":  # the same content, sent at the same time
                 return self.put(bucket, key, content, kms_key)
-            raise failure from error
+            raise
         return True
 
     def exists(self, bucket: str, key: str) -> bool:
         """Whether an object exists. CloudError if S3 does not say."""
         try:
-            self._client("s3").head_object(Bucket=bucket, Key=key)
-        except (ClientError, BotoCoreError) as error:
-            failure = translated(error, "head_object", self.region, place=f"s3://{bucket}/{key}")
+            with self._calling("head_object", f"s3://{bucket}/{key}"):
+                self._client("s3").head_object(Bucket=bucket, Key=key)
+        except CloudError as failure:
             if failure.code in ("404", "NoSuchKey", "NotFound"):
                 return False
-            raise failure from error
+            raise
         return True
 
     def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
@@ -126,40 +132,31 @@ class AwsClient:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         try:
-            self._client("s3").download_file(bucket, key, str(draft), Callback=_counted(progress, size))
+            with self._calling("get_object", f"s3://{bucket}/{key}"):
+                self._client("s3").download_file(bucket, key, str(draft), Callback=_counted(progress, size))
             draft.replace(path)
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            raise translated(error, "get_object", self.region, place=f"s3://{bucket}/{key}") from error
         finally:
             draft.unlink(missing_ok=True)
 
     def _answer(self, client: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        try:
+        with self._calling(operation):
             answer: dict[str, Any] = getattr(client, operation)(**parameters)
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            raise translated(error, operation, self.region) from error
-        return self._readable(client, operation, answer)
+        return answer
 
-    def _readable(self, client: Any, operation: str, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer. CloudError if it lacks what the service always says.
-
-        botocore makes an empty answer of a body that is empty, cut off or no JSON.
-        """
-        name = client.meta.method_to_api_mapping[operation]
-        shape = client.meta.service_model.operation_model(name).output_shape
-        required = shape.required_members if shape is not None else ()
-        if all(member in answer for member in required):
-            return answer
-        raise unreadable(f"{name} in {self.region}", "it lacks what the service always says")
+    @contextmanager
+    def _calling(self, operation: str, place: str = "") -> Iterator[None]:
+        """Translate the errors of boto3, and those that it raises at an answer that it cannot read."""
+        try:
+            yield
+        except (ClientError, BotoCoreError, Boto3Error, ResponseParserError) as error:
+            raise translated(error, operation, self.region, place=place) from error
 
     def _upload(
         self, bucket: str, key: str, path: Path, size: int, kms_key: str | None, progress: Progress | None
     ) -> None:
         extra = _encryption(kms_key)
-        try:
+        with self._calling("put_object", f"s3://{bucket}/{key}"):
             self._client("s3").upload_file(str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size))
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            raise translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}") from error
 
     def _abort_stale_uploads(self, bucket: str, key: str) -> None:
         """Abort multipart uploads of this object that killed clients have left: their parts are billed.
@@ -167,7 +164,9 @@ class AwsClient:
         boto3 aborts failed uploads of living clients itself. A recent one may be another client's, in progress.
         """
         s3 = self._client("s3")
-        with suppress(ClientError, BotoCoreError):  # without the permission the object is stored all the same
+        with suppress(
+            ClientError, BotoCoreError, ResponseParserError
+        ):  # without the permission the object is stored all the same
             for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
                 if upload["Key"] == key and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS:
                     s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])
@@ -209,6 +208,7 @@ def new_session(region: str, profile: str = "") -> boto3.session.Session:
     core = botocore.session.Session(profile=profile or None)
     loader = _loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", loader)
+    answers.register(core.get_component("event_emitter"))
     session = boto3.session.Session(region_name=region, botocore_session=core)
     loader.search_paths[:] = dict.fromkeys(loader.search_paths)  # boto3 adds its own folder each time
     return session

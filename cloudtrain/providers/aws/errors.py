@@ -6,9 +6,11 @@ import re
 
 from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError
 
 from cloudtrain.diagnosis.remedies import SAGEMAKER_TRUST, sagemaker_quota
-from cloudtrain.errors import DENIED_CODES, CloudError, Outcome
+from cloudtrain.errors import DENIED_CODES, CloudError, Outcome, unreadable
+from cloudtrain.providers.aws.answers import UNREADABLE
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
@@ -94,6 +96,10 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     if isinstance(error, _NO_RESPONSE):
         message = f"{where}: no answer came: {error}"
         return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
+    if isinstance(error, sdk.FlexibleChecksumError):
+        return unreadable(where, str(error))
+    if isinstance(error, ResponseParserError):
+        return unreadable(where, str(error).partition(", invalid")[0])
     if isinstance(error, sdk.ParamValidationError):
         return CloudError(f"{where}: {error}", code="ParamValidation")
     return CloudError(f"{where}: {error}", code=type(error).__name__)
@@ -112,6 +118,8 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         return CloudError(f"{where}: AWS does not accept these credentials: {answer}", hint=hint, code=code)
     if code in _THROTTLED:
         return CloudError(f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True)
+    if code == UNREADABLE:
+        return unreadable(where, answer)
     if status >= 500:
         message = f"{where}: AWS failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)

@@ -1,0 +1,58 @@
+"""An answer that is not AWS's is named as such, and tried again, whichever call it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import boto3.s3.transfer
+import pytest
+
+from cloudtrain.providers.aws.client import aws
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call
+from tests.providers.aws.jobs import submitted
+from tests.providers.aws.operations import LARGE_BYTES, OPERATIONS
+from tests.providers.bad_bodies import BODY_FAULTS, Do, calls_by_operation, complaints
+
+UNHARMED = {
+    # The job is looked up, and found.
+    Call("sagemaker", "CreateTrainingJob"),
+    Call("sagemaker", "CreateHyperParameterTuningJob"),
+    # Their answers say nothing.
+    Call("sagemaker", "StopTrainingJob"),
+    Call("sagemaker", "StopHyperParameterTuningJob"),
+    # What they are for is done as far as it can be.
+    Call("s3", "ListMultipartUploads"),
+    Call("s3", "AbortMultipartUpload"),
+    Call("ecr", "GetDownloadUrlForLayer"),
+}
+"""Calls without whose answers an operation may go on."""
+
+
+@pytest.fixture
+def operations(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Do]]:
+    """Everything that the client does, with one attempt of boto3's for each call."""
+    monkeypatch.setattr("cloudtrain.providers.aws.client.STALE_SECONDS", -60)
+    monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
+    in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
+    monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
+    monkeypatch.setattr("cloudtrain.submission.registry._docker_login", lambda _: None)
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", cloud.region)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    run = submitted(f"there-{len(cloud.service.jobs)}")
+    aws.cache_clear()
+    on_the_wire = {name: each for name, each in OPERATIONS.items() if name != "push an image"}
+    yield {name: partial(each.do, cloud, run) for name, each in on_the_wire.items()}
+    aws.cache_clear()
+
+
+@pytest.mark.parametrize("kind", BODY_FAULTS)
+def test_every_call_names_an_answer_that_cannot_be_read(
+    kind: FaultKind, cloud: Cloud, operations: dict[str, Do]
+) -> None:
+    calls = calls_by_operation(cloud.endpoint, operations)
+    assert len(calls) > 20
+    found = "\n".join(complaints(cloud.endpoint, operations, calls, kind, UNHARMED))
+    assert not found, found

@@ -1,0 +1,65 @@
+"""Strikes each call that the client makes with answers that are not the service's, one at a time."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from cloudtrain.errors import CloudError, Outcome
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call
+from tests.fakes.server import Server
+
+BODY_FAULTS: tuple[FaultKind, ...] = ("html", "proxy", "empty", "half")
+"""Answers that are not the service's: a page with status 200 or 403, none, half of one."""
+
+ALWAYS = 99
+"""More often than anybody asks again."""
+
+CREATING = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "PutJob")
+"""Calls after which there may be a job."""
+
+Do = Callable[[], object]
+
+
+def calls_by_operation(endpoint: Server, operations: Mapping[str, Do]) -> dict[Call, str]:
+    """Return every call that operations of the client make, with the first operation that makes it."""
+    found: dict[Call, str] = {}
+    for name, do in operations.items():
+        endpoint.reset()
+        do()
+        for call in endpoint.calls:
+            found.setdefault(call, name)
+    return found
+
+
+def complaints(
+    endpoint: Server,
+    operations: Mapping[str, Do],
+    calls: Mapping[Call, str],
+    kind: FaultKind,
+    unharmed: Iterable[Call],
+) -> Iterator[str]:
+    """Yield what an operation does wrong when one of its calls gets such an answer for good.
+
+    `unharmed`: calls without which an operation may go on.
+    """
+    for call, name in calls.items():
+        endpoint.reset()
+        endpoint.fault(kind, *call, times=ALWAYS)
+        try:
+            operations[name]()
+        except CloudError as error:
+            if call.operation in CREATING:
+                if error.outcome is not Outcome.UNKNOWN:
+                    yield f"{name}: {call.operation}: {error.outcome}: {error.render()}"
+            elif not error.transient:
+                yield f"{name}: {call.operation}: not transient: {error.render()}"
+            elif "cannot be read" not in error.message:
+                yield f"{name}: {call.operation}: says something else: {error.render()}"
+        except Exception as error:  # noqa: BLE001  (what must not happen)
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            yield f"{name}: {call.operation}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        else:
+            if call in endpoint.altered and call not in unharmed:
+                yield f"{name}: {call.operation}: took it for an answer"
