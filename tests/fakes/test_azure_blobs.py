@@ -151,6 +151,35 @@ def test_keys_tokens_and_signed_urls_allow_what_they_are_for(azure_account: Azur
             urllib.request.urlopen(url)
 
 
+def test_an_account_without_keys_takes_tokens_and_signatures_of_users(
+    azure_account: AzureCloud,
+) -> None:
+    azure_account.put("seen", b"content")
+    account, tokens = azure_account.account, azure_account.account.tokens
+    by_key = {"account_name": account.storage_account, "account_key": tokens.account_key}
+    by_account_sas = f"?{tokens.account_sas(3600)}"
+    for credential in (by_key, by_account_sas):
+        assert container(azure_account, credential).download_blob("seen").readall() == b"content"
+
+    by_user = "?" + account.sas_url(azure_account.container).partition("?")[2]
+    account.takes_keys = False
+    for credential in (by_key, by_account_sas):
+        with pytest.raises(HttpResponseError, match="KeyBasedAuthenticationNotPermitted") as refused:
+            container(azure_account, credential).download_blob("seen")
+        headers = refused.value.response.headers  # type: ignore[union-attr]
+        assert "x-ms-version" not in headers, "as recorded, unlike every other answer of storage"
+    users: list[Any] = [Bearer(tokens.bearer("https://storage.azure.com")), by_user]
+    for credential in users:
+        assert container(azure_account, credential).download_blob("seen").readall() == b"content"
+
+
+def test_a_signature_that_has_ended_opens_nothing(azure_account: AzureCloud) -> None:
+    azure_account.put("seen", b"content")
+    ended = f"?{azure_account.account.tokens.account_sas(-1)}"
+    with pytest.raises(ClientAuthenticationError, match="AuthenticationFailed"):
+        container(azure_account, ended).download_blob("seen")
+
+
 PERMANENT: dict[FaultKind, tuple[type[Exception], str]] = {
     "throttle": (HttpResponseError, "ServerBusy"),
     "error": (HttpResponseError, "InternalError"),

@@ -17,6 +17,7 @@ from azure.core.rest import HttpRequest, HttpResponse
 from azure.mgmt.core.exceptions import ARMErrorFormat
 
 from cloudtrain.errors import CloudError
+from cloudtrain.providers.azure.answers import ReadableAnswers
 from cloudtrain.providers.azure.credentials import credential
 from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, calling
 
@@ -120,7 +121,7 @@ class ResourceManager:
     @cached_property
     def _client(self) -> PipelineClient[HttpRequest, HttpResponse]:
         token = BearerTokenCredentialPolicy(credential(), f"{self.address}/.default")
-        return PipelineClient(self.address, policies=[RetryPolicy(**RETRIES), token], **TIMEOUTS)
+        return PipelineClient(self.address, policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token], **TIMEOUTS)
 
 
 def _looking(path: str) -> AbstractContextManager[None]:

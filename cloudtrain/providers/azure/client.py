@@ -7,10 +7,11 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, redirect_stderr
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, unreadable
+from cloudtrain.providers.azure.answers import ReadableAnswers, refuse_unreadable_storage
 from cloudtrain.providers.azure.credentials import credential
 from cloudtrain.providers.azure.resources import Cluster, JobInfo, QuotaUsage, TrialInfo, VmFamily
 from cloudtrain.providers.azure.sdk import (
@@ -21,13 +22,25 @@ from cloudtrain.providers.azure.sdk import (
     calling,
     watching_create,
 )
-from cloudtrain.providers.azure.storage import BlobContainer, LogChunk, read_log
+from cloudtrain.providers.azure.storage import (
+    BlobContainer,
+    CheckedContainerClient,
+    LogChunk,
+    RenewedSas,
+    read_log,
+)
 from cloudtrain.providers.cloud.idempotent_create import Attempt
 
 with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its loggers keep this stream
     warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
     from azure.ai.ml import MLClient, load_job
+    from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
     from azure.ai.ml.constants import ListViewType
+
+# The SDK uploads the source with a client of its own, which takes no options.
+_uploads: Any = own_uploads
+_uploads.ContainerClient = CheckedContainerClient
+_uploads.BlobServiceClient = partial(_uploads.BlobServiceClient, raw_response_hook=refuse_unreadable_storage)
 
 MAX_TRIALS = 1000
 """The most that a sweep job has."""
@@ -157,17 +170,23 @@ class Workspace:
     def container(self, datastore: str) -> BlobContainer:
         """The blob container of a datastore, opened with the datastore's credentials or else with the user's."""
         if datastore not in self._containers:
-            with self._calling(f"looking at the datastore {datastore}"):
-                found = self._client.datastores.get(datastore, include_secrets=True)
-            if getattr(found, "container_name", None) is None:
-                message = f"the datastore {datastore} is not a blob container"
-                raise CloudError(message, hint="azure.datastore names one of type azure_blob", code="NoContainer")
-            given = found.credentials
-            key = getattr(given, "account_key", None) or getattr(given, "sas_token", None)
-            self._containers[datastore] = BlobContainer(
-                f"https://{found.account_name}.blob.{found.endpoint}", found.container_name, key or credential()
-            )
+            store = self._datastore(datastore)
+            address = f"https://{store.account_name}.blob.{store.endpoint}"
+            secret = getattr(store.credentials, "account_key", None)
+            sas = _sas_of(store)
+            if sas:
+                secret = RenewedSas(sas, lambda: _sas_of(self._datastore(datastore)))
+            self._containers[datastore] = BlobContainer(address, store.container_name, secret or None, credential)
         return self._containers[datastore]
+
+    def _datastore(self, name: str) -> Any:
+        """Return a datastore with its secret. CloudError if it is not a blob container."""
+        with self._calling(f"looking at the datastore {name}"):
+            store = self._client.datastores.get(name, include_secrets=True)
+        if getattr(store, "container_name", None) is None:
+            message = f"the datastore {name} is not a blob container"
+            raise CloudError(message, hint="azure.datastore names one of type azure_blob", code="NoContainer")
+        return store
 
     def read_log(self, address: str, start: int, created: str) -> LogChunk | None:
         """See `cloudtrain.providers.azure.storage.read_log`."""
@@ -204,8 +223,8 @@ class Workspace:
         try:
             return self._client.jobs._runs_operations
         except (KeyError, ValueError) as error:  # the SDK does not check what the service answers for its address
-            message = f"looking for the run history of the workspace {self.name}: Azure failed"
-            raise CloudError(message, hint="wait a little, then try again", code="Discovery", transient=True) from error
+            where = f"looking for the run history of the workspace {self.name}"
+            raise unreadable(where, f"{type(error).__name__}: {error}") from error
 
     @cached_property
     def _containers(self) -> dict[str, BlobContainer]:
@@ -222,7 +241,7 @@ class Workspace:
             # Without it the SDK ignores failed uploads and waits for them for ever.
             "show_progress": True,
             "per_call_policies": [RetryOptions()],
-            "per_retry_policies": [CreateWatch()],
+            "per_retry_policies": [ReadableAnswers(), CreateWatch()],
         }
         return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
 
@@ -247,6 +266,11 @@ def _field_or_wire_name(entity: Any, attribute: str, wire_name: str) -> Any:
     """A value of an entity, by the name in the JSON if azure-ai-ml 1.35 leaves the attribute empty."""
     found = getattr(entity, attribute, None)
     return vars(entity).get(wire_name) if found is None else found
+
+
+def _sas_of(datastore: Any) -> str:
+    """The signature that opens a datastore; empty if it has none."""
+    return str(getattr(datastore.credentials, "sas_token", None) or "")
 
 
 def _quota_name(name: Any) -> str:

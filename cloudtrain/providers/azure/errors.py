@@ -11,7 +11,24 @@ from typing import Any
 from azure.core import exceptions as sdk
 
 from cloudtrain.diagnosis.remedies import azure_quota
-from cloudtrain.errors import DENIED, NAME_TAKEN, CloudError, CloudtrainError, Outcome, RefusedError, unreadable
+from cloudtrain.errors import (
+    DENIED,
+    NAME_TAKEN,
+    CloudError,
+    CloudtrainError,
+    Outcome,
+    RefusedError,
+    unreadable,
+)
+from cloudtrain.providers.azure.answers import UnreadableAnswer
+
+KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
+"""Storage's code for an account whose keys, and signatures made with them, are switched off."""
+
+USE_IDENTITY = (
+    "let the workspace open its storage by identity: az ml workspace update "
+    "--system-datastores-auth-mode identity, with --name and --resource-group"
+)
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
@@ -49,6 +66,8 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
         return error
     where = f"{call} in {place}" if place else call
     for found in _chain(error):
+        if isinstance(found, UnreadableAnswer):
+            return unreadable(where, str(found))
         if isinstance(found, sdk.ClientAuthenticationError):
             return _unauthenticated(found, where, action)
         if isinstance(found, sdk.HttpResponseError) and found.status_code is not None:
@@ -131,6 +150,9 @@ def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError
     if _code(error) == "AuthenticationFailed":  # the storage service's code for an invalid or expired signature
         message = f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
         return CloudError(message, hint=f"check this machine's clock with date -u; {_LOGIN}", code="Expired")
+    if _code(error) == KEYS_FORBIDDEN:
+        message = f"{where}: the storage account takes no keys: {answer}"
+        return CloudError(message, hint=USE_IDENTITY, code=KEYS_FORBIDDEN)
     kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
     named = re.search(r"perform action '([^']+)'|permissions for (\S+) actions", answer)
     action = next(filter(None, named.groups())) if named else action
@@ -152,8 +174,8 @@ def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
 
 
 def _is_of_storage(error: sdk.HttpResponseError) -> bool:
-    response = getattr(error, "response", None)
-    return "x-ms-version" in getattr(response, "headers", {})
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    return "x-ms-error-code" in headers or "x-ms-version" in headers
 
 
 def _code(error: Exception) -> str:

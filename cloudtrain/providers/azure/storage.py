@@ -2,49 +2,135 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
+from azure.core.credentials import AzureSasCredential
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
-from azure.storage.blob import BlobClient, ContainerClient
+from azure.storage.blob import BlobClient, BlobProperties, ContainerClient
 
+from cloudtrain.errors import CloudError
 from cloudtrain.providers import Progress
-from cloudtrain.providers.azure.errors import translated
+from cloudtrain.providers.azure.answers import refuse_unreadable_storage
+from cloudtrain.providers.azure.errors import KEYS_FORBIDDEN, translated
 from cloudtrain.providers.azure.permissions import READ_BLOBS, WRITE_BLOBS
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
 
+_CHECKED: dict[str, Any] = {"raw_response_hook": refuse_unreadable_storage}
+
 _NO_SUCH_RANGE = 416
+_NO_BLOB = "cloudtrain/no-blob-has-this-name"
+
+RENEW_SECONDS = 300
+"""A signature is renewed this long before it ends."""
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MAX_BYTES = 16 * 2**20
 """The most that is read of a log at once."""
 
 
-class BlobContainer:
-    """The blob container of a datastore."""
+class CheckedContainerClient(ContainerClient):
+    """A client of a container that refuses answers that are not storage's."""
 
-    def __init__(self, account: str, name: str, credential: Any) -> None:
-        self._client = ContainerClient(account, name, credential=credential, **RETRIES)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**_CHECKED, **options})
+
+    def upload_blob(self, *args: Any, **options: Any) -> Any:
+        """Upload a blob; the SDK's own uploads have a hook for their progress."""
+        progress = options.pop("raw_response_hook", None)
+
+        def look(response: Any) -> None:
+            refuse_unreadable_storage(response)
+            if progress is not None:
+                progress(response)
+
+        return super().upload_blob(*args, **options, raw_response_hook=look)
+
+
+class RenewedSas(AzureSasCredential):
+    """A signature for storage that is replaced before it ends: Azure ML gives them for one hour."""
+
+    def __init__(self, token: str, renew: Callable[[], str]) -> None:
+        super().__init__(token)
+        self._renew = renew
+        self._lock = threading.Lock()
+
+    @property
+    def signature(self) -> str:
+        """The signature for the next request."""
+        with self._lock:
+            token = str(super().signature)
+            if _end_of(token) - time.time() < RENEW_SECONDS:
+                token = self._renew()
+                self.update(token)
+            return token
+
+
+class BlobContainer:
+    """The blob container of a datastore.
+
+    Open it with the datastore's secret. If the account takes no keys, use the person's own login.
+    """
+
+    def __init__(self, account: str, name: str, secret: Any, login: Callable[[], Any]) -> None:
+        """`account`: its address; `secret`: None if the datastore has none."""
+        self._account, self._name, self._login = account, name, login
+        self._lock = threading.Lock()
+        self._secret = secret
+        self._keys_forbidden = False
+        self._client = self._opened(secret or login())
+
+    def takes_secret(self) -> bool:
+        """Whether the account lets the datastore's secret read the container."""
+        if self._keys_forbidden or not self._secret:
+            return False
+        try:
+            with _calling("listing blobs", self._name, READ_BLOBS):
+                _page(self._client, _NO_BLOB, None)
+        except CloudError as error:
+            if error.code != KEYS_FORBIDDEN:
+                raise
+            return False
+        return True
 
     def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Names and sizes in bytes of all blobs with a prefix, without the folders that some accounts list."""
-        with _calling("listing blobs", prefix, READ_BLOBS):
-            for found in self._client.list_blobs(name_starts_with=prefix, include=["metadata"]):
-                if (found.metadata or {}).get("hdi_isfolder") != "true":
-                    yield found.name, int(found.size or 0)
+        token: str | None = None
+        while True:
+            read_page = partial(_page, prefix=prefix, token=token)
+            blobs, token = self._call(read_page, "listing blobs", prefix, READ_BLOBS)
+            for blob in blobs:
+                if (blob.metadata or {}).get("hdi_isfolder") != "true":
+                    yield blob.name, int(blob.size or 0)
+            if not token:
+                return
 
     def download(self, name: str, path: Path, progress: Progress | None = None) -> None:
         """Download one blob; the file appears only when it is complete. `progress` is called once, at the end."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
+
+        def read(client: ContainerClient) -> None:
+            with draft.open("wb") as file:
+                client.download_blob(name).readinto(file)
+
         try:
-            with _calling("reading a blob", name, READ_BLOBS), draft.open("wb") as file:
-                self._client.download_blob(name).readinto(file)
+            self._call(read, "reading a blob", name, READ_BLOBS)
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
@@ -54,13 +140,60 @@ class BlobContainer:
 
     def upload(self, name: str, path: Path) -> None:
         """Upload a file, replacing an existing blob. OSError if the file cannot be read."""
-        with path.open("rb") as file, _calling("writing a blob", name, WRITE_BLOBS):
-            self._client.upload_blob(name, file, overwrite=True)
+
+        def write(client: ContainerClient) -> None:
+            with path.open("rb") as file:
+                client.upload_blob(name, file, overwrite=True)
+
+        self._call(write, "writing a blob", name, WRITE_BLOBS)
 
     def put(self, name: str, content: bytes) -> None:
         """Store a blob, replacing an existing one."""
-        with _calling("writing a blob", name, WRITE_BLOBS):
-            self._client.upload_blob(name, content, overwrite=True)
+
+        def write(client: ContainerClient) -> None:
+            client.upload_blob(name, content, overwrite=True)
+
+        self._call(write, "writing a blob", name, WRITE_BLOBS)
+
+    def _call(self, do: Callable[[ContainerClient], T], what: str, place: str, action: str) -> T:
+        """Do something with the container; once more with the person's login if keys are forbidden."""
+        while True:
+            client, keys_forbidden = self._client, self._keys_forbidden
+            by = " with your own login, since the account takes no keys," if keys_forbidden else ""
+            try:
+                with _calling(what + by, place, action):
+                    return do(client)
+            except CloudError as error:
+                if error.code != KEYS_FORBIDDEN or keys_forbidden or not self._secret:
+                    raise
+            self._open_by_login()
+
+    def _open_by_login(self) -> None:
+        with self._lock:
+            if self._keys_forbidden:
+                return
+            self._client = self._opened(self._login())
+            self._keys_forbidden = True
+        _LOG.warning("%s takes no keys: %s is opened with your own login", self._account, self._name)
+
+    def _opened(self, credential: Any) -> ContainerClient:
+        return CheckedContainerClient(self._account, self._name, credential=credential, **RETRIES)
+
+
+def _page(client: ContainerClient, prefix: str, token: str | None) -> tuple[list[BlobProperties], str | None]:
+    """Return one page of a list of blobs, and where the next one begins."""
+    pages: Any = client.list_blobs(name_starts_with=prefix, include=["metadata"]).by_page(token)
+    blobs = list(next(pages))
+    return blobs, pages.continuation_token
+
+
+def _end_of(token: str) -> float:
+    """Return when a signature ends, as a Unix timestamp; infinity if it does not say."""
+    end = dict(parse_qsl(token.removeprefix("?"))).get("se", "")
+    try:
+        return datetime.fromisoformat(end).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +214,7 @@ def read_log(address: str, start: int, created: str) -> LogChunk | None:
 
     `created`: the creation time at the last read, or empty; a log with another one is read from its first byte.
     """
-    client = BlobClient.from_blob_url(address, **RETRIES)
+    client = BlobClient.from_blob_url(address, **RETRIES, **_CHECKED)
     with client, _calling("reading the log", address.partition("?")[0]):
         try:
             about = client.get_blob_properties()

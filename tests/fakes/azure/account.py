@@ -142,7 +142,9 @@ class Account:
     """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; its `identity`, and
     `jobsVault`, the vault of which this imitation answers for secrets."""
     takes_keys: bool = True
-    """Whether storage may be opened by the account's key."""
+    """Whether storage may be opened by the account's key, and by signatures made with it."""
+    secret_seconds: float = 3600
+    """How long the secret of a datastore opens it."""
     machine_secrets: dict[str, str] = field(default_factory=dict)
     """What a job's machine shows to get a token -> the object id of its identity."""
     datastore_credentials: str = "AccountKey"

@@ -13,7 +13,8 @@ from xml.sax.saxutils import escape, quoteattr
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.errors import unauthenticated
 from tests.fakes.azure.storage import Blob, Container
-from tests.fakes.azure.wire import Place, http_date, storage_headers
+from tests.fakes.azure.tokens import is_account_sas
+from tests.fakes.azure.wire import KEYS_FORBIDDEN, Place, http_date, storage_headers
 from tests.fakes.messages import Request, Response, ServiceError
 
 AUDIENCE = "https://storage.azure.com"
@@ -78,6 +79,11 @@ class Blobs:
         Returns whose token it is, as an object id; empty for who needs no role.
         """
         given, tokens = request.headers.get("authorization", ""), self.account.tokens
+        uses_key = is_account_sas(place.query) or not ("sig" in place.query or given.startswith("Bearer "))
+        if uses_key and not self.account.takes_keys:
+            raise ServiceError(
+                KEYS_FORBIDDEN, "Key based authentication is not permitted on this storage account.", 403
+            )
         if "sig" in place.query:
             container, blob = place.names.get("container", ""), place.names.get("blob", "")
             allowed = tokens.sas_permissions(place.query, container, blob)
@@ -90,9 +96,6 @@ class Blobs:
             if tokens.audience(given) != AUDIENCE or "x-ms-version" not in request.headers:
                 raise unauthenticated("blob")
             return tokens.principal(given)
-        elif not self.account.takes_keys:
-            message = "Key based authentication is not permitted on this storage account."
-            raise ServiceError("KeyBasedAuthenticationNotPermitted", message, 403)
         elif not tokens.is_shared_key(request, self.account.storage_accounts):
             raise unauthenticated("blob", scheme="SharedKey")
         return ""

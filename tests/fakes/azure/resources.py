@@ -98,9 +98,14 @@ def datastore(account: Account, name: str) -> Resource:
     }
 
 
-def secrets(account: Account, name: str) -> Resource:
-    """What opens a datastore."""
+def secrets(account: Account, name: str, *, expirable: bool) -> Resource:
+    """Return what opens a datastore, as recorded: a signature of one hour if the client asks for it.
+
+    It is given even if the storage account takes no keys.
+    """
     datastore(account, name)
+    if expirable:
+        return {"secretsType": "Sas", "sasToken": f"?{account.tokens.account_sas(account.secret_seconds)}"}
     return {"secretsType": "AccountKey", "key": account.tokens.account_key}
 
 

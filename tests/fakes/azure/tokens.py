@@ -63,10 +63,21 @@ class Tokens:
         query = {"sv": "2024-11-04", "se": expiry, "sr": "b" if blob else "c", "sp": permissions}
         return urlencode({**query, "sig": self._sas_signature(container, blob, query)})
 
+    def account_sas(self, seconds: float) -> str:
+        """Return a signature of the account's key for all containers and blobs."""
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+        query = {"sv": "2024-11-04", "se": end, "srt": "co", "ss": "bf", "sp": "rcuwdl"}
+        return urlencode({**query, "sig": self._sas_signature("", "", query)})
+
     def sas_permissions(self, query: Mapping[str, str], container: str, blob: str) -> str | None:
         """What the query of an address allows there; None when it is not signed by us for this, or too old."""
-        place = blob if query.get("sr") == "b" else ""
-        signed = {name: query.get(name, "") for name in ("sv", "se", "sr", "sp")}
+        if is_account_sas(query):
+            container = place = ""
+            names: tuple[str, ...] = ("sv", "se", "srt", "ss", "sp")
+        else:
+            place = blob if query.get("sr") == "b" else ""
+            names = ("sv", "se", "sr", "sp")
+        signed = {name: query.get(name, "") for name in names}
         if not hmac.compare_digest(query.get("sig", ""), self._sas_signature(container, place, signed)):
             return None
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -95,6 +106,11 @@ class Tokens:
 
     def _sign(self, text: str) -> str:
         return _base64(hmac.digest(self._secret, text.encode(), hashlib.sha256))
+
+
+def is_account_sas(query: Mapping[str, str]) -> bool:
+    """Whether the query of an address is signed for a whole account, which takes its key."""
+    return "srt" in query
 
 
 def _base64(content: bytes) -> str:

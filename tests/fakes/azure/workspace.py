@@ -64,7 +64,7 @@ class Workspace:
             "GetCompute": lambda call: json_response(200, resources.compute(account, call.names["name"])),
             "ListDatastores": lambda _: _listed([resources.datastore(account, name) for name in DATASTORES]),
             "GetDatastore": lambda call: json_response(200, resources.datastore(account, call.names["name"])),
-            "ListSecrets": lambda call: json_response(200, resources.secrets(account, call.names["name"])),
+            "ListSecrets": self._list_secrets,
             "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
             "ListVmSizes": lambda _: _listed(resources.sizes(account)),
         }
@@ -119,6 +119,10 @@ class Workspace:
                 f"The provided location '{names['location']}' is not available for resource type '{WORKSPACES}'.",
                 400,
             )
+
+    def _list_secrets(self, call: ArmRequest) -> Response:
+        expirable = bool(call.body.get("expirableSecret"))
+        return json_response(200, resources.secrets(self.account, call.names["name"], expirable=expirable))
 
     def _put_job(self, call: ArmRequest) -> Response:
         name, account = call.names["name"], self.account

@@ -37,8 +37,10 @@ READS = {
     ("rights", "GetRoleDefinition"),
     ("rights", "ListResources"),
     ("rights", "GetVault"),
+    ("arm", "ListSecrets"),
+    ("blob", "ListBlobs"),
 }
-"""All that doctor may ask of Azure. Each is a GET: the imitation tells a call by its method, too."""
+"""All that doctor may ask of Azure. Each but ListSecrets is a GET, and none changes anything."""
 
 IMAGE = f"{REGISTRY}.azurecr.io/train:1"
 STORAGE, VAULTS, REGISTRIES = "storageAccount", "keyVault", "containerRegistry"
@@ -171,6 +173,11 @@ def small_quota(name: str, limit: int, *, spot: bool = False) -> Break:
     return break_
 
 
+def keys_off(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.account.datastore_credentials = "AccountKey"
+    cloud.account.takes_keys = False
+
+
 def broken_cluster(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.account.computes["gpu-cluster"].state = "Failed"
 
@@ -193,6 +200,7 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "workspace elsewhere": ("workspace", "azure.location: eastus", setting(location="westeurope")),
     "workspace failed": ("workspace", "Failed", failed_workspace),
     "you may only read": ("submitting", "jobs/write", only_reader),
+    "storage without keys": ("storage", "takes no keys", keys_off),
     "no such datastore": ("datastore", "no such datastore", setting(datastore="gone")),
     "you may not write blobs": ("storage", "you have no role", without(STORAGE, OBJECT_ID)),
     "the job may not write blobs": ("storage", "gpu-cluster has no role", without(STORAGE, CLUSTER_IDENTITY)),

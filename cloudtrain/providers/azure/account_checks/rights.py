@@ -77,9 +77,21 @@ def _storage(account: Account) -> Iterator[Check]:
         return
     roles = Question("storage", f"may you, and the job, read and write {name}", ("azure", "datastore"))
     if (found.get("credentials") or {}).get("credentialsType") not in (None, "None"):
-        yield roles.not_applicable("the workspace has a key for it, which opens it to all its jobs")
+        yield roles.answered_by(lambda: _storage_secret(account, roles))
         return
     yield roles.answered_by(lambda: _storage_roles(account, roles, str(found.get("accountName"))))
+
+
+def _storage_secret(account: Account, asked: Question) -> Check:
+    """Check that the storage account takes the secret that the workspace has for the datastore."""
+    if account.cloud.container(account.config.datastore).takes_secret():
+        return asked.not_applicable("the workspace has a key for it, which opens it to all its jobs")
+    fix = (
+        f"az ml workspace update --name {account.config.workspace} "
+        f"--resource-group {account.config.resource_group} --system-datastores-auth-mode identity; "
+        "register a datastore of your own again without credentials"
+    )
+    return asked.wrong("the storage account takes no keys, but the datastore has one: jobs fail", fix)
 
 
 def _storage_roles(account: Account, asked: Question, name: str) -> Check:
