@@ -18,6 +18,7 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.settings import DEFAULT_PROVIDER
+from cloudtrain.submission.job_packages import PackagesMissing, python_with_packages
 from cloudtrain.submission.torch_program import ask_program
 
 GIB = 1 << 30
@@ -80,7 +81,14 @@ def estimate_memory(plan: Plan, *, measure: bool) -> MemoryReport:
         return MemoryReport(
             reason=f"{what}: --measure runs its first steps here, on the CPU, and counts what they hold"
         )
-    return _report(_ask(python, program, request, plan), plan, row, str(request["gpu"]))
+    if not measure:
+        return _report(_ask(python, program, request, plan), plan, row, str(request["gpu"]))
+    try:
+        with python_with_packages(python, plan) as python_of_job:
+            answer = _ask(python_of_job, program, request, plan)
+    except PackagesMissing as error:
+        return MemoryReport(reason=str(error))
+    return _report(answer, plan, row, str(request["gpu"]))
 
 
 def _python(plan: Plan) -> tuple[str, str]:

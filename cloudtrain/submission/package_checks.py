@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,11 @@ MAX_NAMED = 5
 """Of the imports that nothing brings, in a plan."""
 
 _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
+_BUILT_FOR_TORCH = ("torchvision", "torchaudio")
+_INDEX_VARIABLES = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX",
+    "UV_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND",
+)  # fmt: skip
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
 """Modules that come with every job."""
 
@@ -39,6 +45,7 @@ def package_issues(plan: Plan) -> list[Issue]:
         *_conda(plan, root),
         *_passwords(requested),
         *_other_torch(plan, requested),
+        *_torchvision_for_cuda(plan, requested),
         *_notebook(plan, root),
         *_imports(plan, root, requested),
     ]
@@ -103,6 +110,23 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
             continue
         hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
         yield warning(message, hint, origin=each.place)
+
+
+def _torchvision_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
+    """Warn of a package for CUDA that is installed beside a torch for CPUs, which it cannot be loaded with."""
+    names_index = any("index-url" in option or "find-links" in option for option in requested.options)
+    is_set = any(os.environ.get(name) or plan.spec.env.get(name) for name in _INDEX_VARIABLES)
+    version = _version_of(plan)
+    if plan.spec.dependencies.replace_torch or names_index or is_set or not version("torch").endswith("+cpu"):
+        return
+    for requirement in requested.wanted:
+        if requirement.name in _BUILT_FOR_TORCH and not version(requirement.name):
+            message = f"asks for {requirement.shown}, which is built for CUDA by default; {_place(plan)} has "
+            hint = (
+                "add --extra-index-url to the file, or PIP_EXTRA_INDEX_URL to env, with the index of PyTorch for CPUs "
+                "(pytorch.org, Get Started, CPU)"
+            )
+            yield warning(f"{message}torch {version('torch')}", hint, origin=requirement.place)
 
 
 def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:

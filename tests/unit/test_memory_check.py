@@ -13,6 +13,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import memory
 from cloudtrain.submission.memory import GIB, estimate_memory
 from tests.support.in_process import call
+from tests.support.wheels import make_wheel, offline
 
 HELD = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": 20 * GIB}
 
@@ -93,6 +94,32 @@ def test_a_module_is_measured_in_the_environment_of_its_job(tmp_path: Path) -> N
     report = estimate_memory(planned(tmp_path, text, "local"), measure=True)
     assert report.reason == ""
     assert (report.parts or {})["parameters"] == 1_000_000
+
+
+def test_a_job_is_measured_with_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_PACKAGES_DIR", str(tmp_path / "packages"))
+    for name, value in offline(tmp_path / "wheels").items():
+        monkeypatch.setenv(name, value)
+    make_wheel(tmp_path / "wheels", "width_of_layer", "250.0")
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "requirements.txt").write_text("width_of_layer\n")
+    (job / "train.py").write_text(
+        "import torch, width_of_layer\n"
+        "layer = torch.nn.Linear(1000 * int(float(width_of_layer.VERSION)), 1, bias=False)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "while True:\n"
+        "    layer(torch.ones(1, layer.in_features)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    text = "name: g\nentrypoint: train.py\nresources: {processes: 1}\n"
+    report = estimate_memory(planned(tmp_path, text, "local"), measure=True)
+    assert report.reason == ""
+    assert (report.parts or {})["parameters"] == 1_000_000
+
+    (job / "requirements.txt").write_text("width_of_layer==1.0\n")
+    reason = estimate_memory(planned(tmp_path, text, "local"), measure=True).reason
+    assert "width_of_layer==1.0" in reason
 
 
 def test_where_ones_own_code_fails_its_line_is_named(tmp_path: Path) -> None:
