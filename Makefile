@@ -18,10 +18,13 @@ PROGRAMS := .programs
 
 PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
+# The Pythons of jobs, beside .venv's: the image's, and that of AWS's containers.
+VERSIONS ?= 3.12 3.13
+
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test thorough quick check coverage programs live lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage versions programs live lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -30,6 +33,7 @@ help:
 	@echo "make thorough   what takes long: ten kills where the tests try four, builds with a compiler"
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
+	@echo "make versions   run the tests of launcher, trainer and providers on Python $(VERSIONS), if installed"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
 	@echo "make live CLOUD=aws   try in your own account, for 1 USD at most, what no test without one can prove"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
@@ -62,6 +66,9 @@ coverage: $(VENV)/.dev
 	@failed=0; $(BIN)/coverage run $(PYTEST_ARGS) $(TESTS) || failed=$$?; \
 	  $(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$failed
 
+versions:
+	@.ci/versions $(VERSIONS)
+
 programs: $(PROGRAMS)/.installed
 	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
 
@@ -90,7 +97,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/make/make_picture.py
 
 clean:
-	rm -rf $(VENV) $(PROGRAMS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
+	rm -rf $(VENV) $(PROGRAMS) .versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -19,7 +19,7 @@ INSTRUCTIONS = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.M
 LOCKS = ("requirements.txt", "torch-cpu.txt", "torch-cuda.txt")
 EXTRAS = ("train", "keras", "images", "watch")
 """Of the package: what the shared trainer takes where it runs on a person's own machine."""
-SCRIPTS = (".ci/engine", ".ci/run")
+SCRIPTS = (".ci/engine", ".ci/run", ".ci/versions")
 
 
 def instructions(name: str) -> list[str]:

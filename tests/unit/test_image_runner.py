@@ -1,4 +1,4 @@
-"""`.ci/run` with stand-ins for the linters and the engine: what it began it ends, however early it fails."""
+"""`.ci/run` and `.ci/versions` with stand-ins: what they begin they end, and a failure is theirs."""
 
 from __future__ import annotations
 
@@ -42,3 +42,29 @@ def test_an_engine_that_was_still_starting_is_ended(tmp_path: Path, docker: int)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[-2].startswith("test on unix:///nonexistent"), "first as on a bare machine"
     assert (tmp_path / "up").exists() == (docker == 0), "one that ran before goes on"
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_other_pythons_are_tested_where_they_are_installed(tmp_path: Path, code: int) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "versions", tmp_path / ".ci" / "versions")
+    programs = {
+        "make": f'#!/bin/sh\nmkdir -p .versions/3.12\necho "$*" >> calls\nexit {code}\n',
+        "python3.12": "#!/bin/sh\nexit 0\n",
+        "python3.13": "#!/bin/sh\nexit 127\n",  # as a stand-in of pyenv
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYENV_ROOT": str(tmp_path)}
+    argv = [".ci/versions", "3.12", "3.13"]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+
+    assert done.returncode == bool(code)
+    assert ("failed on Python 3.12" in done.stderr) == bool(code)
+    assert "Python 3.13 is not installed" in done.stdout
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith("test PYTHON=python3.12 VENV=.versions/3.12 TESTS=tests/")
+    assert not (tmp_path / ".versions").exists()
