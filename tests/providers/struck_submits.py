@@ -79,6 +79,10 @@ class Site:
             if job is not None:
                 (job.stop if self.provider == "aws" else job.cancel)()
 
+    def forget_job(self, run_id: str) -> None:
+        """Have the cloud forget a job, so that lists of jobs stay short."""
+        self.cloud.service.jobs.pop(run_id, None)
+
 
 @contextmanager
 def open_site(provider: str) -> Iterator[Site]:
@@ -205,6 +209,7 @@ class Campaign:
                 self.tally.denied.setdefault(run_id, f"{told}: {error}")
             self._judge(run_id, data_dir, chance.choice(VERBS), told)
         self.site.end_job(run_id)
+        self.site.forget_job(run_id)
 
     def _submit(self, run_id: str, data_dir: Path) -> str:
         """Submit in this process, and return the error."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import cloudtrain
 from cloudtrain.api.lookup import NOT_ASKED, find_run, import_remote_runs, list_runs
 from cloudtrain.errors import NOTHING_STARTED, CloudError, UsageError
+from cloudtrain.providers import get_provider
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.history import History
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
 from tests.providers.struck_submits import (
@@ -22,6 +28,7 @@ from tests.providers.struck_submits import (
 )
 from tests.support.events import events_of
 from tests.support.in_process import call as in_process
+from tests.support.native_sweeps import begin
 from tests.support.waiting import eventually
 
 SUBMITS, THOROUGH_SUBMITS = 25, 500
@@ -110,6 +117,42 @@ def test_a_job_that_was_created_is_known_whatever_the_answers_were(site: Site, c
         find_run(run_id).rerun()
     assert site.job_names() == before
     assert find_run(run_id).cached_status().state == "pending"
+
+
+TUNING_CALLS = {
+    "create": ("sagemaker", "CreateHyperParameterTuningJob"),
+    "look": ("sagemaker", "DescribeHyperParameterTuningJob"),
+}
+SWEEP = {
+    "args": {"lr": 1},
+    "metrics": {"loss": "loss: ([0-9.]+)"},
+    "sweep": {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "method": "random",
+        "space": {"lr": "uniform(0.1, 1)"},
+        "trials": 1,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "case", ["a page for an answer", "unreadable for good", "lost, then denied", "lost, and no tags yet"]
+)
+def test_a_native_sweep_that_was_created_is_known_whatever_the_answers_were(site: Site, case: str) -> None:
+    run_id = f"sweep-{run_id_of(case)}"
+    of_sweeps = replace(site, calls={**site.calls, **TUNING_CALLS}) if site.provider == "aws" else site
+    plan = cloudtrain.plan(
+        cloudtrain.load({**site.job, **SWEEP, "image": site.cloud.image}), site.provider, run_id=run_id
+    )
+    of_sweeps.strike(EXECUTED[case])
+    with suppress(CloudError):
+        begin(plan)
+    site.cloud.endpoint.reset()
+    history = History(RunFolder(Path(plan.context.data_dir, "sweeps", "runs", run_id)))
+    native = get_provider(site.provider).native_sweeps()
+    native.observe(history.folder, history.read(), history.record)
+    assert history.state.ref is not None
+    assert not history.state.has_ended
 
 
 @pytest.mark.parametrize("kind", ["denied", "expired"])

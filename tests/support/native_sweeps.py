@@ -116,7 +116,8 @@ def hold_grid(state: SweepState, folder: SweepFolder, fetched: Path) -> None:
 def begin(plan: Plan) -> History:
     """Make a folder for the sweep, and start it; no rule may refuse it."""
     native = get_provider(plan.provider).native_sweeps()
-    assert [each for each in native.rules(plan) if each.is_error] == []
+    errors = [issue.message for issue in native.rules(plan) if issue.is_error]
+    assert not errors, errors
     request = native.render(plan)
     store = RunStore(Path(plan.context.data_dir, "sweeps"))
     locks: list[FileLock] = []
