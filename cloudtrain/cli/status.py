@@ -62,7 +62,9 @@ DEFAULT_LIMIT = 20
 def list_command(
     folder: str | None, /, everything: bool, state: str | None, provider: str | None, as_json: bool
 ) -> None:
-    """List runs and sweeps, the newest first. With --provider aws or azure also those that other machines have started.
+    """List runs and sweeps, the newest first. Clouds are asked about runs that have not ended.
+
+    With --provider aws or azure the list also has those that other machines have started.
 
     A sweep is one line; `cloudtrain status SWEEP` shows its trials, and --all lists them as runs, too.
     """
