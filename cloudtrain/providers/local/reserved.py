@@ -36,8 +36,13 @@ MAX_PATH_BYTES = 4096
 ROOM_BYTES = MAX_PATH_BYTES + 64
 
 _OF_THE_LAUNCHER = ("CLOUDTRAIN_", "PET_")
-_READ_LATE = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
-"""What a launcher sets for torchrun, and no import reads."""
+_READ_LATE = {
+    "ACCELERATE_USE_CPU",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+}
+"""Variables that a launcher sets for torchrun, and no import reads."""
 
 
 @dataclass
