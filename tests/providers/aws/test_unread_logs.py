@@ -118,7 +118,8 @@ def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
     assert "it was told to stop" in capsys.readouterr().err
 
 
-def test_a_stop_that_is_refused_says_that_the_job_was_not_told(cloud: Cloud) -> None:
+def test_a_stop_that_is_refused_says_that_the_job_was_not_told(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
     run = submitted("not-told-1")
     cloud.account.denied_actions |= {"sagemaker:StopTrainingJob"}
     with pytest.raises(CloudError, match="not-told-1 was not told to stop: StopTrainingJob") as refused:
