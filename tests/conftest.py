@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -101,6 +102,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith(OUTER)]:
         del os.environ[name]
     os.environ["HOME"] = str(home)
+    urllib.request.install_opener(None)  # since Python 3.12 it keeps the certificates of its first use
     yield home
     os.environ.clear()
     os.environ.update(before)

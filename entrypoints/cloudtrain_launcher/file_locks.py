@@ -18,7 +18,6 @@ import errno
 import fcntl
 import os
 import shutil
-import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -120,6 +119,8 @@ def is_locked(path: Path) -> Optional[bool]:
 def disk_time(folder: Path) -> float:
     """The time of a disk, which may be another machine's; this machine's if it cannot be read."""
     try:
+        import tempfile  # rarely needed, and slow to import
+
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_mtime
     except OSError:

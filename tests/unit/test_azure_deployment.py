@@ -133,7 +133,7 @@ def test_what_a_new_network_costs_idle_is_what_the_resources_cost_that_it_makes(
     counted = {each.type.rpartition("/")[2]: each.how_many for each in NETWORK if each.how_many > 1}
     assert counted == {"privateEndpoints": len(variables["endpoints"]), "privateDnsZones": len(variables["zones"])}
     told = {each.name: each.idle_usd_per_month for each in PARAMETERS if each.idle_usd_per_month}
-    assert told == {"registry": {"basic": 5.08, "standard": 20.29, "premium": 50.70}, "network": {"new": 76.00}}
+    assert told == {"registry": {"basic": 5.08, "standard": 20.29, "premium": 50.70}, "network": {"new": 83.30}}
 
 
 def test_every_price_is_of_a_resource_of_the_template() -> None:

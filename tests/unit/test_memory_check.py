@@ -11,7 +11,7 @@ from cloudtrain.api import jobs as api
 from cloudtrain.cli.memory_view import memory_lines
 from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import memory
-from cloudtrain.submission.memory import GIB, estimate_memory
+from cloudtrain.submission.memory import GIB, _free_here, estimate_memory
 from tests.support.in_process import call
 from tests.support.wheels import make_wheel, offline
 
@@ -138,11 +138,19 @@ def test_a_python_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert "no torch: pip install 'cloudtrain[train]'" in memory_lines(estimate_memory(plan, measure=False))[0]
 
 
-def test_a_task_of_ours_is_estimated_on_this_machine(tmp_path: Path) -> None:
+def test_a_task_of_ours_is_estimated_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.submission.memory._free_here", lambda: 8 * GIB)
     plan = planned(tmp_path, "name: g\nargs: {task: digits, batch-size: 8}\nresources: {processes: 2}\n", "local")
     report = estimate_memory(plan, measure=False)
     assert (report.reason, report.gpu, report.verdict) == ("", "", "fits")
     assert 0 < report.low < report.expected < report.high < 2 * GIB
+
+
+@pytest.mark.linux("/proc/meminfo")
+def test_files_that_the_kernel_caches_count_as_free_memory() -> None:
+    read = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(read["MemAvailable"].split()[0]) * 1024
+    assert _free_here() == pytest.approx(available, rel=0.5)
 
 
 def test_the_estimate_needs_no_account_and_what_is_missing_of_it_is_said_after(
