@@ -98,7 +98,10 @@ def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Clou
 @pytest.mark.parametrize(
     "call", [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")], ids=lambda call: call[1]
 )
-def test_a_stop_is_sent_although_nothing_can_be_read(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
+def test_a_stop_is_sent_although_nothing_can_be_read(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, call: tuple[str, str]
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted(f"stop-{kind}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else ALWAYS)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
@@ -107,8 +110,9 @@ def test_a_stop_is_sent_although_nothing_can_be_read(cloud: Cloud, kind: FaultKi
 
 
 def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
-    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted("stop-by-command")
     cloud.account.denied_actions |= {"sagemaker:DescribeTrainingJob"}
     with pytest.raises(SystemExit) as left:
