@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-"""The one place where the version stands: the package's metadata is read from this line when it is built."""
+"""The one place where the version stands: the package's metadata is read from this line when it is
+built.
+"""
 
 if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job, load, plan, render, submit, vendor
@@ -25,7 +27,15 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.start import start_sweep
     from cloudtrain.sweeps.sweep import Sweep, find_sweep
 
-_ERRORS = ("CloudtrainError", "JobFailed", "RefusedError", "RunExists", "RunNotFound", "SpecError", "UsageError")
+_ERRORS = (
+    "CloudtrainError",
+    "JobFailed",
+    "RefusedError",
+    "RunExists",
+    "RunNotFound",
+    "SpecError",
+    "UsageError",
+)
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
     **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
@@ -66,9 +76,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `import cloudtrain` alone loads next to nothing."""
+    """Import what is asked for when it is asked for: `import cloudtrain` alone loads next to
+    nothing.
+    """
     if name in _OF_JOBS:
-        raise ImportError(f"{name} is for a job's program, which has it from cloudtrain_job, not from cloudtrain")
+        raise ImportError(
+            f"{name} is for a job's program, which has it from cloudtrain_job, not from cloudtrain"
+        )
     if name not in __all__:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")
     from importlib import import_module

@@ -15,12 +15,15 @@ def bundled(name: str) -> Path:
     """One of those folders: inside an installed package, or beside it in a checkout."""
     package = Path(__file__).parent
     inside = package / "_bundle" / name
-    # An editable install leaves a stale copy in site-packages; the package itself is the checkout's then.
+    # An editable install leaves a stale copy in site-packages; the package itself is the checkout's
+    # then.
     return inside if inside.is_dir() else package.parent / name
 
 
 def payload_files() -> Mapping[str, Path]:
-    """The launcher and the shared trainer: their names below the archive's own folder, and their files."""
+    """The launcher and the shared trainer: their names below the archive's own folder, and their
+    files.
+    """
     folder = bundled("entrypoints")
     return {
         path.relative_to(folder).as_posix(): path
@@ -30,10 +33,12 @@ def payload_files() -> Mapping[str, Path]:
 
 
 def launcher_module(name: str) -> ModuleType:
-    """A module of the launcher that this package shares, such as `events`; it is loaded under a name of its own.
+    """A module of the launcher that this package shares, such as `events`; it is loaded under a
+    name of its own.
 
-    Those files are sent with the job, so that they cannot import from this package, and a job may bring those of
-    another version. Only what imports its neighbours alone, by relative imports, can be shared.
+    Those files are sent with the job, so that they cannot import from this package, and a job may
+    bring those of another version. Only what imports its neighbours alone, by relative imports, can
+    be shared.
     """
     for package in ("", *(f".{part}" for part in name.split(".")[:-1])):
         spec = ModuleSpec(f"cloudtrain._launcher{package}", None, is_package=True)

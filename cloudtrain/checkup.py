@@ -1,4 +1,6 @@
-"""One check of a machine or an account: what was asked, the answer, whether it is right, and what to do about it."""
+"""One check of a machine or an account: what was asked, the answer, whether it is right, and what
+to do about it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Verdict = Literal["ok", "wrong", "not allowed to look", "not applicable"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A question about a machine or an account, with its answer. Asking it has changed nothing and cost nothing."""
+    """A question about a machine or an account, with its answer. Asking it has changed nothing and
+    cost nothing.
+    """
 
     name: str
     """What it is about, in a word or two: `execution role`."""
@@ -27,7 +31,9 @@ class Check:
     setting: Keys = ()
     """The field of a spec that it is about, `("aws", "role")`; empty for none."""
     exit_code: int = UsageError.exit_code
-    """Of a command whose check is wrong: 2 for what somebody has to set right, 4 where a cloud does not answer."""
+    """Of a command whose check is wrong: 2 for what somebody has to set right, 4 where a cloud does
+    not answer.
+    """
 
     @property
     def is_wrong(self) -> bool:
@@ -36,11 +42,18 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """For scripts: without the exit code, which the command has."""
-        shown = {"name": self.name, "asked": self.asked, "answer": self.answer, "verdict": self.verdict}
+        shown = {
+            "name": self.name,
+            "asked": self.asked,
+            "answer": self.answer,
+            "verdict": self.verdict,
+        }
         return shown | ({"fix": self.fix} if self.fix else {})
 
     def issue(self) -> Issue | None:
-        """As a problem of a plan: an error if it is wrong, a warning if nobody could look, None otherwise."""
+        """As a problem of a plan: an error if it is wrong, a warning if nobody could look, None
+        otherwise.
+        """
         if self.is_wrong:
             return Issue(self.setting, f"{self.name}: {self.answer}", self.fix or None)
         if self.verdict == "not allowed to look":
@@ -59,8 +72,12 @@ class Question:
     @classmethod
     def about(cls, issue: Issue) -> Check:
         """The check of a setting that is missing, or of another form than it must have."""
-        asked = cls(".".join(map(str, issue.path)) or "settings", "is it set as it must be", issue.path)
-        return asked.wrong(": ".join(part for part in (issue.origin, issue.message) if part), issue.hint or "")
+        asked = cls(
+            ".".join(map(str, issue.path)) or "settings", "is it set as it must be", issue.path
+        )
+        return asked.wrong(
+            ": ".join(part for part in (issue.origin, issue.message) if part), issue.hint or ""
+        )
 
     def ok(self, answer: str) -> Check:
         """It is as it should be."""
@@ -91,7 +108,9 @@ class Question:
         except CloudError as error:
             return self.failed(error)
 
-    def _answered(self, answer: str, verdict: Verdict, fix: str = "", exit_code: int = UsageError.exit_code) -> Check:
+    def _answered(
+        self, answer: str, verdict: Verdict, fix: str = "", exit_code: int = UsageError.exit_code
+    ) -> Check:
         return Check(
             name=self.name,
             asked=self.asked,

@@ -1,8 +1,9 @@
-"""What a provider declares before it is loaded: its section in job.yaml, URI schemes, secret stores and names.
+"""What a provider declares before it is loaded: its section in job.yaml, URI schemes, secret stores
+and names.
 
-Reading a spec takes no more than this, so a declaration imports next to nothing. Ours are `DECLARATION` in
-`cloudtrain/providers/NAME/declaration.py`; that of a third party is the attribute `declaration` of the class that its
-entry point in the group `cloudtrain.providers` names.
+Reading a spec takes no more than this, so a declaration imports next to nothing. Ours are
+`DECLARATION` in `cloudtrain/providers/NAME/declaration.py`; that of a third party is the attribute
+`declaration` of the class that its entry point in the group `cloudtrain.providers` names.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ GROUP = "cloudtrain.providers"
 """The entry point group in which third parties name their providers."""
 
 
-SettingKind = Literal["text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean", "policy"]
-"""How a setting is written. `size`: bytes, such as 8 GiB; `grace`: a duration of at least 5 s; `seconds`: 0.05 to 3600;
-`texts`: several, separated by commas in the environment; `arguments`: texts of the form NAME=VALUE; `policy`: warn or
-strict.
+SettingKind = Literal[
+    "text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean", "policy"
+]
+"""How a setting is written. `size`: bytes, such as 8 GiB; `grace`: a duration of at least 5 s;
+`seconds`: 0.05 to 3600;
+`texts`: several, separated by commas in the environment; `arguments`: texts of the form NAME=VALUE;
+`policy`: warn or strict.
 """
 
 
@@ -57,36 +61,62 @@ class Declaration:
     contract: str = "plain"
     """What its containers find: `sagemaker`; `plain` for our own."""
     input_schemes: tuple[str, ...]
-    """URI schemes of inputs that it can read: `s3`, `https`; empty text for a folder on this machine."""
+    """URI schemes of inputs that it can read: `s3`, `https`; empty text for a folder on this
+    machine.
+    """
     input_example: str
-    """An input as one writes it for this provider; its scheme, if it has one, is the provider's own."""
+    """An input as one writes it for this provider; its scheme, if it has one, is the provider's
+    own.
+    """
     image_schemes: tuple[str, ...] = ()
-    """What names of images begin with that mean something here alone: `dlc` of `dlc:pytorch-2.8`."""
+    """What names of images begin with that mean something here alone: `dlc` of `dlc:pytorch-2.8`.
+    """
     secret_stores: Mapping[str, str] = field(default_factory=dict)
-    """Where it finds secrets, each store with the form of a name in it: `{"keyvault": "VAULT/NAME"}`."""
+    """Where it finds secrets, each store with the form of a name in it: `{"keyvault":
+    "VAULT/NAME"}`.
+    """
     no_local_secrets: str = ""
-    """Why its secrets cannot be looked up in a rehearsal on this machine; empty where they can be."""
+    """Why its secrets cannot be looked up in a rehearsal on this machine; empty where they can be.
+    """
     fallback_providers: tuple[str, ...] = ()
-    """Providers whose inputs and secrets are this one's too: what `local` finds, a container here finds."""
+    """Providers whose inputs and secrets are this one's too: what `local` finds, a container here
+    finds.
+    """
     publishes: bool = False
-    """Whether files can be left for a job while it runs, which it reads by itself: trials of a sweep end themselves."""
+    """Whether files can be left for a job while it runs, which it reads by itself: trials of a
+    sweep end themselves.
+    """
     runs_on_lent_machines: bool = False
-    """Whether a job can run on a part of a machine that a scheduler lends to the process that submits it: it sees that
-    process's GPUs alone, and ends with it."""
+    """Whether a job can run on a part of a machine that a scheduler lends to the process that
+    submits it: it sees that process's GPUs alone, and ends with it.
+    """
     request_name: str = ""
     """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
     profile_variables: tuple[str, ...] = ()
     """The variables by which its own tools choose a profile, which `--profile` sets."""
     region_setting: str = ""
-    """The setting that says where its machines are, and so what they cost: `region`; empty where none is rented."""
+    """The setting that says where its machines are, and so what they cost: `region`; empty where
+    none is rented.
+    """
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    """Its settings, by their key within its own table: `region` for `[aws] region` and `CLOUDTRAIN_AWS_REGION`."""
+    """Its settings, by their key within its own table: `region` for `[aws] region` and
+    `CLOUDTRAIN_AWS_REGION`.
+    """
     section: Callable[[], type[Section]] | None = None
     """Imports the model of its section in job.yaml; None where it has none."""
 
     def location_for(self, locations: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of the locations by provider ("*": all); None for none."""
-        return next((locations[name] for name in (self.name, *self.fallback_providers, "*") if name in locations), None)
+        """Where this provider finds an input or a secret, of the locations by provider ("*": all);
+        None for none.
+        """
+        return next(
+            (
+                locations[name]
+                for name in (self.name, *self.fallback_providers, "*")
+                if name in locations
+            ),
+            None,
+        )
 
 
 def provider_names() -> tuple[str, ...]:
@@ -95,26 +125,34 @@ def provider_names() -> tuple[str, ...]:
 
 
 def is_provider(name: str) -> bool:
-    """Whether there is a provider of that name. Others' packages are searched only where it is none of ours."""
+    """Whether there is a provider of that name. Others' packages are searched only where it is none
+    of ours.
+    """
     return name in _our_names() or name in third_party()
 
 
 def declaration_of(name: str) -> Declaration:
-    """A provider's declaration. UsageError names the known providers, or what is wrong with a third party's."""
+    """A provider's declaration. UsageError names the known providers, or what is wrong with a third
+    party's.
+    """
     if name in _our_names():
         found: Declaration = import_module(f"cloudtrain.providers.{name}.declaration").DECLARATION
         return found
     declared = getattr(load_third_party(name), "declaration", None)
     if not isinstance(declared, Declaration):
         message = f"the provider {name!r} has no declaration: {third_party()[name].value}"
-        raise UsageError(message, hint="its class needs the attribute `declaration`, a cloudtrain Declaration")
+        raise UsageError(
+            message, hint="its class needs the attribute `declaration`, a cloudtrain Declaration"
+        )
     return declared
 
 
 def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
-    """Those of all providers, ours first: others' packages are searched only if the caller reads on.
+    """Those of all providers, ours first: others' packages are searched only if the caller reads
+    on.
 
-    A third party's that cannot be loaded is skipped with a warning: the command may not be about it.
+    A third party's that cannot be loaded is skipped with a warning: the command may not be about
+    it.
     """
     for name in _our_names():
         yield declaration_of(name)
@@ -128,7 +166,9 @@ def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
 
 
 def rehearsed_by(provider: str, contract: str) -> Declaration | None:
-    """The provider whose request a run of `provider` executes, by the run's contract; None where it is its own."""
+    """The provider whose request a run of `provider` executes, by the run's contract; None where it
+    is its own.
+    """
     if contract in ("", "plain"):
         return None
     owner = next((each for each in declarations() if each.contract == contract), None)
@@ -136,15 +176,21 @@ def rehearsed_by(provider: str, contract: str) -> Declaration | None:
 
 
 def load_third_party(name: str) -> Any:
-    """The class of a third party's provider. UsageError where there is none, or it cannot be imported."""
+    """The class of a third party's provider. UsageError where there is none, or it cannot be
+    imported.
+    """
     if name not in third_party():
-        raise UsageError(f"there is no provider {name!r} here", hint=f"one of: {', '.join(provider_names())}")
+        raise UsageError(
+            f"there is no provider {name!r} here", hint=f"one of: {', '.join(provider_names())}"
+        )
     point = third_party()[name]
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
         package = point.dist.name if point.dist else point.value
-        raise UsageError(f"the provider {name!r} of {package} cannot be imported: {error}") from error
+        raise UsageError(
+            f"the provider {name!r} of {package} cannot be imported: {error}"
+        ) from error
 
 
 def third_party() -> Mapping[str, EntryPoint]:
@@ -154,7 +200,11 @@ def third_party() -> Mapping[str, EntryPoint]:
 
 @cache
 def _our_names() -> tuple[str, ...]:
-    return tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("providers/*/declaration.py")))
+    return tuple(
+        sorted(
+            path.parent.name for path in Path(__file__).parent.glob("providers/*/declaration.py")
+        )
+    )
 
 
 @cache
@@ -170,12 +220,16 @@ def _names_our_group(folder: str) -> bool:
     """Whether any package that is installed in a folder of `sys.path` names a provider."""
     try:
         with os.scandir(folder or ".") as entries:
-            names = [entry.name for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+            names = [
+                entry.name for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))
+            ]
     except OSError:
         return False
     for name in names:
         try:
-            with open(f"{folder or '.'}/{name}/entry_points.txt", encoding="utf-8", errors="replace") as file:
+            with open(
+                f"{folder or '.'}/{name}/entry_points.txt", encoding="utf-8", errors="replace"
+            ) as file:
                 if GROUP in file.read():
                     return True
         except OSError:

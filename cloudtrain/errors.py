@@ -11,8 +11,8 @@
      ├─ CloudError             4   the cloud or the network
      └─ JobFailed              1   the job itself (Run.result raises it)
 
-A message says what, where and why; `hint` says what to do next. Anything that is not a `CloudtrainError` is a
-bug of ours and keeps its traceback.
+A message says what, where and why; `hint` says what to do next. Anything that is not a
+`CloudtrainError` is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class CloudtrainError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str, *, hint: str | None = None, outcome: Outcome = Outcome.REFUSED) -> None:
+    def __init__(
+        self, what: str, *, hint: str | None = None, outcome: Outcome = Outcome.REFUSED
+    ) -> None:
         super().__init__(what)
         self.what = what
         """What failed, where and why."""
@@ -54,7 +56,9 @@ class CloudtrainError(Exception):
     @property
     def message(self) -> str:
         """What failed, and that nothing was started where that is certain."""
-        return f"{self.what}; {NOTHING_STARTED}" if self.outcome is Outcome.NOT_STARTED else self.what
+        return (
+            f"{self.what}; {NOTHING_STARTED}" if self.outcome is Outcome.NOT_STARTED else self.what
+        )
 
     def __str__(self) -> str:
         return self.message
@@ -89,7 +93,9 @@ class RunNotFound(CloudtrainError):
 
 
 class RefusedError(CloudtrainError):
-    """A check refused the job before anything was started or spent: `issues`, where it found several things."""
+    """A check refused the job before anything was started or spent: `issues`, where it found
+    several things.
+    """
 
     exit_code = 3
 
@@ -121,7 +127,9 @@ class StorageError(CloudtrainError):
 DENIED = "Denied"
 """The code of a CloudError for a missing permission, where a cloud has several names for it."""
 
-DENIED_CODES = frozenset({DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
+DENIED_CODES = frozenset(
+    {DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
+)
 """It, and what AWS's services call it."""
 
 NAME_TAKEN = "NameTaken"
@@ -158,7 +166,10 @@ def unreadable(where: str, problem: str) -> CloudError:
     """Return the error of an answer that is not the service's: of a proxy, cut off, or empty."""
     return CloudError(
         f"{where}: the answer cannot be read: {problem}",
-        hint="wait a little, then try again; a proxy or a login page of the network may have answered",
+        hint=(
+            "wait a little, then try again; a proxy or a login page of the network may have"
+            " answered"
+        ),
         code="Unreadable",
         transient=True,
         outcome=Outcome.UNKNOWN,

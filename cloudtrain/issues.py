@@ -1,4 +1,6 @@
-"""One diagnostic: what is wrong, where and what to do about it, from reading a spec to a provider's checks."""
+"""One diagnostic: what is wrong, where and what to do about it, from reading a spec to a provider's
+checks.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,17 @@ class Issue:
     """One diagnostic. An error refuses the job, a warning is shown."""
 
     path: Keys
-    """The field that is to blame, `("resources", "gpu")`; empty for none, or for a file as a whole."""
+    """The field that is to blame, `("resources", "gpu")`; empty for none, or for a file as a whole.
+    """
     message: str
     hint: str | None = None
     """What to do about it."""
     _: KW_ONLY
     severity: Literal["error", "warning"] = "error"
     origin: str = ""
-    """Where the value was set: `job.yaml:7:3`, `--set resources.nodes=x`, `environment CLOUDTRAIN_DATA_DIR`."""
+    """Where the value was set: `job.yaml:7:3`, `--set resources.nodes=x`, `environment
+    CLOUDTRAIN_DATA_DIR`.
+    """
 
     @property
     def field(self) -> str:
@@ -44,8 +49,12 @@ class Issue:
         return replace(self, origin=origin)
 
     def line(self) -> str:
-        """`job.yaml:7:3: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)`, without the hint."""
-        where, path = (part.replace("\n", "\\n") for part in (self.origin, self.field))  # names that others chose
+        """`job.yaml:7:3: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)`, without
+        the hint.
+        """
+        where, path = (
+            part.replace("\n", "\\n") for part in (self.origin, self.field)
+        )  # names that others chose
         return ": ".join(part for part in (where, path, self.message) if part)
 
     def render(self) -> str:

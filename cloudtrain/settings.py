@@ -1,4 +1,6 @@
-"""Settings: flags > environment `CLOUDTRAIN_*` > `cloudtrain.toml` beside the job > the user's config folder."""
+"""Settings: flags > environment `CLOUDTRAIN_*` > `cloudtrain.toml` beside the job > the user's
+config folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def _text(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as a message shows it; a number of thousands of digits, which Python does not write, in words."""
+    """A value as a message shows it; a number of thousands of digits, which Python does not write,
+    in words.
+    """
     try:
         text = repr(value)
     except ValueError:
@@ -40,7 +44,10 @@ def _shown(value: Any) -> str:
 def _path(value: Any) -> str:
     try:
         path = str(Path(_text(value)).expanduser())
-        if max(len(os.fsencode(part)) for part in path.split("/")) > 255 or len(os.fsencode(path)) > 3000:
+        if (
+            max(len(os.fsencode(part)) for part in path.split("/")) > 255
+            or len(os.fsencode(path)) > 3000
+        ):
             raise ValueError("is longer than any disk keeps")
         return path
     except RuntimeError:
@@ -69,7 +76,10 @@ def _seconds(value: Any) -> float:
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (str, list)):
         raise ValueError(f"expected a list of texts, got {_shown(value)}")
-    return tuple(_text(item) for item in ([v.strip() for v in value.split(",")] if isinstance(value, str) else value))
+    return tuple(
+        _text(item)
+        for item in ([v.strip() for v in value.split(",")] if isinstance(value, str) else value)
+    )
 
 
 def _arguments(value: Any) -> tuple[str, ...]:
@@ -111,13 +121,19 @@ GENERAL: Mapping[str, Setting] = {
     "source_warn": Setting("warn when the source folder is larger", "size", 100_000_000),
     "source_limit": Setting("refuse when the source folder is larger", "size", 1_000_000_000),
     "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
-    "image.args": Setting("arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"),
+    "image.args": Setting(
+        "arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"
+    ),
     "image.build_args": Setting("arguments of a Dockerfile of your own", "arguments"),
     "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
     "policy": Setting(
-        "what becomes of security findings: warn shows them in check, strict refuses the job", "policy", POLICIES[0]
+        "what becomes of security findings: warn shows them in check, strict refuses the job",
+        "policy",
+        POLICIES[0],
     ),
-    "prices": Setting("your own table of prices: CSV, instance_type,usd_per_hour,region,as_of", "path"),
+    "prices": Setting(
+        "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of", "path"
+    ),
 }
 """Settings that belong to no provider, by key. Those of a provider are in its declaration."""
 
@@ -126,7 +142,9 @@ PREFIX = "CLOUDTRAIN_"
 
 
 def known_settings(*, third_parties: bool = True) -> dict[str, Setting]:
-    """Every setting by its dotted key, `aws.region`; `third_parties`: those of other packages' providers, too."""
+    """Every setting by its dotted key, `aws.region`; `third_parties`: those of other packages'
+    providers, too.
+    """
     found = dict(GENERAL)
     for each in declarations(third_parties=third_parties):
         found |= {f"{each.name}.{key}": setting for key, setting in each.settings.items()}
@@ -155,7 +173,9 @@ class Settings:
         return self.values.get(key)
 
     def origin_beside_job(self, key: str) -> str:
-        """The line in the file beside the job that sets a key, which may be another user's; empty when none does."""
+        """The line in the file beside the job that sets a key, which may be another user's; empty
+        when none does.
+        """
         origin = self.origins.get(key, "")
         return origin if origin.startswith(f"{self.folder / FILE_NAME}:") else ""
 
@@ -168,22 +188,32 @@ def load_settings(
     issues: list[Issue] = []
     files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
     tables = [_file(file, issues) for file in files]
-    chosen = [(flags or {}).get("provider"), *(table["provider"][0] for table in tables if "provider" in table)]
+    chosen = [
+        (flags or {}).get("provider"),
+        *(table["provider"][0] for table in tables if "provider" in table),
+    ]
     known = _settings_for({key for table in tables for key in table}, environ, chosen)
     values = {key: setting.default for key, setting in known.items() if setting.default is not None}
     values["data_dir"] = str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))
     origins = dict.fromkeys(values, "default")
-    variables = {key: (environ.get(variable_of(key)), f"environment {variable_of(key)}") for key in known}
-    command_line = {key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items()}
+    variables = {
+        key: (environ.get(variable_of(key)), f"environment {variable_of(key)}") for key in known
+    }
+    command_line = {
+        key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items()
+    }
     for given in (*tables, {key: pair for key, pair in variables.items() if pair[0]}, command_line):
         for key, (value, origin) in given.items():
             if value is None:
                 continue
             if key not in known:
-                issues.append(Issue((key,), f"unknown setting{did_you_mean(key, known)}", origin=origin))
+                issues.append(
+                    Issue((key,), f"unknown setting{did_you_mean(key, known)}", origin=origin)
+                )
                 continue
             try:
-                values[key], origins[key] = _READERS[known[key].kind](value), origin
+                values[key] = _READERS[known[key].kind](value)
+                origins[key] = origin
             except ValueError as error:
                 issues.append(Issue((key,), str(error), known[key].meaning, origin=origin))
     if issues:
@@ -191,15 +221,24 @@ def load_settings(
     return Settings(values=values, origins=origins, folder=folder)
 
 
-def _settings_for(keys: Set[str], environ: Mapping[str, str], chosen: Sequence[object]) -> dict[str, Setting]:
-    """The settings that these keys and variables may mean; other packages are searched only if they may be theirs.
+def _settings_for(
+    keys: Set[str], environ: Mapping[str, str], chosen: Sequence[object]
+) -> dict[str, Setting]:
+    """The settings that these keys and variables may mean; other packages are searched only if they
+    may be theirs.
 
-    `chosen`: the providers that a flag or a file names, whose defaults count too; None where one names none.
+    `chosen`: the providers that a flag or a file names, whose defaults count too; None where one
+    names none.
     """
     ours = known_settings(third_parties=False)
-    variables, names = {variable_of(key) for key in ours}, [each.name for each in declarations(third_parties=False)]
-    are_ours = keys <= ours.keys() and all(name in variables for name in environ if name.startswith(PREFIX))
-    are_ours &= all(name in names for name in (*chosen, environ.get(variable_of("provider"))) if name)
+    variables = {variable_of(key) for key in ours}
+    names = [each.name for each in declarations(third_parties=False)]
+    are_ours = keys <= ours.keys() and all(
+        name in variables for name in environ if name.startswith(PREFIX)
+    )
+    are_ours &= all(
+        name in names for name in (*chosen, environ.get(variable_of("provider"))) if name
+    )
     return ours if are_ours else known_settings()
 
 
@@ -231,7 +270,11 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     for key, value in table.items():
         for name, item in value.items() if isinstance(value, dict) else [("", value)]:
             dotted = f"{key}.{name}" if name else key
-            if dotted in ("data_dir", "prices") and isinstance(item, str) and not item.startswith("~"):
+            if (
+                dotted in ("data_dir", "prices")
+                and isinstance(item, str)
+                and not item.startswith("~")
+            ):
                 item = str(path.absolute().parent / item)  # a path in a file counts from that file
             line = _line(text, key if name else "", name or key)
             given[dotted] = (item, f"{path}:{line}" if line else str(path))
@@ -239,7 +282,9 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
 
 
 def _line(text: str, table: str, key: str) -> int:
-    """The line on which a key of a table is given a value, or else the table is written in one line; 0 for neither."""
+    """The line on which a key of a table is given a value, or else the table is written in one
+    line; 0 for neither.
+    """
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):

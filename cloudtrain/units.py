@@ -27,7 +27,9 @@ MONEY_FORMS = "50 USD"
 
 
 def _any_case(words: Iterable[str]) -> str:
-    """A pattern of words in capitals or not, for JSON Schema, whose patterns have no flags; long words first."""
+    """A pattern of words in capitals or not, for JSON Schema, whose patterns have no flags; long
+    words first.
+    """
     found = sorted(words, key=len, reverse=True)
     return "|".join("".join(f"[{sign}{sign.upper()}]" for sign in word) for word in found)
 
@@ -40,14 +42,22 @@ MONEY_PATTERN = rf"^\s*(\$\s*{_NUMBER}|{_NUMBER}\s*({_any_case(['usd'])}|\$))\s*
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of "6 h", "1 h 30 min" or "90 s"; a fraction of a second is rounded up. ValueError otherwise."""
+    """Seconds of "6 h", "1 h 30 min" or "90 s"; a fraction of a second is rounded up. ValueError
+    otherwise.
+    """
     parts = _parts(text)
     units = [_DURATION_WORDS.get(unit) for _, unit in parts]
     if not parts or None in units or len(set(units)) != len(units):
-        raise ValueError(f"cannot read {_shown(text)} as a duration; write for example {DURATION_FORMS}")
-    seconds = sum(number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit)
+        raise ValueError(
+            f"cannot read {_shown(text)} as a duration; write for example {DURATION_FORMS}"
+        )
+    seconds = sum(
+        number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit
+    )
     if not 0 < seconds <= 10**9:
-        raise ValueError(f"a duration must be longer than nothing and shorter than 30 years, got {_shown(text)}")
+        raise ValueError(
+            f"a duration must be longer than nothing and shorter than 30 years, got {_shown(text)}"
+        )
     return -int(-seconds // 1)
 
 
@@ -66,15 +76,21 @@ def parse_money(text: str) -> float:
     """US dollars of "50 USD", "$50" or "12.50 USD". ValueError otherwise."""
     match = _MONEY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"cannot read {_shown(text)} as an amount of money; write for example {MONEY_FORMS}")
+        raise ValueError(
+            f"cannot read {_shown(text)} as an amount of money; write for example {MONEY_FORMS}"
+        )
     amount = float(match[1] or match[2])
     if not 0 < amount < 1e9:
-        raise ValueError(f"an amount must be more than nothing and below a billion, got {_shown(text)}")
+        raise ValueError(
+            f"an amount must be more than nothing and below a billion, got {_shown(text)}"
+        )
     return amount
 
 
 def exact_duration(seconds: int) -> str:
-    """`6 h`; of a duration that this would round `21,601 s (6 h)`: next to a limit every second counts."""
+    """`6 h`; of a duration that this would round `21,601 s (6 h)`: next to a limit every second
+    counts.
+    """
     text = format_duration(seconds)
     return text if parse_duration(text) == seconds else f"{seconds:,} s ({text})"
 
@@ -108,7 +124,8 @@ def _shown(text: str) -> str:
 
 
 def _parts(text: str) -> list[tuple[float, str]]:
-    rest, parts = text.strip().lower(), []
+    rest = text.strip().lower()
+    parts = []
     while rest:
         match = _PART.match(rest)
         if match is None:
@@ -119,14 +136,20 @@ def _parts(text: str) -> list[tuple[float, str]]:
 
 
 def format_number(value: Any) -> str:
-    """A metric with three or four significant digits: `0.0712`, `1.9k`, `3e+14`. Anything but a number as it is."""
+    """A metric with three or four significant digits: `0.0712`, `1.9k`, `3e+14`. Anything but a
+    number as it is.
+    """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= 999.5e9:
         return f"{value:.3g}"
-    for limit, unit, suffix in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):  # never "1e+03k"
+    for limit, unit, suffix in (
+        (999.5e6, 1e9, "G"),
+        (999.5e3, 1e6, "M"),
+        (1e4, 1e3, "k"),
+    ):  # never "1e+03k"
         if abs(value) >= limit:
             return f"{value / unit:.3g}{suffix}"
     return str(value) if isinstance(value, int) else f"{value:.4g}"

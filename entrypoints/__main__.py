@@ -1,4 +1,6 @@
-"""`python FOLDER` starts this node's launcher: run as a folder, so that a user's module of the same name never wins."""
+"""`python FOLDER` starts this node's launcher: run as a folder, so that a user's module of the same
+name never wins.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The program of one rank: trains a task under a strategy, by torchrun or alone. `train.py --help` lists its options.
+"""The program of one rank: trains a task under a strategy, by torchrun or alone. `train.py --help`
+lists its options.
 
     torchrun --nproc-per-node 2 train.py --task digits --epochs 3
 
@@ -14,7 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-if find_spec("cloudtrain_job") is None:  # run by hand: in a job the launcher has added it to the path
+if (
+    find_spec("cloudtrain_job") is None
+):  # run by hand: in a job the launcher has added it to the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
 from cloudtrain_job import activity, emit_event, to_json, write_result
@@ -28,7 +31,9 @@ ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_
 
 
 def main() -> NoReturn:
-    """Parse the options and train. Exit code 2 and an error event if they are refused; slow imports come after that."""
+    """Parse the options and train. Exit code 2 and an error event if they are refused; slow imports
+    come after that.
+    """
     use_expandable_segments(os.environ)
     try:
         options = parse(sys.argv[1:])
@@ -41,10 +46,12 @@ def main() -> NoReturn:
 
 
 def use_expandable_segments(environ: MutableMapping[str, str]) -> None:
-    """Have torch's allocator grow its blocks on GPUs, so that batches of other sizes leave no holes between them.
+    """Have torch's allocator grow its blocks on GPUs, so that batches of other sizes leave no holes
+    between them.
 
-    Not if the user has set anything for the allocator. torch 2.13 reads the variable when the allocator is first used,
-    also if it was imported before, as in a rank that is forked. Nothing changes without a GPU.
+    Not if the user has set anything for the allocator. torch 2.13 reads the variable when the
+    allocator is first used, also if it was imported before, as in a rank that is forked. Nothing
+    changes without a GPU.
     """
     if not any(name in environ for name in ALLOCATOR_SETTINGS):
         environ[ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
@@ -81,14 +88,26 @@ def train(options: Options, folders: Folders) -> NoReturn:
             emit_event(Checkpoint(step=saved.step, path=str(saved.folder)).replace(**times))
 
     task = tasks.from_options(options)
-    rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if rules.is_own(options) else None)
+    rules.check(
+        options,
+        ranks.size,
+        ranks.local_size,
+        tasks.capabilities(task) if rules.is_own(options) else None,
+    )
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
     reads_only = options.eval_only or options.measure
     checkpoints = CheckpointStore(
-        folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run, writes=not reads_only
+        folders.checkpoints,
+        options.keep,
+        ranks,
+        strategy.shard_group_size,
+        report,
+        run,
+        writes=not reads_only,
     )
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
-    # A restart within the job resumes even with --no-resume. Nodes may count restarts differently, so any counts.
+    # A restart within the job resumes even with --no-resume. Nodes may count restarts differently,
+    # so any counts.
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
     if not options.resume and not restarted and not options.measure:
         checkpoints.set_aside()
@@ -134,9 +153,11 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
 
 
 def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoReturn:
-    """End this rank with exit code 12 after an out-of-memory error; halves the micro-batch size of the next start.
+    """End this rank with exit code 12 after an out-of-memory error; halves the micro-batch size of
+    the next start.
 
-    Its peers wait in a collective, so it cannot agree with them. `loop`: None if the error came before it existed.
+    Its peers wait in a collective, so it cannot agree with them. `loop`: None if the error came
+    before it existed.
     """
     from cloudtrain_trainer.training import memory, throughput
 
@@ -144,17 +165,25 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
     if throughput.is_wanted():
         message += "This batch does not fit"
     elif loop is not None and loop.options.eval_only:
-        message += "Nothing was trained: use a smaller --batch-size, of which an evaluation takes micro-batches"
+        message += (
+            "Nothing was trained: use a smaller --batch-size, of which an evaluation takes"
+            " micro-batches"
+        )
     elif loop is None or loop.micro_batch == 1:
         hint = loop.strategy.oom_hint if loop else "use --strategy fsdp, or larger machines"
         message += f"Not even one sample per rank fits: {hint}"
     else:
         micro_batches.write(loop.micro_batch // 2)
-        message += f"The next start uses micro-batches of {loop.micro_batch // 2} samples per rank, and the same batch"
+        message += (
+            f"The next start uses micro-batches of {loop.micro_batch // 2} samples per rank, and"
+            " the same batch"
+        )
     exit_with_error(memory.OOM_EXIT, "OutOfMemory", message)
 
 
-def exit_not_finite(why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders) -> NoReturn:
+def exit_not_finite(
+    why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders
+) -> NoReturn:
     """End training with exit code 33 after a loss, gradient or weight that is not finite.
 
     Called by all ranks, so none waits for another.
@@ -167,10 +196,16 @@ def exit_not_finite(why: str, loop: Any, checkpoints: Any, trackers: Any, folder
     hint = "try a lower --lr, --clip-norm or another --amp, and look at the data"
     if not loop.step.skips_bad_steps:
         hint += "; --on-nan skip skips such steps"
-    kept = f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it" if saved else ""
+    kept = (
+        f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it"
+        if saved
+        else ""
+    )
     message = f"{why}. Training stops{kept}. What to do: {hint}"
     if loop.ranks.rank == 0:
-        write_metrics_file(folders, {"outcome": "failed", "why": why, **loop.position._asdict(), **loop.metrics})
+        write_metrics_file(
+            folders, {"outcome": "failed", "why": why, **loop.position._asdict(), **loop.metrics}
+        )
     trackers.close("failed")
     exit_with_error(finite.EXIT, "NotFinite", message, prints=loop.ranks.rank == 0)
 
@@ -184,13 +219,17 @@ def write_metrics_file(folders: Folders, metrics: dict[str, Any]) -> None:
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """Export the model, write metrics.json and report the outcome. Called by all ranks.
 
-    A run that was stopped has its checkpoint and little time: its model is not exported. Nor is one that was evaluated
-    only.
+    A run that was stopped has its checkpoint and little time: its model is not exported. Nor is one
+    that was evaluated only.
     """
     from cloudtrain_trainer.training import throughput
 
     trained = not (loop.options.eval_only or loop.options.measure or throughput.is_wanted())
-    exported = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" and trained else {}
+    exported = (
+        {"parameters_sha256": export_model(loop, folders)}
+        if outcome == "succeeded" and trained
+        else {}
+    )
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best
         metrics = {"outcome": outcome, **loop.position._asdict(), **loop.metrics, **exported}
@@ -207,9 +246,11 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
 
 def export_model(loop: Any, folders: Folders) -> str:
-    """Write the model on rank 0; returns the fingerprint of its weights, empty on a rank that has not all of them.
+    """Write the model on rank 0; returns the fingerprint of its weights, empty on a rank that has
+    not all of them.
 
-    Each rank that has them prints the fingerprint, so that the log shows whether ranks differ. Called by all ranks.
+    Each rank that has them prints the fingerprint, so that the log shows whether ranks differ.
+    Called by all ranks.
     """
     with activity("saving"):
         return _export_model(loop, folders)
@@ -228,7 +269,8 @@ def _export_model(loop: Any, folders: Folders) -> str:
     sys.stdout.flush()
     os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
     if loop.ranks.rank == 0:
-        model, has_best = folders.model / "model", loop.checkpointer.best.step >= 0
+        model = folders.model / "model"
+        has_best = loop.checkpointer.best.step >= 0
         # Without a best evaluation of this run, the file of best weights is an earlier run's.
         if not has_best or model_file.copy_best_model(folders.checkpoints, model) is None:
             model_file.write_model(model, weights, loop.ranks.log)

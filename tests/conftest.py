@@ -39,8 +39,14 @@ THOROUGH = "--thorough"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make thorough` repeats what the suite does a few times as often as the claim says, and runs what takes long."""
-    parser.addoption(THOROUGH, action="store_true", help="repeat kills and builds that the suite tries a few times")
+    """`make thorough` repeats what the suite does a few times as often as the claim says, and runs
+    what takes long.
+    """
+    parser.addoption(
+        THOROUGH,
+        action="store_true",
+        help="repeat kills and builds that the suite tries a few times",
+    )
 
 
 @pytest.fixture
@@ -50,8 +56,9 @@ def thorough(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> None:
-    """Called for a parameter without a written id; of bytes and paths pytest makes ids that may differ between two
-    collections, as gzip's bytes hold a time. Every worker must collect the same tests, and pytest-xdist compares them.
+    """Called for a parameter without a written id; of bytes and paths pytest makes ids that may
+    differ between two collections, as gzip's bytes hold a time. Every worker must collect the same
+    tests, and pytest-xdist compares them.
     """
     if isinstance(val, bytes | bytearray | Path):
         raise pytest.UsageError(f"write ids for the parameter {argname}: {val!r}")
@@ -59,7 +66,9 @@ def pytest_make_parametrize_id(val: object, argname: str) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only the order in which files are begun: within one it stays. An id may not name a folder of this machine."""
+    """Only the order in which files are begun: within one it stays. An id may not name a folder of
+    this machine.
+    """
     mark_by_fixtures(items)
     here = Path(__file__).parent
 
@@ -76,7 +85,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture is made
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what only Linux has elsewhere, naming what is missing, and what takes long unless it is asked for."""
+    """Skip what only Linux has elsewhere, naming what is missing, and what takes long unless it is
+    asked for.
+    """
     mark = item.get_closest_marker("linux")
     if mark is not None and sys.platform != "linux":
         pytest.skip(f"only Linux has it: {mark.args[0]}")
@@ -87,22 +98,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 OUTER = (
     *("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_"),
-    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AZURE_CONFIG_DIR", "AZURE_DEFAULTS_", "AZUREML_"),
+    *(
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "AWS_CONFIG_FILE",
+        "AZURE_CONFIG_DIR",
+        "AZURE_DEFAULTS_",
+        "AZUREML_",
+    ),
 )
 """Prefixes of the variables of a person, a job or a CI that tests must not see."""
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new home for each test; nothing of the person's own settings or runs is seen or touched, and what a test or
-    an SDK in it writes into the environment is gone after it.
+    """A new home for each test; nothing of the person's own settings or runs is seen or touched,
+    and what a test or an SDK in it writes into the environment is gone after it.
     """
     home = tmp_path_factory.mktemp("home")
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(OUTER)]:
         del os.environ[name]
     os.environ["HOME"] = str(home)
-    urllib.request.install_opener(None)  # since Python 3.12 it keeps the certificates of its first use
+    urllib.request.install_opener(
+        None
+    )  # since Python 3.12 it keeps the certificates of its first use
     yield home
     os.environ.clear()
     os.environ.update(before)
@@ -110,7 +130,9 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def docker_with_image() -> Iterator[tuple[DockerClient, str]]:
-    """A Docker engine and an image of these tests alone; skipped, with the reason, where there is none."""
+    """A Docker engine and an image of these tests alone; skipped, with the reason, where there is
+    none.
+    """
     from tests.support.engine import engine_and_image
 
     with engine_and_image() as found:

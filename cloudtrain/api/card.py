@@ -1,4 +1,6 @@
-"""A run as a card in a notebook: how it stands, its progress and its curves, as HTML without anything from outside."""
+"""A run as a card in a notebook: how it stands, its progress and its curves, as HTML without
+anything from outside.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from cloudtrain.units import format_duration, format_number
 SECONDS_BETWEEN_DRAWINGS = 1.0
 MAX_CURVES = 6
 MAX_NAME = 40
-WIDTH, HEIGHT = 240, 56
+WIDTH = 240
+HEIGHT = 56
 """Of a curve, in pixels."""
 
 COLOURS = {"succeeded": "#2da44e", "failed": "#cf222e", "stopped": "#bf8700", "stopping": "#bf8700"}
@@ -29,12 +32,15 @@ def card(state: RunState, now: float) -> str:
     """The card as HTML; every text in it is escaped. `now`: a Unix timestamp."""
     colour = COLOURS.get(state.state, RUNNING)
     title = (
-        f'<b>{escape(state.run_id)}</b> <span style="color:{colour}">&#9679; {escape(state.state)}</span> '
-        f"{state.nodes} &times; {state.processes} ranks, {escape(state.provider)}, "
-        f"{format_duration(state.seconds(now))}"
+        f'<b>{escape(state.run_id)}</b> <span style="color:{colour}">&#9679;'
+        f" {escape(state.state)}</span> {state.nodes} &times; {state.processes} ranks,"
+        f" {escape(state.provider)}, {format_duration(state.seconds(now))}"
     )
     parts = [f"<div>{title}</div>", *_progress(state, now, colour), *_reason(state), _curves(state)]
-    style = "border:1px solid #8884;border-radius:6px;padding:8px 12px;max-width:820px;font:13px system-ui,sans-serif"
+    style = (
+        "border:1px solid #8884;border-radius:6px;padding:8px 12px;max-width:820px;font:13px"
+        " system-ui,sans-serif"
+    )
     return f'<div style="{style}">{"".join(parts)}</div>'
 
 
@@ -52,7 +58,10 @@ def _progress(state: RunState, now: float, colour: str) -> Iterator[str]:
     if at.step is not None and at.steps:
         share = 100 * max(0.0, min(1.0, at.step / at.steps))
         bar = f"background:{colour};width:{share:.1f}%;height:4px;border-radius:2px"
-        yield f'<div style="background:#8883;border-radius:2px;margin:4px 0"><div style="{bar}"></div></div>'
+        yield (
+            '<div style="background:#8883;border-radius:2px;margin:4px 0"><div'
+            f' style="{bar}"></div></div>'
+        )
     if words:
         yield f"<div>{escape(' · '.join(words))}</div>"
 
@@ -63,25 +72,35 @@ def _reason(state: RunState) -> Iterator[str]:
 
 
 def _curves(state: RunState) -> str:
-    curves = {f"running {name}": curve for name, curve in state.progress_curves.items()} | state.curves
+    curves = {
+        f"running {name}": curve for name, curve in state.progress_curves.items()
+    } | state.curves
     drawn = [_curve(name, curve.values) for name, curve in list(curves.items())[:MAX_CURVES]]
     if not drawn:
         return ""
-    return f'<div style="display:flex;flex-wrap:wrap;gap:8px 16px;margin-top:6px">{"".join(drawn)}</div>'
+    return (
+        '<div style="display:flex;flex-wrap:wrap;gap:8px'
+        f' 16px;margin-top:6px">{"".join(drawn)}</div>'
+    )
 
 
 def _curve(name: str, values: Sequence[float]) -> str:
-    points = [(at, value) for at, value in enumerate(values) if value - value == 0]  # neither NaN nor infinite
+    points = [
+        (at, value) for at, value in enumerate(values) if value - value == 0
+    ]  # neither NaN nor infinite
     name = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
     last = format_number(values[-1]) if values else ""
     label = f"<div>{escape(name)} <b>{escape(last)}</b></div>"
     if len(points) < 2:
         return f"<div>{label}</div>"
     # Halves: the difference of the largest numbers is no number.
-    low, high = min(value for _, value in points) / 2, max(value for _, value in points) / 2
-    span, steps = (high - low) or 1.0, points[-1][0] or 1
+    low = min(value for _, value in points) / 2
+    high = max(value for _, value in points) / 2
+    span = (high - low) or 1.0
+    steps = points[-1][0] or 1
     line = " ".join(
-        f"{WIDTH * at / steps:.1f},{HEIGHT - 2 - (HEIGHT - 4) * ((value / 2 - low) / span):.1f}" for at, value in points
+        f"{WIDTH * at / steps:.1f},{HEIGHT - 2 - (HEIGHT - 4) * ((value / 2 - low) / span):.1f}"
+        for at, value in points
     )
     svg = (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
@@ -92,7 +111,8 @@ def _curve(name: str, values: Sequence[float]) -> str:
 
 @contextmanager
 def live_card() -> Iterator[Callable[[RunState], None]]:
-    """A function that draws a run's card anew in a notebook's cell, about once a second; elsewhere it does nothing.
+    """A function that draws a run's card anew in a notebook's cell, about once a second; elsewhere
+    it does nothing.
 
     What was drawn last stays in the notebook.
     """

@@ -24,7 +24,9 @@ class Compared:
     runs: list[str]
     states: list[RunState]
     settings: Mapping[str, list[Any]]
-    """Settings that are not the same in all runs, by their dotted names; None where a run does not set it."""
+    """Settings that are not the same in all runs, by their dotted names; None where a run does not
+    set it.
+    """
     series: list[Mapping[str, Series]]
     """The metrics of each run by name."""
 
@@ -58,16 +60,25 @@ def compare(runs: Sequence[Run]) -> Compared:
     return Compared(
         runs=[run.id for run in runs],
         states=[run.cached_status() for run in runs],
-        settings={name: each for name, each in values.items() if any(value != each[0] for value in each)},
+        settings={
+            name: each for name, each in values.items() if any(value != each[0] for value in each)
+        },
         series=[series_of(run.metrics()) for run in runs],
     )
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """What the run was asked to do: its spec, dotted, and where; nothing of one whose plan cannot be read."""
-    record, found = RunRecord(run.folder), dict[str, Any]()
+    """What the run was asked to do: its spec, dotted, and where; nothing of one whose plan cannot
+    be read.
+    """
+    record = RunRecord(run.folder)
+    found = dict[str, Any]()
     with suppress(StorageError):
-        found = {"provider": record.provider, **_flat(record.spec), "source": record.source_digest[:12] or None}
+        found = {
+            "provider": record.provider,
+            **_flat(record.spec),
+            "source": record.source_digest[:12] or None,
+        }
     argv = found.pop("args.argv", None)
     if isinstance(found.pop("args.values", None), list) and isinstance(argv, list):
         values, rest = argument_values([str(word) for word in argv])
@@ -80,7 +91,11 @@ def settings_of(run: Run) -> dict[str, Any]:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+        found |= (
+            _flat(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping) and value
+            else {f"{prefix}{key}": value}
+        )
     return found
 
 

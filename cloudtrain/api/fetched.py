@@ -1,4 +1,6 @@
-"""`fetch`: the results of a run in a folder that is complete or not there, and that the next submit does not send."""
+"""`fetch`: the results of a run in a folder that is complete or not there, and that the next submit
+does not send.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 IGNORE_FILE = ".gitignore"
 _IGNORE_ALL = (
-    "# Fetched by cloudtrain: neither sent with the next job nor committed. Delete this file to change that.\n*\n"
+    "# Fetched by cloudtrain: neither sent with the next job nor committed. Delete this file to"
+    " change that.\n*\n"
 )
 
 
@@ -42,7 +45,9 @@ def fetch_results(
     progress: Progress | None,
     note: Note | None,
 ) -> None:
-    """Copy what the run has left by these names to the target. The arguments and errors are those of `Run.fetch`."""
+    """Copy what the run has left by these names to the target. The arguments and errors are those
+    of `Run.fetch`.
+    """
     draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
     left_out: list[str] = []
     with storing(target, f"cloudtrain fetch {run.run_id} ANOTHER_FOLDER"):
@@ -63,7 +68,10 @@ def fetch_results(
 def _no_files(state: RunState, left_out: Sequence[str]) -> StorageError:
     run = state.run_id
     message = f"run {run} left no files"
-    hint = f"cloudtrain logs {run}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
+    hint = (
+        f"cloudtrain logs {run}; a script writes to $CLOUDTRAIN_MODEL_DIR and"
+        " $CLOUDTRAIN_OUTPUT_DIR"
+    )
     if not state.has_ended:
         message = f"run {run} is still {state.state}: its model comes at the end"
         hint = f"cloudtrain wait {run}; --checkpoints brings what is saved already"
@@ -78,7 +86,9 @@ def is_free(target: Path) -> bool:
 
 
 def put_in_place(draft: Path, target: Path, names: Sequence[str]) -> None:
-    """Make a folder of results the target. Where a folder is there already, these names in it are replaced."""
+    """Make a folder of results the target. Where a folder is there already, these names in it are
+    replaced.
+    """
     if not is_free(target):
         for name in names:
             if (target / name).is_dir() and not (target / name).is_symlink():
@@ -96,4 +106,6 @@ def put_in_place(draft: Path, target: Path, names: Sequence[str]) -> None:
 
 def fetched_files(folder: Path) -> list[str]:
     """The paths of the files in it, without the mark of ours."""
-    return sorted(str(file) for file in folder.rglob("*") if file.is_file() and file != folder / IGNORE_FILE)
+    return sorted(
+        str(file) for file in folder.rglob("*") if file.is_file() and file != folder / IGNORE_FILE
+    )

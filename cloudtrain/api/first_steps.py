@@ -1,4 +1,6 @@
-"""A rehearsal of a job's first steps on this machine, in a scratch folder, and the forecast that they allow."""
+"""A rehearsal of a job's first steps on this machine, in a scratch folder, and the forecast that
+they allow.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,12 @@ from cloudtrain.runs.terms import Terms
 from cloudtrain.settings import DEFAULT_PROVIDER
 
 START_SECONDS = 60.0
-"""A job that has reported nothing so long after its processes began is taken to report nothing at all."""
+"""A job that has reported nothing so long after its processes began is taken to report nothing at
+all.
+"""
 
-SCRATCH, LOCK = "cloudtrain-forecast-", "forecast.lock"
+SCRATCH = "cloudtrain-forecast-"
+LOCK = "forecast.lock"
 """How the names of scratch folders begin, and the file in each that its process has locked."""
 
 REMOVAL_SECONDS = 10.0
@@ -47,13 +52,20 @@ class There:
     limit: str
     """What says so; empty: the platform's own limit."""
     times_as_fast: Span | None
-    """How many times as fast as here the job must be there to end within that; None: that is not known."""
+    """How many times as fast as here the job must be there to end within that; None: that is not
+    known.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         fast = self.times_as_fast.to_json() if self.times_as_fast else None
         limit = {"max_seconds": self.max_seconds, "limit": self.limit}
-        return {"machines": self.machines, "usd_per_hour": self.usd_per_hour, **limit, "times_as_fast": fast}
+        return {
+            "machines": self.machines,
+            "usd_per_hour": self.usd_per_hour,
+            **limit,
+            "times_as_fast": fast,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +94,14 @@ class FirstSteps:
         }
 
 
-def try_first_steps(job: Job, target: Plan, seconds: float, show: Callable[[RunState], None]) -> FirstSteps:
-    """Run the job here until it has trained for so many seconds, and forecast it. Nothing is left of it.
+def try_first_steps(
+    job: Job, target: Plan, seconds: float, show: Callable[[RunState], None]
+) -> FirstSteps:
+    """Run the job here until it has trained for so many seconds, and forecast it. Nothing is left
+    of it.
 
-    `target`: the plan of where it is meant to run. `show` is called with the state again and again. JobFailed if the
-    job fails, SpecError or RefusedError if it cannot be run here.
+    `target`: the plan of where it is meant to run. `show` is called with the state again and again.
+    JobFailed if the job fails, SpecError or RefusedError if it cannot be run here.
     """
     with _scratch_folder() as folder:
         here = _plan_here(job, target, folder)
@@ -120,9 +135,11 @@ def _seen(state: RunState, seconds: float, target: Plan, here: Plan) -> FirstSte
 
 @contextmanager
 def _scratch_folder() -> Iterator[str]:
-    """A folder that is gone afterwards, also where the supervisor of a run still writes its last words into it.
+    """A folder that is gone afterwards, also where the supervisor of a run still writes its last
+    words into it.
 
-    Those that were left by processes that were killed are removed, too: each is locked by its process.
+    Those that were left by processes that were killed are removed, too: each is locked by its
+    process.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
         if is_locked(left) is False:
@@ -143,8 +160,12 @@ def _scratch_folder() -> Iterator[str]:
 
 
 def _plan_here(job: Job, target: Plan, data_dir: str) -> Plan:
-    """The plan of a run on this machine: with as many processes as there, on its CPU where it has too few GPUs."""
-    limits = job.spec.limits.model_copy(update={"restarts": 0, "retries": 0, "max_runtime": None, "max_cost": None})
+    """The plan of a run on this machine: with as many processes as there, on its CPU where it has
+    too few GPUs.
+    """
+    limits = job.spec.limits.model_copy(
+        update={"restarts": 0, "retries": 0, "max_runtime": None, "max_cost": None}
+    )
     changes: dict[str, Any] = {"limits": limits, "sweep": None}
     here = plan(_changed(job, changes), DEFAULT_PROVIDER, data_dir=data_dir)
     refused = any(issue.is_error for issue in get_provider(DEFAULT_PROVIDER).rules(here))
@@ -163,10 +184,13 @@ def _until(run: Run, seconds: float, show: Callable[[RunState], None]) -> RunSta
     """The state once it has trained for so long, has ended, or seems to report nothing."""
     began = 0.0
     for update in run.watch():
-        state, now = update.state, time.time()
+        state = update.state
+        now = time.time()
         show(state)
         began = began or (now if state.ranks else 0.0)
-        patience = seconds if state.reported and not state.progress else max(START_SECONDS, 2 * seconds)
+        patience = (
+            seconds if state.reported and not state.progress else max(START_SECONDS, 2 * seconds)
+        )
         if state.laps.first and now - state.laps.first >= seconds:
             break
         if began and not state.laps.first and now - began >= patience:
@@ -182,14 +206,19 @@ def _reason(state: RunState, seconds: float) -> str:
         how = "a script tells them with cloudtrain_job.log_progress(step, steps)"
         return f"the job has reported no steps; {how}, and --forecast {2 * seconds:g} waits longer"
     if state.progress.steps is None:
-        return "the job does not say how many steps it has: log_progress(step, steps) of cloudtrain_job tells them"
+        return (
+            "the job does not say how many steps it has: log_progress(step, steps) of"
+            " cloudtrain_job tells them"
+        )
     return f"{seconds:g} s are too short for these steps: --forecast {4 * seconds:g} takes longer"
 
 
 def _terms(target: Plan) -> Terms:
     """Of a job for this machine: nothing is billed."""
     return (
-        Terms(seconds=target.spec.limits.max_runtime or 0, limit="limits.max_runtime") if _is_here(target) else Terms()
+        Terms(seconds=target.spec.limits.max_runtime or 0, limit="limits.max_runtime")
+        if _is_here(target)
+        else Terms()
     )
 
 

@@ -44,11 +44,16 @@ class Job:
 
 
 def load(
-    source: str | Path | Mapping[str, Any] = "job.yaml", overrides: Sequence[str] = (), *, arguments: Sequence[str] = ()
+    source: str | Path | Mapping[str, Any] = "job.yaml",
+    overrides: Sequence[str] = (),
+    *,
+    arguments: Sequence[str] = (),
 ) -> Job:
-    """Read a job from a file, from a folder's job.yaml, from a script alone, or from a mapping that says the same.
+    """Read a job from a file, from a folder's job.yaml, from a script alone, or from a mapping that
+    says the same.
 
-    `arguments`: of the program, after those that the spec gives it. SpecError lists every mistake at its place.
+    `arguments`: of the program, after those that the spec gives it. SpecError lists every mistake
+    at its place.
 
     >>> job = load({"name": "hello", "resources": {"processes": 2}}, ["limits.restarts=1"])
     """
@@ -69,13 +74,14 @@ def plan(
     progress: Progress | None = None,
     preview: bool = False,
 ) -> Plan:
-    """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked.
+    """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do
+    what is asked.
 
-    `as_`: rehearse that provider's request, on this machine unless `provider` names another. Where the settings would
-    run a job plays no part then: a rehearsal never costs anything.
+    `as_`: rehearse that provider's request, on this machine unless `provider` names another. Where
+    the settings would run a job plays no part then: a rehearsal never costs anything.
 
-    `preview`: a plan to look at, also where settings of the account are missing: it has placeholders for them, which
-    `plan.target.placeholders` names, and cannot be submitted.
+    `preview`: a plan to look at, also where settings of the account are missing: it has
+    placeholders for them, which `plan.target.placeholders` names, and cannot be submitted.
     """
     provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
@@ -83,8 +89,16 @@ def plan(
     if run_id == "last":
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):
-        raise UsageError(f"{run_id!r} is not a valid run id", hint="up to 63 letters, digits and single hyphens inside")
-    wheels = wheel_set(job.spec, job.folder / job.spec.source, Path(settings["data_dir"]).absolute(), host or target)
+        raise UsageError(
+            f"{run_id!r} is not a valid run id",
+            hint="up to 63 letters, digits and single hyphens inside",
+        )
+    wheels = wheel_set(
+        job.spec,
+        job.folder / job.spec.source,
+        Path(settings["data_dir"]).absolute(),
+        host or target,
+    )
     context = read_context(job.spec, job.folder, settings, run_id, progress, wheels)
     return with_rehearsal(make_plan(job.spec, job.document, context, target, host))
 
@@ -97,10 +111,11 @@ def vendor(
     data_dir: str | None = None,
     note: Note | None = None,
 ) -> None:
-    """Download the wheels that a job with `dependencies: {vendor: true}` sends along, unless they are there already.
+    """Download the wheels that a job with `dependencies: {vendor: true}` sends along, unless they
+    are there already.
 
-    To be called before `plan`, with the same arguments; does nothing for any other job. UsageError, with what pip has
-    said, when they cannot be had. `note` is called with what is being done.
+    To be called before `plan`, with the same arguments; does nothing for any other job. UsageError,
+    with what pip has said, when they cannot be had. `note` is called with what is being done.
     """
     provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
@@ -111,7 +126,9 @@ def vendor(
 
 
 def render(plan: Plan) -> Request:
-    """The request that `submit` would send: the platform's own document, plain JSON, and the job document."""
+    """The request that `submit` would send: the platform's own document, plain JSON, and the job
+    document.
+    """
     return get_provider(plan.target.provider).render(plan)
 
 
@@ -123,12 +140,15 @@ def submit(
     sending: Progress | None = None,
     pushing: Progress | None = None,
 ) -> Run:
-    """Start a plan and return its run at once; `wait()` waits for its end. The same plan is never started twice.
+    """Start a plan and return its run at once; `wait()` waits for its end. The same plan is never
+    started twice.
 
-    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken; CloudError and StorageError
-    say in `outcome` whether the job was started.
+    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken;
+    CloudError and StorageError say in `outcome` whether the job was started.
     """
-    from cloudtrain.api.run import Run  # a plan alone needs nothing that starts runs, or looks after them
+    from cloudtrain.api.run import (
+        Run,
+    )  # a plan alone needs nothing that starts runs, or looks after them
     from cloudtrain.submission.submit import submit as start
 
     return Run(start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing))

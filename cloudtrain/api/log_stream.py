@@ -1,4 +1,6 @@
-"""The log of one run as it grows: first the lines that are there, then those that are new, filtered."""
+"""The log of one run as it grows: first the lines that are there, then those that are new,
+filtered.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class LogStream:
-    """Lines of all nodes of a run, each told once. The filters are those of `Run.logs`; UsageError for a bad `grep`."""
+    """Lines of all nodes of a run, each told once. The filters are those of `Run.logs`; UsageError
+    for a bad `grep`.
+    """
 
     def __init__(
         self,
@@ -30,16 +34,22 @@ class LogStream:
             self._pattern = re.compile(grep) if grep else None
         except re.error as error:
             raise UsageError(f"{grep!r} is not a valid regular expression: {error}") from None
-        self._monitor, self._reader = monitor, LogReader(monitor.folder)
-        self._node, self._rank, self._since, self._metrics = node, rank, since, metrics
+        self._monitor = monitor
+        self._reader = LogReader(monitor.folder)
+        self._node = node
+        self._rank = rank
+        self._since = since
+        self._metrics = metrics
         self.has_ended = False
-        """Whether the run had ended before the lines of the latest `fresh` were read: there are no others."""
+        """Whether the run had ended before the lines of the latest `fresh` were read: there are no
+        others.
+        """
 
     def stored(self, *, tail: int | None, retry: bool) -> Iterator[LogLine]:
         """The lines that are there, oldest first; of a `tail` only the last so many.
 
-        CloudError, after the lines that are here already, when the cloud does not give the others; with `retry` not
-        for one that asking again may mend.
+        CloudError, after the lines that are here already, when the cloud does not give the others;
+        with `retry` not for one that asking again may mend.
         """
         failure = self._monitor.sync_logs(retry=retry)
         if tail is None:
@@ -50,7 +60,9 @@ class LogStream:
             raise failure
 
     def _latest(self, count: int) -> list[LogLine]:
-        """So many of the lines that are there, the latest first; all of them count as read, also where that is 0."""
+        """So many of the lines that are there, the latest first; all of them count as read, also
+        where that is 0.
+        """
         found: list[LogLine] = []
         for line in self._reader.read_backward():
             if len(found) >= count:

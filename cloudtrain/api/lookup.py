@@ -1,4 +1,6 @@
-"""Finding and listing runs: those of this machine, and those that other machines have started in a cloud."""
+"""Finding and listing runs: those of this machine, and those that other machines have started in a
+cloud.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import Any
 from cloudtrain.api.run import Run
 from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.declaration import declaration_of
-from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
+from cloudtrain.errors import (
+    CloudError,
+    CloudtrainError,
+    RunExists,
+    RunNotFound,
+    StorageError,
+    UsageError,
+)
 from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
 from cloudtrain.runs.events import Phase
 from cloudtrain.runs.folder import RunFolder
@@ -33,13 +42,17 @@ LATE_START_SECONDS = 86_400
 _SYNCED_UNTIL_FILE = "asked.json"
 
 
-def find_run(name: str = "last", *, data_dir: str | None = None, provider: str | None = None) -> Run:
+def find_run(
+    name: str = "last", *, data_dir: str | None = None, provider: str | None = None
+) -> Run:
     """The run of that id, the only one whose id begins so, or the `last` one that was submitted.
 
-    A beginning and `last` find runs that this machine has started; a run of another machine needs its whole id. An id
-    that this machine does not know is looked up at `provider` (by default that of the settings).
+    A beginning and `last` find runs that this machine has started; a run of another machine needs
+    its whole id. An id that this machine does not know is looked up at `provider` (by default that
+    of the settings).
 
-    RunNotFound when there is none, or a beginning fits several; CloudError when the provider cannot be asked.
+    RunNotFound when there is none, or a beginning fits several; CloudError when the provider cannot
+    be asked.
     """
     store = _store(data_dir)
     try:
@@ -48,19 +61,27 @@ def find_run(name: str = "last", *, data_dir: str | None = None, provider: str |
         try:
             found = import_remote_runs(provider, run_id=name, data_dir=data_dir)
         except CloudError as error:
-            raise CloudError(f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code) from error
+            raise CloudError(
+                f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code
+            ) from error
         if not found:
             raise
         return Run(store.open(name))
 
 
 def import_remote_runs(
-    provider: str | None, *, run_id: str | None = None, data_dir: str | None = None, everything: bool = False
+    provider: str | None,
+    *,
+    run_id: str | None = None,
+    data_dir: str | None = None,
+    everything: bool = False,
 ) -> list[str]:
-    """Copy what a provider knows of its jobs, or of the one with that id, to run folders; returns the ids that are new.
+    """Copy what a provider knows of its jobs, or of the one with that id, to run folders; returns
+    the ids that are new.
 
-    A job that another machine has started gets a run folder; of one that is known already, its present state is
-    written down. `everything`: ask for all jobs, also those that have not changed since the last time.
+    A job that another machine has started gets a run folder; of one that is known already, its
+    present state is written down. `everything`: ask for all jobs, also those that have not changed
+    since the last time.
 
     CloudError when the provider cannot be asked, UsageError for one without a cloud's list of jobs.
     """
@@ -71,8 +92,14 @@ def import_remote_runs(
     name = settings["provider"]
     known_lines = [] if run_id else [line for line in summaries(store) if line["provider"] == name]
     # A run that ended as not started is left out: the provider may know its job.
-    states = {line["run"]: line["state"] for line in known_lines if line["submitted"] or line["state"] not in ENDED}
-    known = KnownRuns(states=states, synced_until={} if run_id or everything else _read_synced_until(store))
+    states = {
+        line["run"]: line["state"]
+        for line in known_lines
+        if line["submitted"] or line["state"] not in ENDED
+    }
+    known = KnownRuns(
+        states=states, synced_until={} if run_id or everything else _read_synced_until(store)
+    )
     new = []
     for job in get_provider(name).discover_runs(settings, run_id, known):
         if (store.runs_dir / job.run_id).is_dir():
@@ -96,7 +123,9 @@ def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
 
 
 def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
-    """Write down what a list says of a known run; one of this machine is asked for itself, which tells more."""
+    """Write down what a list says of a known run; one of this machine is asked for itself, which
+    tells more.
+    """
     run = Run(folder)
     state = run.cached_status()
     if not state.may_have_started and (state.has_ended or not job.updates):
@@ -105,12 +134,18 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
         with suppress(CloudError):  # then it stays as last seen
             run.status()
         return
-    updates = [event for event in job.updates if not (isinstance(event, Phase) and event.phase == state.phase)]
+    updates = [
+        event
+        for event in job.updates
+        if not (isinstance(event, Phase) and event.phase == state.phase)
+    ]
     run.take([Observation(events=updates)])
 
 
 def _read_synced_until(store: RunStore) -> dict[str, float]:
-    """Up to which time the changes in each account are known: account -> Unix timestamp. Empty without the file."""
+    """Up to which time the changes in each account are known: account -> Unix timestamp. Empty
+    without the file.
+    """
     try:
         kept = json.loads(read_regular_file(store.data_dir / _SYNCED_UNTIL_FILE))
         return {str(place): float(when) for place, when in kept.items()}
@@ -169,7 +204,9 @@ def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
     return not state.has_ended or (state.may_have_started and is_recent)
 
 
-def _asked(run: Run, summary: dict[str, Any], unreachable: dict[str, str], ask_clouds: bool) -> dict[str, Any]:
+def _asked(
+    run: Run, summary: dict[str, Any], unreachable: dict[str, str], ask_clouds: bool
+) -> dict[str, Any]:
     """Return the summary after a look at the run's provider; `unreachable` gets its error."""
     where = summary["provider"]
     try:

@@ -39,7 +39,8 @@ class MachineOffer:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; what is not known is null."""
-        row, price = self.machine, self.price
+        row = self.machine
+        price = self.price
         return {
             "provider": row.provider,
             "instance_type": row.instance_type,
@@ -71,11 +72,15 @@ class Filters:
     max_usd_per_hour: float | None = None
 
 
-def machine_offers(settings: Settings, filters: Filters, order: str = "price") -> list[MachineOffer]:
-    """The machines with GPUs that pass, by the tables on this machine: no network. Unknown prices come last.
+def machine_offers(
+    settings: Settings, filters: Filters, order: str = "price"
+) -> list[MachineOffer]:
+    """The machines with GPUs that pass, by the tables on this machine: no network. Unknown prices
+    come last.
 
-    Without a region each machine is shown in that of the settings, or else where its price is known. UsageError names
-    what there is no machine of; SpecError, what is wrong with a table of prices.
+    Without a region each machine is shown in that of the settings, or else where its price is
+    known. UsageError names what there is no machine of; SpecError, what is wrong with a table of
+    prices.
     """
     wanted = _gpu_name(filters.gpu)
     rows = [
@@ -89,12 +94,16 @@ def machine_offers(settings: Settings, filters: Filters, order: str = "price") -
         rows = [row for row in rows if row.gpu_memory_gib and row.gpu_memory_gib >= least]
     found = _priced(rows, filters.region, settings)
     if filters.max_usd_per_hour is not None:
-        found = [each for each in found if each.price and each.price.usd <= filters.max_usd_per_hour]
+        found = [
+            each for each in found if each.price and each.price.usd <= filters.max_usd_per_hour
+        ]
     return sorted(found, key=_ORDER[order])
 
 
 def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[MachineOffer]:
-    """Each machine in the regions that are asked for. UsageError for a region of which no price is known."""
+    """Each machine in the regions that are asked for. UsageError for a region of which no price is
+    known.
+    """
     found: list[MachineOffer] = []
     known: set[str] = set()
     for provider in PROVIDERS:
@@ -110,20 +119,30 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
         found += [each for row in own for each in offers[row] or _unknown(row, markets)]
     if region and region != ALL and region not in known:
         hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
-        raise UsageError(f"no price in {region!r} is known; prices are known in {_listed(known)}", hint=hint)
+        raise UsageError(
+            f"no price in {region!r} is known; prices are known in {_listed(known)}", hint=hint
+        )
     return found
 
 
 def _listed(regions: set[str]) -> str:
     shown = sorted(regions)
-    return f"{len(shown)} others: cloudtrain gpus --region all" if len(shown) > 12 else ", ".join(shown)
+    return (
+        f"{len(shown)} others: cloudtrain gpus --region all"
+        if len(shown) > 12
+        else ", ".join(shown)
+    )
 
 
 def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
-    """The prices in force in a region. SpecError when a table of them cannot be read: no price takes its place."""
+    """The prices in force in a region. SpecError when a table of them cannot be read: no price
+    takes its place.
+    """
     found = regional_prices(provider, region, settings)
     if found.problems:
-        raise SpecError([issue.at(settings.origins.get(issue.field, "")) for issue in found.problems])
+        raise SpecError(
+            [issue.at(settings.origins.get(issue.field, "")) for issue in found.problems]
+        )
     return found
 
 
@@ -139,7 +158,9 @@ def price_list(provider: str) -> Any:
 
 
 def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
-    """The regions of which prices are known: of our table, the user's own, and the price lists that have been read."""
+    """The regions of which prices are known: of our table, the user's own, and the price lists that
+    have been read.
+    """
     shipped = {row.region for row in instances(provider)}
     table, _ = user_prices(settings.get("prices"))
     own = {region for name, region in table if region and find_instance(provider, name)}
@@ -149,7 +170,11 @@ def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
 def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
     price = market.price_of(row.instance_type)
     spot = market.spot.get(row.instance_type)
-    return MachineOffer(machine=row, region=market.region, price=price, spot_usd_per_hour=spot) if price else None
+    return (
+        MachineOffer(machine=row, region=market.region, price=price, spot_usd_per_hour=spot)
+        if price
+        else None
+    )
 
 
 def _known_elsewhere(row: Instance, home: RegionalPrices, settings: Settings) -> MachineOffer:
@@ -165,7 +190,9 @@ def _unknown(row: Instance, markets: Sequence[RegionalPrices]) -> list[MachineOf
 def cloud_names(name: str) -> Sequence[str]:
     """The clouds with a table of machines, or the one of that name. UsageError where it has none."""
     if name and name not in PROVIDERS:
-        raise UsageError(f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}")
+        raise UsageError(
+            f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}"
+        )
     return [name] if name else PROVIDERS
 
 
@@ -174,7 +201,10 @@ def _gpu_name(text: str) -> str:
     spelling = {_plain(name): name for name in gpu_names()}
     if text and _plain(text) not in spelling:
         names = ", ".join(name for name in gpu_names() if "-" not in name)
-        raise UsageError(f"no machine has a GPU {text!r}{did_you_mean(text, gpu_names())}", hint=f"there are: {names}")
+        raise UsageError(
+            f"no machine has a GPU {text!r}{did_you_mean(text, gpu_names())}",
+            hint=f"there are: {names}",
+        )
     return spelling.get(_plain(text), "") if text else ""
 
 
@@ -189,6 +219,9 @@ def _by_price(offer: MachineOffer, usd: float | None) -> tuple[bool, float, str,
 _ORDER: dict[str, Callable[[MachineOffer], Any]] = {
     "price": lambda each: _by_price(each, each.price.usd if each.price else None),
     "gpu-price": lambda each: _by_price(each, each.usd_per_gpu),
-    "memory": lambda each: (-(each.machine.gpu_memory_gib or 0), *_by_price(each, each.usd_per_gpu)),
+    "memory": lambda each: (
+        -(each.machine.gpu_memory_gib or 0),
+        *_by_price(each, each.usd_per_gpu),
+    ),
     "name": lambda each: (each.machine.provider, each.machine.instance_type, each.region),
 }

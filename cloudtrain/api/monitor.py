@@ -1,4 +1,6 @@
-"""What is known of a run, kept up to date: its events are read, and its provider is asked, but not too often."""
+"""What is known of a run, kept up to date: its events are read, and its provider is asked, but not
+too often.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.terms import Terms, terms_of
 
 MAX_BACKOFF = 16
-"""A cloud that does not answer is asked ever more rarely: at last after this many of the provider's usual pauses."""
+"""A cloud that does not answer is asked ever more rarely: at last after this many of the provider's
+usual pauses.
+"""
 
 
 class RunMonitor:
@@ -31,7 +35,9 @@ class RunMonitor:
         self.history = History(folder)
         self.state = self.history.state
         self.last_error = ""
-        """Why the provider could not say how the run stands, the last time that it was asked; empty if it could."""
+        """Why the provider could not say how the run stands, the last time that it was asked; empty
+        if it could.
+        """
         self._last_poll = 0.0
         """Monotonic time; 0: the provider is asked the next time."""
         self._poll_seconds: float | None = None
@@ -41,7 +47,9 @@ class RunMonitor:
 
     @property
     def provider(self) -> Provider:
-        """The provider that runs it. StorageError when its plan does not say which, UsageError for an unknown one."""
+        """The provider that runs it. StorageError when its plan does not say which, UsageError for
+        an unknown one.
+        """
         if self._provider is None:
             self._provider = get_provider(self.state.provider or RunRecord(self.folder).provider)
         return self._provider
@@ -59,7 +67,9 @@ class RunMonitor:
             forget_run(self.folder)
 
     def record_stop(self, observation: Observation) -> None:
-        """Write down what a stop does, flushed to the disk; a disk that refuses does not keep a job from its stop."""
+        """Write down what a stop does, flushed to the disk; a disk that refuses does not keep a job
+        from its stop.
+        """
         self.history.take([observation], durable=True, unstored_ok=True)
 
     @property
@@ -77,10 +87,12 @@ class RunMonitor:
         self._last_poll = 0.0
 
     def refresh(self, *, retry: bool = True) -> RunState:
-        """Read the events that are new, ask the provider when its pause is over, and return the state.
+        """Read the events that are new, ask the provider when its pause is over, and return the
+        state.
 
-        `retry`: a CloudError that may pass is kept in `last_error`, and the provider is asked again later.
-        StorageError when the events do not tell how the run began; CloudError when the cloud cannot be asked.
+        `retry`: a CloudError that may pass is kept in `last_error`, and the provider is asked again
+        later. StorageError when the events do not tell how the run began; CloudError when the cloud
+        cannot be asked.
         """
         self.history.read()
         if not self.state.created:
@@ -90,7 +102,8 @@ class RunMonitor:
         if not self.state.has_ended and self._is_poll_due():
             try:
                 self.observe()
-                self._backoff, self.last_error = 1, ""
+                self._backoff = 1
+                self.last_error = ""
             except CloudError as error:
                 if not (retry and error.transient):
                     raise
@@ -104,8 +117,11 @@ class RunMonitor:
         return self.state
 
     def _warn_of_limit(self) -> None:
-        """Write down, once, that a limit is going to end the run before its last step, as soon as that can be told."""
-        state, now = self.state, time.time()
+        """Write down, once, that a limit is going to end the run before its last step, as soon as
+        that can be told.
+        """
+        state = self.state
+        now = time.time()
         if state.limit_too_low or state.stop_requested or state.has_ended:
             return
         if not state.laps.first or state.laps.time - state.laps.first < TOLD_FROM_SECONDS:
@@ -117,7 +133,9 @@ class RunMonitor:
             self.history.take([Observation(events=[event])], unstored_ok=True)
 
     def sync_logs(self, *, retry: bool) -> CloudError | StorageError | None:
-        """Copy what is new of the log to the run folder; the error if a cloud does not give it, or the disk refuses."""
+        """Copy what is new of the log to the run folder; the error if a cloud does not give it, or
+        the disk refuses.
+        """
         try:
             self.backfill_logs(retry_failed=True)
             self.refresh(retry=retry)
@@ -129,7 +147,8 @@ class RunMonitor:
     def backfill_logs(self, *, retry_failed: bool = False) -> None:
         """Copy the log of an ended run that is not in the run folder yet.
 
-        Of a run of another machine the first time; with `retry_failed`, of any run whose log could not be read before.
+        Of a run of another machine the first time; with `retry_failed`, of any run whose log could
+        not be read before.
         """
         state = self.history.read()
         if not state.has_ended:

@@ -1,4 +1,6 @@
-"""`cloudtrain.launch`: a function trained by several ranks from a notebook's cell. Imports torch when it is called."""
+"""`cloudtrain.launch`: a function trained by several ranks from a notebook's cell. Imports torch
+when it is called.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,32 @@ from cloudtrain.bundle import bundled
 from cloudtrain.errors import JobFailed, UsageError
 
 
-def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwargs: Any) -> list[Any]:
-    """Call `function(*args, **kwargs)` in each of `processes` ranks of this machine; what each returned, by rank.
+def launch(
+    function: Callable[..., Any], *args: Any, processes: int = 2, **kwargs: Any
+) -> list[Any]:
+    """Call `function(*args, **kwargs)` in each of `processes` ranks of this machine; what each
+    returned, by rank.
 
-    Inside, `torch.distributed.init_process_group()` finds its peers, and `import cloudtrain_job` works as in any job.
-    Without a GPU the ranks are forks: the function may be a cell's own and see all that is in memory,
-    and each computes with one thread. With GPUs they are fresh processes, one per GPU; a cell's own function needs
-    cloudpickle then.
+    Inside, `torch.distributed.init_process_group()` finds its peers, and `import cloudtrain_job`
+    works as in any job. Without a GPU the ranks are forks: the function may be a cell's own and see
+    all that is in memory, and each computes with one thread. With GPUs they are fresh processes,
+    one per GPU; a cell's own function needs cloudpickle then.
 
-    JobFailed names the rank that failed first, with its traceback; UsageError says what cannot work.
+    JobFailed names the rank that failed first, with its traceback; UsageError says what cannot
+    work.
 
     >>> losses = cloudtrain.launch(train, 0.001, processes=2)
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise UsageError(f"processes is {processes!r}: expected a whole number from 1 on")
-    local_spawn, failure = _module("local_spawn"), _module("failure")
+    local_spawn = _module("local_spawn")
+    failure = _module("failure")
     _check_gpus(local_spawn.torch, processes)
     try:
         spawn = local_spawn.torch.cuda.is_available()
-        outcomes = local_spawn.run(function, args, kwargs, processes, entry=_enter, spawn=spawn, flush=_flush)
+        outcomes = local_spawn.run(
+            function, args, kwargs, processes, entry=_enter, spawn=spawn, flush=_flush
+        )
     except ValueError as error:
         raise UsageError(str(error)) from error
     cause = failure.root_cause([outcome.error for outcome in outcomes if outcome.error])
@@ -55,19 +64,24 @@ def _check_gpus(torch: Any, processes: int) -> None:
         return
     if processes > torch.cuda.device_count():
         message = f"{processes} processes, but this machine shows {torch.cuda.device_count()} GPUs"
-        raise UsageError(message, hint="one process per GPU, or CUDA_VISIBLE_DEVICES= before torch is imported")
+        raise UsageError(
+            message, hint="one process per GPU, or CUDA_VISIBLE_DEVICES= before torch is imported"
+        )
 
 
 def _module(name: str) -> ModuleType:
     """A module of the launcher's package, which no module of the notebook's can hide."""
-    full, folder = f"cloudtrain_launcher.{name}", str(bundled("entrypoints"))
+    full = f"cloudtrain_launcher.{name}"
+    folder = str(bundled("entrypoints"))
     if full not in sys.modules:
         sys.path.insert(0, folder)
         try:
             import_module(full)
         except ImportError as error:
             hint = 'pip install "cloudtrain[train]", in this very environment'
-            raise UsageError(f"training here needs torch, which is not installed: {error}", hint=hint) from error
+            raise UsageError(
+                f"training here needs torch, which is not installed: {error}", hint=hint
+            ) from error
         finally:
             sys.path.remove(folder)
     return sys.modules[full]

@@ -1,4 +1,6 @@
-"""Reads the clouds' price lists into tables in the data folder, which plans and `cloudtrain gpus` use from then on."""
+"""Reads the clouds' price lists into tables in the data folder, which plans and `cloudtrain gpus`
+use from then on.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,29 @@ class Refreshed:
 
 
 def refresh_prices(
-    settings: Settings, provider: str = "", region: str = "", note: Callable[[str], None] = lambda _: None
+    settings: Settings,
+    provider: str = "",
+    region: str = "",
+    note: Callable[[str], None] = lambda _: None,
 ) -> list[Refreshed]:
     """Read the price lists of both clouds, or of one.
 
-    `region`: one, `all`, or empty for all regions where one question gives them, else for that of the settings and
-    those that were read before. `note` is told what is
-    being read. A table is replaced whole, and only once its provider's list has been read to its end. CloudError when
-    a list cannot be read; those of other providers are stored all the same.
+    `region`: one, `all`, or empty for all regions where one question gives them, else for that of
+    the settings and those that were read before. `note` is told what is being read. A table is
+    replaced whole, and only once its provider's list has been read to its end. CloudError when a
+    list cannot be read; those of other providers are stored all the same.
     """
-    names = [name for name in cloud_names(provider) if region in ("", ALL) or price_list(name).is_region(region)]
+    names = [
+        name
+        for name in cloud_names(provider)
+        if region in ("", ALL) or price_list(name).is_region(region)
+    ]
     if not names:
         of = f" of {provider}" if provider else ""
-        raise UsageError(f"{region!r} is the name of no region{of}", hint="such as us-east-1 or westeurope, or all")
+        raise UsageError(
+            f"{region!r} is the name of no region{of}",
+            hint="such as us-east-1 or westeurope, or all",
+        )
     done: list[Refreshed] = []
     failure: CloudError | None = None
     for name in names:
@@ -60,7 +72,8 @@ def refresh_prices(
 
 
 def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], None]) -> Refreshed:
-    lists, data_dir = price_list(name), Path(settings["data_dir"]).absolute()
+    lists = price_list(name)
+    data_dir = Path(settings["data_dir"]).absolute()
     regions = _regions_to_read(name, region, settings)
     where = f"{len(regions)} regions" if len(regions) > 5 else ", ".join(regions) or "all regions"
     note(f"reading the price list of {name}: {where}")
@@ -71,7 +84,9 @@ def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], N
             make_private_folder(path.parent)
             replace_text(path, table_text(prices))
     regions = tuple(dict.fromkeys(price.region for price in found.prices))
-    return Refreshed(provider=name, regions=regions, prices=len(found.prices), left_out=found.left_out)
+    return Refreshed(
+        provider=name, regions=regions, prices=len(found.prices), left_out=found.left_out
+    )
 
 
 def _regions_to_read(name: str, region: str, settings: Settings) -> tuple[str, ...]:
@@ -82,7 +97,9 @@ def _regions_to_read(name: str, region: str, settings: Settings) -> tuple[str, .
         return ()
     if region == ALL:
         return tuple(price_list(name).all_regions())
-    return tuple(sorted({own_region(name, settings), *listed_regions(settings.get("data_dir"), name)}))
+    return tuple(
+        sorted({own_region(name, settings), *listed_regions(settings.get("data_dir"), name)})
+    )
 
 
 def _today() -> str:

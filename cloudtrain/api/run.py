@@ -55,7 +55,9 @@ class Run:
 
     @property
     def damaged_lines(self) -> int:
-        """How many lines of its events file hold no event: after a full disk, a killed writer, a change by hand."""
+        """How many lines of its events file hold no event: after a full disk, a killed writer, a
+        change by hand.
+        """
         return self._monitor.history.damaged_lines
 
     @property
@@ -80,27 +82,32 @@ class Run:
         return self._monitor.history.read()
 
     def forecast(self) -> Forecast | None:
-        """How long the run will take and what it will cost, with an interval, by what is known of it here.
+        """How long the run will take and what it will cost, with an interval, by what is known of
+        it here.
 
-        None for one that has ended, that does not say how many steps it has, or that has made too few of them.
+        None for one that has ended, that does not say how many steps it has, or that has made too
+        few of them.
         """
         return forecast(self.cached_status(), terms_of(self.folder), now=time.time())
 
     def take(self, observations: Iterable[Observation]) -> None:
-        """Write observations of the run to its folder, and its end to the index that `list_runs` reads."""
+        """Write observations of the run to its folder, and its end to the index that `list_runs`
+        reads.
+        """
         self._monitor.record(observations)
 
     def watch(self, *, tail: int | None = None, timeout: float | None = None) -> Iterator[Update]:
         """Updates until the run has ended: first all that is there already, then what comes.
 
-        `tail`: of the lines that are there already only the last so many, and none of the events. TimeoutError after
-        `timeout` seconds, while the run goes on. CloudError when the cloud cannot be asked, and asking again would not
-        help.
+        `tail`: of the lines that are there already only the last so many, and none of the events.
+        TimeoutError after `timeout` seconds, while the run goes on. CloudError when the cloud
+        cannot be asked, and asking again would not help.
         """
         yield from updates(self._monitor, tail=tail, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the run goes on.
+        """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the
+        run goes on.
 
         In a notebook the cell shows the run's card meanwhile, with its curves.
 
@@ -118,10 +125,14 @@ class Run:
         return state
 
     def result(self) -> RunState:
-        """Wait for the end and return the state. JobFailed, with the root cause, unless the run succeeded."""
+        """Wait for the end and return the state. JobFailed, with the root cause, unless the run
+        succeeded.
+        """
         state = self.wait()
         if state.state != "succeeded":
-            raise JobFailed(f"run {self.id} {state.state}: {explain(state)}", hint=f"cloudtrain logs {self.id}")
+            raise JobFailed(
+                f"run {self.id} {state.state}: {explain(state)}", hint=f"cloudtrain logs {self.id}"
+            )
         return state
 
     def logs(
@@ -138,15 +149,18 @@ class Run:
     ) -> Iterator[LogLine]:
         """Log lines of all nodes, oldest first.
 
-        `node`, `rank`: only lines of that one. `tail`: only the last so many of those that are there. `since`: only
-        lines from that Unix timestamp on. `grep`: only lines in which that regular expression matches. `metrics`: also
-        the lines that stand for reported metrics and progress. `follow`: go on until the run has ended; then `waiting`
-        is called with the state whenever there is no line to yield.
+        `node`, `rank`: only lines of that one. `tail`: only the last so many of those that are
+        there. `since`: only lines from that Unix timestamp on. `grep`: only lines in which that
+        regular expression matches. `metrics`: also the lines that stand for reported metrics and
+        progress. `follow`: go on until the run has ended; then `waiting` is called with the state
+        whenever there is no line to yield.
 
-        CloudError, after the lines that are here already, when the cloud does not give the others; UsageError for a
-        `grep` that is no regular expression.
+        CloudError, after the lines that are here already, when the cloud does not give the others;
+        UsageError for a `grep` that is no regular expression.
         """
-        stream = LogStream(self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics)
+        stream = LogStream(
+            self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics
+        )
         yield from stream.stored(tail=tail, retry=follow)
         wait = Wait(self._monitor)
         while follow:
@@ -158,14 +172,18 @@ class Run:
             wait.pause()
 
     def metrics(self) -> list[MetricPoint]:
-        """Every report of metrics so far, as last seen. StorageError when the events cannot be read."""
+        """Every report of metrics so far, as last seen. StorageError when the events cannot be
+        read.
+        """
         return metric_points(self.folder.each_event())
 
     def stop(self) -> RunState:
-        """Send SIGTERM to every rank, wait for the end, and return the state. A run that has ended stays as it is.
+        """Send SIGTERM to every rank, wait for the end, and return the state. A run that has ended
+        stays as it is.
 
-        After the grace period ranks are killed. The stop is sent even if the cloud does not say how the job stands;
-        CloudError when it cannot be sent, or when the cloud does not say that the run has ended.
+        After the grace period ranks are killed. The stop is sent even if the cloud does not say how
+        the job stands; CloudError when it cannot be sent, or when the cloud does not say that the
+        run has ended.
         """
         state = self.last_known()
         while not state.has_ended and not self.request_stop(state):
@@ -178,7 +196,9 @@ class Run:
             raise CloudError(error.message, hint=hint, code=error.code) from error
 
     def release(self) -> RunState:
-        """Give back the machines that are kept after the run, and billed, and return the state. UsageError for none."""
+        """Give back the machines that are kept after the run, and billed, and return the state.
+        UsageError for none.
+        """
         self.take([self._monitor.provider.release(self.folder, self.cached_status())])
         return self._monitor.state
 
@@ -223,42 +243,56 @@ class Run:
         progress: Progress | None = None,
         note: Note | None = None,
     ) -> Path:
-        """Copy model and output (and checkpoints) to a new folder, by default one named like the run; returns it.
+        """Copy model and output (and checkpoints) to a new folder, by default one named like the
+        run; returns it.
 
-        The folder is there with everything in it, or not at all. `force`: into a folder that is there, where model and
-        output are replaced. One below the present folder is left out of jobs by a .gitignore in it. `progress` is
-        called with bytes; `note` with a sentence on each file that was left out, such as a link that leads out of the
-        run's own files. UsageError when the folder is not empty, unless `force`; StorageError when there is nothing to
-        copy or the disk refuses.
+        The folder is there with everything in it, or not at all. `force`: into a folder that is
+        there, where model and output are replaced. One below the present folder is left out of jobs
+        by a .gitignore in it. `progress` is called with bytes; `note` with a sentence on each file
+        that was left out, such as a link that leads out of the run's own files. UsageError when the
+        folder is not empty, unless `force`; StorageError when there is nothing to copy or the disk
+        refuses.
         """
         target = Path(folder or self.id)
         refuse_taken(target, self.id, force=force)
         names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
-        state = self.last_known()  # stored files can be copied also when the provider does not answer
+        state = (
+            self.last_known()
+        )  # stored files can be copied also when the provider does not answer
         fetch_results(self._monitor.provider, self.folder, state, names, target, progress, note)
         return target
 
     def artifacts(self) -> Mapping[str, str]:
-        """Where model, output and checkpoints are, by these names: folders of this machine, or URIs in a cloud.
+        """Where model, output and checkpoints are, by these names: folders of this machine, or URIs
+        in a cloud.
 
         Of a run whose end has been seen, only those that exist.
         """
         state = self.cached_status()
-        found, left = self._monitor.provider.artifacts(self.folder, state), state.results
-        return found if left is None else {name: place for name, place in found.items() if name in left}
+        found = self._monitor.provider.artifacts(self.folder, state)
+        left = state.results
+        return (
+            found
+            if left is None
+            else {name: place for name, place in found.items() if name in left}
+        )
 
     def native(self) -> Any:
-        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for azure a `Job`.
+        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for
+        azure a `Job`.
 
         UsageError for a run that has none.
         """
         return self._monitor.provider.native(self.folder, self.status())
 
-    def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
+    def rerun(
+        self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None
+    ) -> Run:
         """Submit the same source and spec again, under a new id, and return that run.
 
-        A run that did not succeed goes on from its checkpoints unless `fresh`. `overrides`: as `--set`, `KEY=VALUE`.
-        UsageError while this one goes on, StorageError when its source is not stored any more.
+        A run that did not succeed goes on from its checkpoints unless `fresh`. `overrides`: as
+        `--set`, `KEY=VALUE`. UsageError while this one goes on, StorageError when its source is not
+        stored any more.
         """
         from cloudtrain.submission.context import archive_of
         from cloudtrain.submission.submit import submit
@@ -266,12 +300,18 @@ class Run:
         again = self.plan_again(overrides, fresh=fresh, provider=provider)
         return Run(submit(again, archive=archive_of(again)))
 
-    def plan_again(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Plan:
+    def plan_again(
+        self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None
+    ) -> Plan:
         """The plan that `rerun` submits; the same arguments and errors."""
         state = self.status()
         if not state.has_ended:
-            raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
-        resume = not fresh and (state.state != "succeeded" or state.trial_outcome in ("pruned", "paused"))
+            raise UsageError(
+                f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}"
+            )
+        resume = not fresh and (
+            state.state != "succeeded" or state.trial_outcome in ("pruned", "paused")
+        )
         resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
         from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
 

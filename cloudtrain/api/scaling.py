@@ -1,4 +1,5 @@
-"""Short runs of one job with different numbers of ranks: their plans, their order, and what each has measured.
+"""Short runs of one job with different numbers of ranks: their plans, their order, and what each
+has measured.
 
 plans = scaled_plans(make, base, (1, 2, 4), weak=False)
 `make` makes the plan of the job with overrides; `base` is the plan without any.
@@ -27,7 +28,8 @@ from cloudtrain.submission.preflight import preflight, raise_errors
 METRIC = "samples_per_s"
 """What a program of one's own reports, over all ranks."""
 
-WARM_UP_REPORTS, REPORTS = 2, 10
+WARM_UP_REPORTS = 2
+REPORTS = 10
 """Reports of such a program that do not count, and after how many it is ended."""
 
 THREADS = "OMP_NUM_THREADS"
@@ -41,8 +43,8 @@ MakePlan = Callable[[Sequence[str]], Plan]
 
 
 def turns(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """Turn and number of ranks, in the order in which they run: there and back again, so that a machine that becomes
-    slower or faster meanwhile favours none.
+    """Turn and number of ranks, in the order in which they run: there and back again, so that a
+    machine that becomes slower or faster meanwhile favours none.
     """
     for turn in range(count):
         for ranks in sizes if turn % 2 == 0 else reversed(sizes):
@@ -50,7 +52,9 @@ def turns(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 
 
 def check_reports(base: Plan, earlier: Run | None) -> None:
-    """UsageError for a program of one's own that does not report its throughput, as far as can be seen before."""
+    """UsageError for a program of one's own that does not report its throughput, as far as can be
+    seen before.
+    """
     if base.spec.entrypoint is None or METRIC in base.spec.metrics:
         return
     if earlier is not None and any(METRIC in point.values for point in earlier.metrics()):
@@ -65,14 +69,19 @@ def check_reports(base: Plan, earlier: Run | None) -> None:
         "two lines report it: from cloudtrain_job import log_metrics; "
         f"log_metrics(step=step, {METRIC}=samples_of_all_ranks / seconds) every few steps"
     )
-    raise UsageError(f"{base.spec.entrypoint} does not report {METRIC}, by which ranks are compared", hint=hint)
+    raise UsageError(
+        f"{base.spec.entrypoint} does not report {METRIC}, by which ranks are compared", hint=hint
+    )
 
 
-def scaled_plans(make: MakePlan, base: Plan, sizes: Sequence[int], *, weak: bool) -> dict[int, Plan]:
-    """A plan for each number of ranks, all checks passed. UsageError or RefusedError with all that stands in the way,
-    of all numbers of ranks together.
+def scaled_plans(
+    make: MakePlan, base: Plan, sizes: Sequence[int], *, weak: bool
+) -> dict[int, Plan]:
+    """A plan for each number of ranks, all checks passed. UsageError or RefusedError with all that
+    stands in the way, of all numbers of ranks together.
     """
-    found, problems = {}, dict[str, list[int]]()
+    found = {}
+    problems = dict[str, list[int]]()
     is_usage = False
     for ranks in sizes:
         try:
@@ -90,11 +99,16 @@ def scaled_plans(make: MakePlan, base: Plan, sizes: Sequence[int], *, weak: bool
 
 def _listed(sizes: Sequence[int]) -> str:
     *others, last = map(str, sizes)
-    return f"{', '.join(others)} and {last} ranks" if others else f"{last} {'rank' if last == '1' else 'ranks'}"
+    return (
+        f"{', '.join(others)} and {last} ranks"
+        if others
+        else f"{last} {'rank' if last == '1' else 'ranks'}"
+    )
 
 
 def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int, weak: bool) -> Plan:
-    """The plan of the run that measures the job with so many ranks. UsageError where it cannot have as many.
+    """The plan of the run that measures the job with so many ranks. UsageError where it cannot have
+    as many.
 
     `most`: the largest number of ranks on the curve.
     """
@@ -124,12 +138,16 @@ def another(plan: Plan) -> Plan:
 
 def _resources(base: Plan, ranks: int) -> list[str]:
     """On one node for a job of one; else on as many nodes as the job's processes per node ask for."""
-    nodes, per_node = base.spec.resources.nodes, base.processes
+    nodes = base.spec.resources.nodes
+    per_node = base.processes
     if nodes == 1 or ranks <= per_node:
-        nodes, per_node = 1, ranks
+        nodes = 1
+        per_node = ranks
     elif ranks % per_node:
         hint = f"numbers up to {per_node}, and whole multiples of it"
-        raise UsageError(f"the job has {per_node} on a node, which is no whole number of nodes", hint=hint)
+        raise UsageError(
+            f"the job has {per_node} on a node, which is no whole number of nodes", hint=hint
+        )
     else:
         nodes = ranks // per_node
     gpus = [f"resources.gpus={per_node}"] if base.gpus else []
@@ -137,21 +155,30 @@ def _resources(base: Plan, ranks: int) -> list[str]:
 
 
 def _batch(base: Plan, ranks: int) -> str:
-    """The argument by which each rank keeps its samples of a step. UsageError where they are not known."""
+    """The argument by which each rank keeps its samples of a step. UsageError where they are not
+    known.
+    """
     values = base.spec.args.values
     given: Mapping[str, object] = values if isinstance(values, Mapping) else {}
-    batch, own = given.get("batch-size"), base.spec.resources.nodes * base.processes
+    batch = given.get("batch-size")
+    own = base.spec.resources.nodes * base.processes
     if base.spec.entrypoint is not None or not isinstance(batch, int):
-        hint = "args: {batch-size: N}, the trainer's, for all ranks; a program of one's own chooses its batch itself"
+        hint = (
+            "args: {batch-size: N}, the trainer's, for all ranks; a program of one's own chooses"
+            " its batch itself"
+        )
         raise UsageError("--weak needs args.batch-size in the job", hint=hint)
     if batch % own:
-        raise UsageError(f"--weak: a batch of {batch} is no whole number of samples for each of {own} ranks")
+        raise UsageError(
+            f"--weak: a batch of {batch} is no whole number of samples for each of {own} ranks"
+        )
     return f"args.batch-size={batch // own * ranks}"
 
 
 def threads_each(base: Plan, most: int) -> int | None:
-    """Threads with which each rank computes, whatever their number: what the most ranks leave each of this machine's
-    cores. None where ranks have GPUs or other machines, or the job says it itself.
+    """Threads with which each rank computes, whatever their number: what the most ranks leave each
+    of this machine's cores. None where ranks have GPUs or other machines, or the job says it
+    itself.
 
     By default the fewer ranks have more threads each: a curve of ranks with unequal means.
     """
@@ -160,24 +187,35 @@ def threads_each(base: Plan, most: int) -> int | None:
 
 
 def cores_shared(plan: Plan) -> int | None:
-    """How many cores the ranks of a plan share on this machine; None where they have GPUs, or other machines."""
+    """How many cores the ranks of a plan share on this machine; None where they have GPUs, or other
+    machines.
+    """
     if plan.gpus or plan.host.declaration.is_remote:
         return None
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def measurement_of(run: Run, state: RunState, ranks: int, usd_per_hour: float | None) -> Measurement:
+def measurement_of(
+    run: Run, state: RunState, ranks: int, usd_per_hour: float | None
+) -> Measurement:
     """What one run has measured: its windows are one turn; or why it has not."""
     found = Measurement(ranks=ranks, usd_per_hour=usd_per_hour, runs=(run.id,))
     windows = state.windows
     if windows is not None and windows.full > 0 and windows.samples:
         parts = what_parts_cost(windows)
-        rates = tuple(windows.samples / seconds for seconds in windows.full_each or [windows.full] if seconds > 0)
-        messages, size = parts.messages, windows.message_mb or 0.0
+        rates = tuple(
+            windows.samples / seconds
+            for seconds in windows.full_each or [windows.full]
+            if seconds > 0
+        )
+        messages = parts.messages
+        size = windows.message_mb or 0.0
         return replace(found, turns=(rates,), communication=messages, parts=parts, message_mb=size)
     if rates := _reported_rates(run):
         return replace(found, turns=(rates,), communication=_communication(state))
-    return replace(found, failure=explain(state) if state.state != "succeeded" else f"it reported no {METRIC}")
+    return replace(
+        found, failure=explain(state) if state.state != "succeeded" else f"it reported no {METRIC}"
+    )
 
 
 def _reported_rates(run: Run) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """The machines one can rent: one dated table per provider, `aws.csv` and `azure.csv`.
 
-What is not known is blank there and None here: a price is never 0. `gpu_memory_gib` is that of one GPU. A type without
-GPUs has an empty `gpu`.
+What is not known is blank there and None here: a price is never 0. `gpu_memory_gib` is that of one
+GPU. A type without GPUs has an empty `gpu`.
 """
 
 from __future__ import annotations
@@ -66,17 +66,23 @@ def read_table(name: str) -> list[dict[str, str]]:
     import csv
 
     # Not importlib.resources, which would take longer to import than all tables to read.
-    return list(csv.DictReader(Path(__file__).with_name(f"{name}.csv").read_text("utf-8").splitlines()))
+    return list(
+        csv.DictReader(Path(__file__).with_name(f"{name}.csv").read_text("utf-8").splitlines())
+    )
 
 
 @cache
 def gpu_names() -> tuple[str, ...]:
-    """Every GPU name a spec may use: the families (`A100`), and `A100-80GB` where a family has several sizes."""
+    """Every GPU name a spec may use: the families (`A100`), and `A100-80GB` where a family has
+    several sizes.
+    """
     sizes: dict[str, set[float]] = {}
     for provider in PROVIDERS:
         for row in instances(provider):
             if row.gpu:
-                sizes.setdefault(row.gpu, set()).update([row.gpu_memory_gib] if row.gpu_memory_gib else [])
+                sizes.setdefault(row.gpu, set()).update(
+                    [row.gpu_memory_gib] if row.gpu_memory_gib else []
+                )
     names = set(sizes)
     for family, memories in sizes.items():
         if len(memories) > 1:

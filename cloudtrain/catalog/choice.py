@@ -1,4 +1,6 @@
-"""Why a plan shows the machine it shows, and which cheaper ones of any cloud satisfy the same spec. Pure."""
+"""Why a plan shows the machine it shows, and which cheaper ones of any cloud satisfy the same spec.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import RegionalPrices
 
 CHEAPER = 0.95
-"""A machine is named as cheaper from this share of the price on: tables are not more exact than that."""
+"""A machine is named as cheaper from this share of the price on: tables are not more exact than
+that.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +40,12 @@ class MachineChoice:
 
     reason: str
     cheaper: tuple[Offer, ...] = ()
-    """One of each provider that satisfies the spec and costs less, the plan's own provider first."""
+    """One of each provider that satisfies the spec and costs less, the plan's own provider first.
+    """
     elsewhere: Offer | None = None
-    """Where the price in the plan's own region is not known: the same machine in a region where it is."""
+    """Where the price in the plan's own region is not known: the same machine in a region where it
+    is.
+    """
 
 
 class Wanted(NamedTuple):
@@ -54,11 +61,17 @@ class Wanted(NamedTuple):
 
 
 def explain_choice(
-    wanted: Wanted, types: Sequence[str], here: RegionalPrices, others: Sequence[RegionalPrices] = ()
+    wanted: Wanted,
+    types: Sequence[str],
+    here: RegionalPrices,
+    others: Sequence[RegionalPrices] = (),
 ) -> MachineChoice:
-    """The reason for the first of `types`, and machines here and at other providers that cost less than it."""
+    """The reason for the first of `types`, and machines here and at other providers that cost less
+    than it.
+    """
     reason = _reason(wanted, types, here)
-    shown, price = find_instance(here.provider, types[0]), here.price_of(types[0])
+    shown = find_instance(here.provider, types[0])
+    price = here.price_of(types[0])
     if shown is None or price is None:
         return MachineChoice(reason=reason)
     found = (_cheaper(wanted, shown, price.usd * CHEAPER, each) for each in (here, *others))
@@ -70,9 +83,19 @@ def _reason(wanted: Wanted, types: Sequence[str], here: RegionalPrices) -> str:
         return "the first that the spec names" if len(types) > 1 else "the spec names it"
     if not wanted.gpus:
         return "the default for a job without GPUs"
-    model = next((name for name in wanted.models if _has(find_instance(here.provider, types[0]), name)), "")
-    what = f"{wanted.gpus} x {model}" if model else f"{wanted.gpus} GPU{'s' if wanted.gpus > 1 else ''}"
-    rows = [row for row in instances(here.provider) if row.gpus == wanted.gpus and (not model or _has(row, model))]
+    model = next(
+        (name for name in wanted.models if _has(find_instance(here.provider, types[0]), name)), ""
+    )
+    what = (
+        f"{wanted.gpus} x {model}"
+        if model
+        else f"{wanted.gpus} GPU{'s' if wanted.gpus > 1 else ''}"
+    )
+    rows = [
+        row
+        for row in instances(here.provider)
+        if row.gpus == wanted.gpus and (not model or _has(row, model))
+    ]
     what += ", the first of the spec's models that it has" if len(wanted.models) > 1 else ""
     if len(rows) == 1:
         return f"the only one of {here.provider} with {what}"
@@ -91,7 +114,9 @@ def _cheaper(wanted: Wanted, shown: Instance, limit: float, market: RegionalPric
         and _architecture(row) == _architecture(shown)  # another processor would need another image
     ]
     for model in wanted.models or ("",):
-        offers = (offer(row, market) for row in rows if not model or wanted.named or _has(row, model))
+        offers = (
+            offer(row, market) for row in rows if not model or wanted.named or _has(row, model)
+        )
         cheap = [each for each in offers if each and each.usd_per_hour <= limit]
         if cheap:
             return min(cheap, key=lambda each: each.usd_per_hour)
@@ -118,7 +143,8 @@ def offer(row: Instance, market: RegionalPrices) -> Offer | None:
 def _satisfies(row: Instance, wanted: Wanted, shown: Instance) -> bool:
     """Whether a machine could take the place of the one shown.
 
-    Of a type that the spec names itself, its GPU, cores and memory are what is wanted; else what the spec says.
+    Of a type that the spec names itself, its GPU, cores and memory are what is wanted; else what
+    the spec says.
     """
     if row.gpus != wanted.gpus or row.gpus != shown.gpus:
         return False

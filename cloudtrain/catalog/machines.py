@@ -12,11 +12,13 @@ from cloudtrain.issues import Issue, Keys, did_you_mean
 def select_instances(
     provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
-    """The instance types for a job, the GPUs that it uses of each, and what is wrong with what the spec says.
+    """The instance types for a job, the GPUs that it uses of each, and what is wrong with what the
+    spec says.
 
-    `named` types are taken as they are, with all their GPUs where no number is given. Otherwise each GPU model of
-    the list, in its order, gives the cheapest type that has exactly `gpus` of it; models that this provider does not
-    have in that number are passed over, unless none is left. No model: the cheapest of all; no GPUs: `default`.
+    `named` types are taken as they are, with all their GPUs where no number is given. Otherwise
+    each GPU model of the list, in its order, gives the cheapest type that has exactly `gpus` of it;
+    models that this provider does not have in that number are passed over, unless none is left. No
+    model: the cheapest of all; no GPUs: `default`.
     """
     if named:
         found, problems = (gpus, []) if gpus is not None else _all_gpus(provider, named)
@@ -27,7 +29,9 @@ def select_instances(
     chosen: list[str] = []
     problems = []
     for index, model in enumerate(gpu or ("",)):
-        rows = [row for row in instances(provider) if row.gpus and (not model or model in names_of(row))]
+        rows = [
+            row for row in instances(provider) if row.gpus and (not model or model in names_of(row))
+        ]
         fitting = sorted((row for row in rows if row.gpus == gpus), key=_price)
         if fitting:
             chosen.append(fitting[0].instance_type)
@@ -35,19 +39,28 @@ def select_instances(
         keys: Keys = ("resources", "gpu", index) if model else ("resources", "gpus")
         offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows))
         what = f"{gpus} x {model}" if model else f"{gpus} GPUs"
-        hint = f"a node can have: {offered}" if rows else f"{provider} has: {', '.join(_models(provider))}"
+        hint = (
+            f"a node can have: {offered}"
+            if rows
+            else f"{provider} has: {', '.join(_models(provider))}"
+        )
         problems.append(Issue(keys, f"no {provider} instance type has {what}", hint))
     return tuple(dict.fromkeys(chosen)), gpus, [] if chosen else problems
 
 
 def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Issue]]:
-    """How many GPUs these types have, which must be one number: processes per node are the same wherever it runs."""
+    """How many GPUs these types have, which must be one number: processes per node are the same
+    wherever it runs.
+    """
     counts = {name: _gpus_of(provider, name) for name in named}
     at: Keys = ("resources", "instance", provider)
     unknown = [name for name, count in counts.items() if count is None]
     if unknown:
         meant = did_you_mean(unknown[0], (row.instance_type for row in instances(provider)))
-        message = f"{unknown[0]} is not in our table of machines, so how many GPUs it has is not known{meant}"
+        message = (
+            f"{unknown[0]} is not in our table of machines, so how many GPUs it has is not"
+            f" known{meant}"
+        )
         return None, [Issue(at, message, "say resources.gpus: how many the job uses per node")]
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"{name}: {count}" for name, count in counts.items())
@@ -65,7 +78,8 @@ def _gpus_of(provider: str, name: str) -> int | None:
 
 
 def local_disks(instance_type: str) -> bool | None:
-    """Whether an instance type of AWS's has disks of its own, which SageMaker uses in place of a volume; None: unknown.
+    """Whether an instance type of AWS's has disks of its own, which SageMaker uses in place of a
+    volume; None: unknown.
 
     They are encrypted by themselves, and take no key of ours.
     """
@@ -75,7 +89,9 @@ def local_disks(instance_type: str) -> bool | None:
 
 def find_instance(provider: str, instance_type: str) -> Instance | None:
     """The row of an instance type, None when the table does not know it."""
-    return _rows_by_name(provider).get(instance_type.lower())  # Azure ignores case, and AWS has no capitals
+    return _rows_by_name(provider).get(
+        instance_type.lower()
+    )  # Azure ignores case, and AWS has no capitals
 
 
 def architecture_of(provider: str, types: Sequence[str]) -> str:
@@ -104,7 +120,9 @@ def names_of(row: Instance) -> tuple[str, ...]:
 
 
 def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list[Issue]:
-    """A job that uses fewer GPUs than the machine has pays for idle ones; one that wants more never starts."""
+    """A job that uses fewer GPUs than the machine has pays for idle ones; one that wants more never
+    starts.
+    """
     problems: list[Issue] = []
     for index, name in enumerate(named):
         row = find_instance(provider, name)
@@ -116,7 +134,11 @@ def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list
             has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             problems.append(
-                Issue(keys, f"{name} has {has}, the job uses {gpus} per node", f"resources.gpus: {row.gpus}")
+                Issue(
+                    keys,
+                    f"{name} has {has}, the job uses {gpus} per node",
+                    f"resources.gpus: {row.gpus}",
+                )
             )
     return problems
 

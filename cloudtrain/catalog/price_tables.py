@@ -1,4 +1,6 @@
-"""The tables of prices that `cloudtrain gpus --refresh` keeps in the data folder: one file per provider and region."""
+"""The tables of prices that `cloudtrain gpus --refresh` keeps in the data folder: one file per
+provider and region.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MAX_USD_PER_HOUR = 1e6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedPrice:
-    """What a cloud's price list says of one instance type in one region. The fields are the columns of the file."""
+    """What a cloud's price list says of one instance type in one region. The fields are the columns
+    of the file.
+    """
 
     instance_type: str
     usd_per_hour: float
@@ -40,7 +44,9 @@ class PriceList:
 
 
 def price_or_none(value: object) -> float | None:
-    """A price in US dollars per hour; None for 0, which price lists say of what they do not know, and for no price."""
+    """A price in US dollars per hour; None for 0, which price lists say of what they do not know,
+    and for no price.
+    """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:
@@ -71,8 +77,12 @@ def listed_regions(data_dir: str | Path | None, provider: str) -> tuple[str, ...
     return tuple(sorted(name for name in names if REGION_NAME.fullmatch(name)))
 
 
-def listed_prices(data_dir: str | Path | None, provider: str, region: str) -> tuple[ListedPrice, ...]:
-    """The prices of a region by its table; empty where there is none. ValueError names the file and the line."""
+def listed_prices(
+    data_dir: str | Path | None, provider: str, region: str
+) -> tuple[ListedPrice, ...]:
+    """The prices of a region by its table; empty where there is none. ValueError names the file and
+    the line.
+    """
     if not data_dir or not REGION_NAME.fullmatch(region):
         return ()
     path = table_path(data_dir, provider, region)

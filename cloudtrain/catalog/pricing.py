@@ -1,4 +1,6 @@
-"""What a job may cost: the price of its machines, the time it is allowed, and the most that both come to. Pure."""
+"""What a job may cost: the price of its machines, the time it is allowed, and the most that both
+come to. Pure.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Price:
     source: str
 
     def age_days(self, now: float) -> int | None:
-        """How old it is, in days; None when its date is only a year or nothing. `now`: a Unix timestamp."""
+        """How old it is, in days; None when its date is only a year or nothing. `now`: a Unix
+        timestamp.
+        """
         try:
             taken = date.fromisoformat(self.as_of)
         except ValueError:
@@ -69,29 +73,45 @@ class CostEstimate:
 
     @property
     def worst_usd(self) -> float | None:
-        """The most that the machines can cost, without moving data, in US dollars; None if the price is unknown."""
+        """The most that the machines can cost, without moving data, in US dollars; None if the
+        price is unknown.
+        """
         per_hour = self.usd_per_hour
-        return None if per_hour is None else per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+        return (
+            None
+            if per_hour is None
+            else per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+        )
 
     @property
     def kept_usd(self) -> float | None:
-        """The part of `worst_usd` for machines that are kept after the end, in US dollars; None if that is unknown."""
+        """The part of `worst_usd` for machines that are kept after the end, in US dollars; None if
+        that is unknown.
+        """
         per_hour = self.usd_per_hour
         return None if per_hour is None else per_hour * self.kept_seconds / HOUR
 
     def age_days(self, now: float) -> int | None:
-        """How old the price is, in days; None when there is none, or its date is only a year or nothing."""
+        """How old the price is, in days; None when there is none, or its date is only a year or
+        nothing.
+        """
         return self.price.age_days(now) if self.price else None
 
 
 def price_of(
-    provider: str, types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price] | None = None
+    provider: str,
+    types: Sequence[str],
+    region: str,
+    own: Mapping[tuple[str, str], Price] | None = None,
 ) -> Price | None:
-    """The dearest price among these types in a region; None as soon as one of them is not known there.
+    """The dearest price among these types in a region; None as soon as one of them is not known
+    there.
 
-    `own`: prices that win over our table, by (type, region), "" for any region: see `prices_in_force`.
+    `own`: prices that win over our table, by (type, region), "" for any region: see
+    `prices_in_force`.
     """
-    found, own = [], own or {}
+    found = []
+    own = own or {}
     for name in types:
         row = find_instance(provider, name)
         spelt = row.instance_type if row else name  # Azure ignores case
@@ -118,13 +138,16 @@ def estimate_cost(
 ) -> tuple[CostEstimate, list[Issue]]:
     """The caps of a job, and what is wrong with them.
 
-    An amount of money becomes a time, since only a time can be held by the cloud without a watcher of ours. With an
-    unknown price that is impossible, and such a job is refused; so is one without any cap of its own.
+    An amount of money becomes a time, since only a time can be held by the cloud without a watcher
+    of ours. With an unknown price that is impossible, and such a job is refused; so is one without
+    any cap of its own.
     """
     problems: list[Issue] = []
-    seconds, cap = default_seconds, ""
+    seconds = default_seconds
+    cap = ""
     if limits.max_runtime is not None:
-        seconds, cap = limits.max_runtime, "limits.max_runtime"
+        seconds = limits.max_runtime
+        cap = "limits.max_runtime"
     overhead = grace_seconds + kept_seconds
     if limits.max_cost is not None and price is not None:
         affordable = int(limits.max_cost / (price.usd * nodes / HOUR)) - overhead
@@ -133,9 +156,14 @@ def estimate_cost(
             message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
             if kept_seconds:
                 message += f", {kept_seconds} s of kept machines set aside"
-            problems.append(Issue(("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"))
+            problems.append(
+                Issue(
+                    ("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"
+                )
+            )
         if affordable < seconds:
-            seconds, cap = max(SHORTEST_SECONDS, affordable), "limits.max_cost"
+            seconds = max(SHORTEST_SECONDS, affordable)
+            cap = "limits.max_cost"
     elif limits.max_cost is not None:
         hint = f"{price_hint}, or replace max_cost by max_runtime"
         problems.append(Issue(("limits", "max_cost"), PRICE_UNKNOWN, hint))
@@ -162,7 +190,11 @@ def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Is
         return read_prices(read_regular_text(path)), []
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return {}, [Issue(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
+        return {}, [
+            Issue(
+                ("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of"
+            )
+        ]
 
 
 class RegionalPrices(NamedTuple):
@@ -171,8 +203,10 @@ class RegionalPrices(NamedTuple):
     provider: str
     region: str
     known: Mapping[tuple[str, str], Price]
-    """By (type, region), "" for any region: the user's own table, then what `gpus --refresh` has read. They win over
-    the table that comes with cloudtrain, unless that one is newer than what was read."""
+    """By (type, region), "" for any region: the user's own table, then what `gpus --refresh` has
+    read. They win over the table that comes with cloudtrain, unless that one is newer than what was
+    read.
+    """
     spot: Mapping[str, float] = {}
     """US dollars per hour at low priority, by type, where a price list has it."""
     problems: tuple[Issue, ...] = ()
@@ -192,8 +226,12 @@ class RegionalPrices(NamedTuple):
         return f"read the cloud's price list with {command}, {OWN_TABLE_HINT}"
 
 
-def prices_in_force(provider: str, region: str, own: str | None, data_dir: str | None) -> RegionalPrices:
-    """What is known of a region. `own`: the user's own table; `data_dir`: where the tables of price lists are."""
+def prices_in_force(
+    provider: str, region: str, own: str | None, data_dir: str | None
+) -> RegionalPrices:
+    """What is known of a region. `own`: the user's own table; `data_dir`: where the tables of price
+    lists are.
+    """
     known, problems = user_prices(own)
     listed: tuple[ListedPrice, ...] = ()
     try:
@@ -202,22 +240,39 @@ def prices_in_force(provider: str, region: str, own: str | None, data_dir: str |
 
             listed = listed_prices(data_dir, provider, region)
     except ValueError as error:
-        problems = [*problems, Issue((), str(error), f"write it anew: cloudtrain gpus --refresh --region {region}")]
+        problems = [
+            *problems,
+            Issue((), str(error), f"write it anew: cloudtrain gpus --refresh --region {region}"),
+        ]
     shipped = {row.instance_type: row for row in instances(provider)} if listed else {}
     read = {
-        (each.instance_type, region): Price(usd=each.usd_per_hour, as_of=each.as_of, source=each.source)
+        (each.instance_type, region): Price(
+            usd=each.usd_per_hour, as_of=each.as_of, source=each.source
+        )
         for each in listed
-        if (each.instance_type, "") not in known and not _is_newer(shipped.get(each.instance_type), region, each.as_of)
+        if (each.instance_type, "") not in known
+        and not _is_newer(shipped.get(each.instance_type), region, each.as_of)
     }
     spot = {each.instance_type: each.spot_usd_per_hour for each in listed if each.spot_usd_per_hour}
     return RegionalPrices(
-        provider=provider, region=region, known={**read, **known}, spot=spot, problems=tuple(problems)
+        provider=provider,
+        region=region,
+        known={**read, **known},
+        spot=spot,
+        problems=tuple(problems),
     )
 
 
 def _is_newer(row: Instance | None, region: str, as_of: str) -> bool:
-    """Whether the table that comes with cloudtrain has a price of a later day. A bare year is older than its days."""
-    return row is not None and row.usd_per_hour is not None and row.region == region and row.as_of > as_of
+    """Whether the table that comes with cloudtrain has a price of a later day. A bare year is older
+    than its days.
+    """
+    return (
+        row is not None
+        and row.usd_per_hour is not None
+        and row.region == region
+        and row.as_of > as_of
+    )
 
 
 def known_prices(prices: RegionalPrices, types: Sequence[str]) -> dict[str, float]:
@@ -227,7 +282,8 @@ def known_prices(prices: RegionalPrices, types: Sequence[str]) -> dict[str, floa
 
 
 def read_prices(text: str) -> dict[tuple[str, str], Price]:
-    """A user's own table: CSV with the columns instance_type, usd_per_hour and, if wanted, region, as_of.
+    """A user's own table: CSV with the columns instance_type, usd_per_hour and, if wanted, region,
+    as_of.
 
     ValueError names the line that cannot be read.
     """
@@ -236,14 +292,18 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
     own: dict[tuple[str, str], Price] = {}
     rows = csv.DictReader(text.splitlines())
     if not {"instance_type", "usd_per_hour"} <= set(rows.fieldnames or ()):
-        raise ValueError("line 1: expected the columns instance_type, usd_per_hour and, if wanted, region, as_of")
+        raise ValueError(
+            "line 1: expected the columns instance_type, usd_per_hour and, if wanted, region, as_of"
+        )
     for number, row in enumerate(rows, 2):
         try:
             usd = float(row["usd_per_hour"])
             if not 0 < usd < 1e6:
                 raise ValueError
         except (TypeError, ValueError):
-            raise ValueError(f"line {number}: {row['usd_per_hour']!r} is not a price per hour") from None
+            raise ValueError(
+                f"line {number}: {row['usd_per_hour']!r} is not a price per hour"
+            ) from None
         key = (row["instance_type"].strip(), (row.get("region") or "").strip())
         own[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source=OWN_TABLE)
     return own

@@ -1,7 +1,9 @@
-"""What can be read from the name of an instance type that no table has: local disks, processor, GPUs.
+"""What can be read from the name of an instance type that no table has: local disks, processor,
+GPUs.
 
-After "Amazon EC2 instance type naming conventions" and "Naming conventions for Azure virtual machine sizes".
-tests/unit/test_catalog.py compares what is read from EC2's names with EC2's own data.
+After "Amazon EC2 instance type naming conventions" and "Naming conventions for Azure virtual
+machine sizes". tests/unit/test_catalog.py compares what is read from EC2's names with EC2's own
+data.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _STORAGE_UNTIL = {"c": 3, "m": 3, "r": 3}
 _AZURE_ARM = r"(standard|basic)_[a-z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)"
 """A `p` among the small letters is for an ARM processor."""
 _GRACE = r"[_-]g[bh]\d00(_|\.|$)"
-"""NVIDIA's own processor, which is an ARM too: `p6e-gb200.36xlarge`, `Standard_ND128isr_NDR_GB200_v6`."""
+"""NVIDIA's own processor, which is an ARM too: `p6e-gb200.36xlarge`,
+`Standard_ND128isr_NDR_GB200_v6`.
+"""
 _GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
 
 
@@ -29,7 +33,9 @@ def local_disks(instance_type: str) -> bool | None:
     name = re.fullmatch(_EC2, instance_type)
     if name is None:
         return None
-    series, generation, options = name["series"], int(name["generation"]), name["options"]
+    series = name["series"]
+    generation = int(name["generation"])
+    options = name["options"]
     if "d" in options:
         return True
     if series in _STORAGE_SERIES:

@@ -10,19 +10,27 @@ from itertools import pairwise
 from cloudtrain.charts.svg import Point, line, shortened, text
 from cloudtrain.units import format_number
 
-WIDTH, HEIGHT = 440.0, 284.0
-LEFT, RIGHT, TOP, BOTTOM = 66.0, 428.0, 40.0, 240.0
+WIDTH = 440.0
+HEIGHT = 284.0
+LEFT = 66.0
+RIGHT = 428.0
+TOP = 40.0
+BOTTOM = 240.0
 MAX_POINTS = 300
 """So many points of one curve are drawn: a screen shows no more."""
 FLATTENED = 10
-"""Values that lie far off are left outside where the others would have less than this part of the chart with them."""
+"""Values that lie far off are left outside where the others would have less than this part of the
+chart with them.
+"""
 MAX_NAME = 48
 """So many characters of an axis's name have room above it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels). What lies outside is drawn at the edge."""
+    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels). What lies outside is
+    drawn at the edge.
+    """
 
     low: float
     high: float
@@ -38,9 +46,12 @@ class Scale:
         return self.start + (self.end - self.start) * min(max(part, 0.0), 1.0)
 
     def ticks(self) -> Sequence[float]:
-        """Three to eight round numbers; of a logarithmic scale powers of ten, where there are two or more."""
+        """Three to eight round numbers; of a logarithmic scale powers of ten, where there are two
+        or more.
+        """
         if self.log:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            first = math.ceil(math.log10(self.low) - 1e-9)
+            last = math.floor(math.log10(self.high) + 1e-9)
             if last > first:
                 every = max(1, (last - first) // 5)
                 return [10.0**power for power in range(first, last + 1, every)]
@@ -51,21 +62,29 @@ class Scale:
         unit = 10.0 ** math.floor(math.log10(span / 5))
         step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 6)
         first = math.ceil(self.low / step - 1e-9)
-        return [number * step for number in range(first, first + 12) if number * step <= self.high + step * 1e-9]
+        return [
+            number * step
+            for number in range(first, first + 12)
+            if number * step <= self.high + step * 1e-9
+        ]
 
     def _linear(self, value: float) -> float:
         return math.log(max(value, 1e-300)) if self.log else value
 
 
 def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
-    """Upwards, for these values and a little room; a few that lie far off, as after a divergence, are left outside.
+    """Upwards, for these values and a little room; a few that lie far off, as after a divergence,
+    are left outside.
 
-    Of each curve by itself: none lies outside altogether. `ends`: values to which it reaches in any case, and from
-    which it begins where there are no lower ones.
+    Of each curve by itself: none lies outside altogether. `ends`: values to which it reaches in any
+    case, and from which it begins where there are no lower ones.
     """
-    known = [found for values in curves if (found := [value for value in values if math.isfinite(value)])]
+    known = [
+        found for values in curves if (found := [value for value in values if math.isfinite(value)])
+    ]
     reached = [*ends, *(end for found in known or [[]] for end in usual_range(found))]
-    low, high = min(reached), max(reached)
+    low = min(reached)
+    high = max(reached)
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
     return Scale(low if low in ends else low - room, high + room, BOTTOM, TOP)
 
@@ -76,24 +95,28 @@ def x_scale(low: float, high: float) -> Scale:
 
 
 def usual_range(values: Iterable[float]) -> tuple[float, float]:
-    """The least and the greatest value; where the others would be flat beside them, without those that lie five times
-    the middle half's width away from it.
+    """The least and the greatest value; where the others would be flat beside them, without those
+    that lie five times the middle half's width away from it.
     """
     ordered = sorted(value for value in values if math.isfinite(value))
     if not ordered:
         return 0.0, 1.0
-    quarter, three = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+    quarter = ordered[len(ordered) // 4]
+    three = ordered[(3 * len(ordered)) // 4]
     reach = 5 * (three - quarter) or math.inf
-    low, high = max(ordered[0], quarter - reach), min(ordered[-1], three + reach)
+    low = max(ordered[0], quarter - reach)
+    high = min(ordered[-1], three + reach)
     if ordered[-1] / FLATTENED - ordered[0] / FLATTENED > high - low:
         return low, high
     return ordered[0], ordered[-1]
 
 
 def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
-    """A curve in pieces where something between them is not a finite number, thinned to what a screen shows.
+    """A curve in pieces where something between them is not a finite number, thinned to what a
+    screen shows.
 
-    Of points that would lie in one place the lowest and the highest are kept, so that no peak is lost.
+    Of points that would lie in one place the lowest and the highest are kept, so that no peak is
+    lost.
     """
     every = 1 if len(points) <= MAX_POINTS else math.ceil(2 * len(points) / MAX_POINTS)
     found: list[list[Point]] = [[]]
@@ -104,7 +127,9 @@ def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
         elif len(finite) == 1:
             found[-1] += finite
         else:
-            ends = {finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)}
+            ends = {
+                finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)
+            }
             found[-1] += [finite[number] for number in sorted(ends)]
     return [piece for piece in found if piece]
 
@@ -115,7 +140,8 @@ def inside(piece: Sequence[Point], y: Scale) -> Sequence[Sequence[Point]]:
     for one, other in pairwise(piece):
         if max(one[1], other[1]) < y.low or min(one[1], other[1]) > y.high:
             continue
-        begin, end = _held(one, other, y), _held(other, one, y)
+        begin = _held(one, other, y)
+        end = _held(other, one, y)
         if begin != one:
             found.append([begin])
         found[-1].append(end)
@@ -129,11 +155,15 @@ def _held(point: Point, towards: Point, y: Scale) -> Point:
     (at, value), edge = point, min(max(point[1], y.low), y.high)
     if edge == value:
         return point
-    part = (edge / 2 - value / 2) / (towards[1] / 2 - value / 2)  # halves: 1e308 and -1e308 lie too far apart
+    part = (edge / 2 - value / 2) / (
+        towards[1] / 2 - value / 2
+    )  # halves: 1e308 and -1e308 lie too far apart
     return at + (towards[0] - at) * part, edge
 
 
-def frame(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None) -> str:
+def frame(
+    x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None
+) -> str:
     """Axes with ticks and names, and lines across at the ticks of y."""
     parts = [line([(LEFT, y.at(tick)), (RIGHT, y.at(tick))], "grid") for tick in y.ticks()]
     labels = labels_of(y.ticks())
@@ -160,5 +190,6 @@ def labels_of(ticks: Sequence[float]) -> Sequence[str]:
     found = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
     digits = 7
     while len(set(found)) < len({*ticks}) and digits <= 17:
-        found, digits = [f"{tick:.{digits}g}" for tick in ticks], digits + 5
+        found = [f"{tick:.{digits}g}" for tick in ticks]
+        digits = digits + 5
     return found

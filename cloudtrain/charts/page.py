@@ -26,12 +26,17 @@ def chart(title: str, about: str, drawing: str, *, wide: bool = False) -> str:
     box = element("div", drawing, class_="drawing")
     kind = "wide" if wide else ""
     return "\n" + element(
-        "section", element("h2", words(title)), element("p", words(about), class_="note"), box, class_=kind
+        "section",
+        element("h2", words(title)),
+        element("p", words(about), class_="note"),
+        box,
+        class_=kind,
     )
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool = False) -> str:
-    """Rows of plain words; wider than the page it can be moved sideways. No header where all its words are empty.
+    """Rows of plain words; wider than the page it can be moved sideways. No header where all its
+    words are empty.
 
     `wraps`: long texts go on in the next line instead. Columns without any value are left out.
     """
@@ -39,9 +44,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool =
     filled = [at for at, _ in enumerate(header) if any(row[at] for row in rows)]
     header = [header[at] for at in filled]
     rows = [[row[at] for at in filled] for row in rows]
-    lines = [element("tr", *(element("th", words(each) or " ") for each in header))] if any(header) else []
-    lines += ["\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows]
-    return element("div", element("table", *lines, class_="wraps" if wraps else ""), class_="drawing") if lines else ""
+    lines = (
+        [element("tr", *(element("th", words(each) or " ") for each in header))]
+        if any(header)
+        else []
+    )
+    lines += [
+        "\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows
+    ]
+    return (
+        element("div", element("table", *lines, class_="wraps" if wraps else ""), class_="drawing")
+        if lines
+        else ""
+    )
 
 
 def folded(summary: str, *content: str) -> str:
@@ -50,7 +65,17 @@ def folded(summary: str, *content: str) -> str:
 
 
 def legend(samples: Iterable[tuple[str, str]]) -> str:
-    """What marks and colours mean: for each a drawing in a square of 16 pixels, and the words beside it."""
-    square: dict[str, object] = {"viewBox": "0 0 16 16", "width": 16, "height": 16, "aria_hidden": "true"}
-    items = [element("li", element("svg", drawing, **square), words(f" {what}")) for drawing, what in samples]
+    """What marks and colours mean: for each a drawing in a square of 16 pixels, and the words
+    beside it.
+    """
+    square: dict[str, object] = {
+        "viewBox": "0 0 16 16",
+        "width": 16,
+        "height": 16,
+        "aria_hidden": "true",
+    }
+    items = [
+        element("li", element("svg", drawing, **square), words(f" {what}"))
+        for drawing, what in samples
+    ]
     return element("ul", "", *items, class_="legend")

@@ -1,4 +1,6 @@
-"""How a page looks, by day and by night, on a screen and on a phone. Its fonts are the reader's own."""
+"""How a page looks, by day and by night, on a screen and on a phone. Its fonts are the reader's
+own.
+"""
 
 STYLE = """
 :root { --paper: #fff; --ink: #1d2430; --soft: #5d6675; --faint: #dde1e7; --main: #0b63ce; --good: #5b9ae6;

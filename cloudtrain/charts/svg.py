@@ -14,11 +14,17 @@ GLYPHS = "spacingAndGlyphs"
 
 def readable(text: object) -> str:
     """Text without the characters that neither XML nor HTML may hold."""
-    return "".join(sign for sign in str(text) if sign in "\t\n" or (sign >= " " and not "\ud800" <= sign <= "\udfff"))
+    return "".join(
+        sign
+        for sign in str(text)
+        if sign in "\t\n" or (sign >= " " and not "\ud800" <= sign <= "\udfff")
+    )
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
-    """One element. Children are markup already; `class_` is the attribute class, `_` in names stands for `-`."""
+    """One element. Children are markup already; `class_` is the attribute class, `_` in names
+    stands for `-`.
+    """
     shown = "".join(
         f" {key.rstrip('_').replace('_', '-')}={quoteattr(readable(plain(value)))}"
         for key, value in attributes.items()
@@ -32,10 +38,22 @@ def words(text: object) -> str:
     return escape(readable(text))
 
 
-def text(content: object, x: float, y: float, *, anchor: str = "", class_: str = "", room: float | None = None) -> str:
-    """Words at a place; `anchor`: middle or end of them is there, not the beginning. `room`: pressed into it."""
+def text(
+    content: object,
+    x: float,
+    y: float,
+    *,
+    anchor: str = "",
+    class_: str = "",
+    room: float | None = None,
+) -> str:
+    """Words at a place; `anchor`: middle or end of them is there, not the beginning. `room`:
+    pressed into it.
+    """
     pressed: dict[str, object] = (
-        {} if room is None or text_width(content) <= room else {"textLength": room, "lengthAdjust": GLYPHS}
+        {}
+        if room is None or text_width(content) <= room
+        else {"textLength": room, "lengthAdjust": GLYPHS}
     )
     return element("text", words(content), x=x, y=y, text_anchor=anchor, class_=class_, **pressed)
 
@@ -46,7 +64,9 @@ def text_width(content: object) -> float:
 
 
 def shortened(shown: str, most: int, *, keep_end: bool = False) -> str:
-    """A text of so many characters at most, an ellipsis where some are missing: at its end, or at its beginning."""
+    """A text of so many characters at most, an ellipsis where some are missing: at its end, or at
+    its beginning.
+    """
     if len(shown) <= most:
         return shown
     return "…" + shown[1 - most :] if keep_end else shown[: most - 1] + "…"
@@ -71,11 +91,20 @@ def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
 
 
 def picture(width: float, height: float, label: str, *parts: str, wide: bool = False) -> str:
-    """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn, nor much wider."""
+    """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn,
+    nor much wider.
+    """
     style = f"min-width:{width:.0f}px;max-width:{1.25 * width:.0f}px" if wide else ""
-    size, kind = f"0 0 {width:.0f} {height:.0f}", "" if wide else "fits"
+    size = f"0 0 {width:.0f} {height:.0f}"
+    kind = "" if wide else "fits"
     return element(
-        "svg", "\n".join(filter(None, parts)), viewBox=size, role="img", aria_label=label, style=style, class_=kind
+        "svg",
+        "\n".join(filter(None, parts)),
+        viewBox=size,
+        role="img",
+        aria_label=label,
+        style=style,
+        class_=kind,
     )
 
 
@@ -85,5 +114,7 @@ def tooltip(title: str) -> Sequence[str]:
 
 
 def plain(value: object) -> object:
-    """A number with one digit after the point at most, as an attribute has it; anything else as it is."""
+    """A number with one digit after the point at most, as an attribute has it; anything else as it
+    is.
+    """
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value

@@ -1,4 +1,6 @@
-"""The command line: a thin shell over the API. Each command is imported when it is called, not before."""
+"""The command line: a thin shell over the API. Each command is imported when it is called, not
+before.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,12 @@ ALIASES = {"run": "submit", "ls": "list", "ps": "list"}
 VARIABLES = {
     "CLOUDTRAIN_PROVIDER": "where to run when --provider is not given",
     "CLOUDTRAIN_DATA_DIR": "where runs are kept when --data-dir is not given",
-    "CLOUDTRAIN_…": "any other setting: [aws] region is CLOUDTRAIN_AWS_REGION (docs/reference/settings.md)",
-    "AWS_PROFILE, AZURE_…": "the clouds' own variables and logins are taken as their tools take them",
+    "CLOUDTRAIN_…": (
+        "any other setting: [aws] region is CLOUDTRAIN_AWS_REGION (docs/reference/settings.md)"
+    ),
+    "AWS_PROFILE, AZURE_…": (
+        "the clouds' own variables and logins are taken as their tools take them"
+    ),
     "NO_COLOR": "no colours",
 }
 """The environment variables that --help names."""
@@ -80,7 +86,9 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"cloudtrain.cli.{COMMANDS[name][0]}"), f"{name}_command")
+        command: click.Command = getattr(
+            import_module(f"cloudtrain.cli.{COMMANDS[name][0]}"), f"{name}_command"
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -88,7 +96,9 @@ class LazyGroup(click.Group):
         width = max(map(len, COMMANDS))
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", summary) for name, (_, summary) in commands.items()])
+                formatter.write_dl(
+                    [(f"{name:<{width}}", summary) for name, (_, summary) in commands.items()]
+                )
         with formatter.section("Variables"):
             formatter.write_dl(list(VARIABLES.items()))
 
@@ -116,7 +126,9 @@ Examples:
 Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by a check,
 4 cloud, network or disk trouble, 5 stopped or timed out, 130 interrupted.""",
 )
-@click.option("--data-dir", metavar="DIR", help="Where runs are kept (default: ~/.local/share/cloudtrain).")
+@click.option(
+    "--data-dir", metavar="DIR", help="Where runs are kept (default: ~/.local/share/cloudtrain)."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show what the clouds' SDKs have to say.")
 @click.version_option(__version__, prog_name="cloudtrain", message="%(prog)s %(version)s")
 @click.pass_context
@@ -147,7 +159,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line and exit by the codes that --help lists."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a job prints or a file is called may be no text
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # what a job prints or a file is called may be no text
     try:
         code = cli.main(args=argv, prog_name="cloudtrain", standalone_mode=False)
         sys.stdout.flush()
@@ -157,7 +171,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _show(error)
         code = error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has left; nothing more to say to it
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # the reader has left; nothing more to say to it
         code = 141
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
         failed = _output_error(error)
@@ -170,7 +186,11 @@ def _output_error(error: Exception) -> StorageError | None:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    if not isinstance(error, OSError) or at is None or at.tb_frame.f_globals.get("__name__") != "click.utils":
+    if (
+        not isinstance(error, OSError)
+        or at is None
+        or at.tb_frame.f_globals.get("__name__") != "click.utils"
+    ):
         return None
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in buffers goes nowhere
     hint = "make room there, or send it elsewhere"
@@ -178,7 +198,9 @@ def _output_error(error: Exception) -> StorageError | None:
 
 
 def entry() -> NoReturn:
-    """The installed command: `main`, and out at once. Taking a finished interpreter apart takes as long as a plan."""
+    """The installed command: `main`, and out at once. Taking a finished interpreter apart takes as
+    long as a plan.
+    """
     gc.set_threshold(100_000)  # most commands end before a collection pays
     code: Any = 1
     try:
@@ -194,8 +216,12 @@ def entry() -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    """What is wrong with the command line, as any other error looks; of a group without its command, the help."""
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2; before, it is no error
+    """What is wrong with the command line, as any other error looks; of a group without its
+    command, the help.
+    """
+    if isinstance(
+        error, getattr(click.exceptions, "NoArgsIsHelpError", ())
+    ):  # of click 8.2; before, it is no error
         from cloudtrain.cli.terminal import write
 
         write(error.format_message(), err=True)
@@ -207,7 +233,9 @@ def _show(error: click.ClickException) -> None:
 
 
 def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
-    """An error and notes on stderr: on a terminal with the line that is wrong, elsewhere as lines that tools read."""
+    """An error and notes on stderr: on a terminal with the line that is wrong, elsewhere as lines
+    that tools read.
+    """
     from cloudtrain.cli.terminal import indented, write
 
     if sys.stderr.isatty():
@@ -216,10 +244,15 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
         from cloudtrain.cli.error_view import error_lines, note_lines
 
         width = shutil.get_terminal_size().columns
-        for line in [*error_lines(error, width), *(line for note in notes for line in note_lines(note, width))]:
+        for line in [
+            *error_lines(error, width),
+            *(line for note in notes for line in note_lines(note, width)),
+        ]:
             write(line, err=True)
         return
-    write(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
+    write(
+        f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True
+    )
     for note in notes:
         write(f"note: {indented(note, 6)}", err=True)
 
@@ -237,10 +270,19 @@ def _fail(error: Exception, argv: list[str]) -> int:
     _write_error(error, notes)
     annotate_error(error)
     if "--json" in argv:
-        detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        detail: dict[str, Any] = {
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+        }
         if isinstance(error, SpecError):
             detail["mistakes"] = [
-                {"where": issue.origin, "path": issue.field, "message": issue.message, "hint": issue.hint}
+                {
+                    "where": issue.origin,
+                    "path": issue.field,
+                    "message": issue.message,
+                    "hint": issue.hint,
+                }
                 for issue in error.issues
             ]
         write_json({"error": detail, **({"warnings": notes} if notes else {})})

@@ -26,10 +26,13 @@ LAST = "last"
 def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
     """Return the run or sweep of that name.
 
-    `last` is the newest one that was submitted from this folder. So is no name at all, but then UsageError if several
-    are running: the command may stop or repeat the wrong one. What was chosen is printed on stderr.
+    `last` is the newest one that was submitted from this folder. So is no name at all, but then
+    UsageError if several are running: the command may stop or repeat the wrong one. What was chosen
+    is printed on stderr.
     """
-    if name is not None and not name:  # such as "$RUN" without a value: nobody means the last run by it
+    if (
+        name is not None and not name
+    ):  # such as "$RUN" without a value: nobody means the last run by it
         raise UsageError("the name of the run is empty", hint="cloudtrain list shows all runs")
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     store = RunStore(folder)
@@ -50,7 +53,8 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
         if len(running) > 1:
             names = ", ".join(submission.id for submission in running)
             raise UsageError(
-                f"{len(running)} submissions from this folder are running: {names}", hint="name the one you mean"
+                f"{len(running)} submissions from this folder are running: {names}",
+                hint="name the one you mean",
             )
     newest = own[0]
     print_message(f"{newest.id}, the last {'sweep' if newest.is_sweep else 'run'} from this folder")
@@ -59,8 +63,14 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
 
 def _running(own: Iterable[Submission], store: RunStore) -> list[Submission]:
     """Return those that have not ended. Runs that were last seen running are asked again."""
-    ended = {summary["run"] for summary in summaries(store) if summary["state"] in (*ENDED, DAMAGED)}
-    return [submission for submission in own if submission.id not in ended and not _has_ended(_open(submission))]
+    ended = {
+        summary["run"] for summary in summaries(store) if summary["state"] in (*ENDED, DAMAGED)
+    }
+    return [
+        submission
+        for submission in own
+        if submission.id not in ended and not _has_ended(_open(submission))
+    ]
 
 
 def _has_ended(candidate: Run | Sweep) -> bool:
@@ -77,10 +87,15 @@ def _nothing_from(here: Path, store: RunStore) -> RunNotFound:
     """Return an error that names the newest submission of any folder."""
     newest = next(submissions(store), None)
     if newest is None:
-        return RunNotFound(f"there are no runs in {store.runs_dir}", hint="cloudtrain submit starts one")
+        return RunNotFound(
+            f"there are no runs in {store.runs_dir}", hint="cloudtrain submit starts one"
+        )
     return RunNotFound(
         f"nothing was submitted from this folder, {here}",
-        hint=f"name a run; the newest is {newest.id}, from {', '.join(sorted(newest.places)) or 'an unknown folder'}",
+        hint=(
+            f"name a run; the newest is {newest.id}, from"
+            f" {', '.join(sorted(newest.places)) or 'an unknown folder'}"
+        ),
     )
 
 
@@ -96,17 +111,25 @@ def _open_sweep(path: Path) -> Sweep:
 
 
 def chosen_run(name: str | None, data_dir: str | None, *, best: bool = False) -> Run:
-    """Return the same, and of a sweep its best trial. `best`: only that; UsageError if no sweep is meant."""
+    """Return the same, and of a sweep its best trial. `best`: only that; UsageError if no sweep is
+    meant.
+    """
     candidate = chosen(name, data_dir)
     if not isinstance(candidate, Run):
         return best_trial(candidate)
     if best:
-        raise UsageError(f"--best is for a sweep; {candidate.id} is a run", hint="cloudtrain list shows both")
+        raise UsageError(
+            f"--best is for a sweep; {candidate.id} is a run", hint="cloudtrain list shows both"
+        )
     return candidate
 
 
 def best_trial(sweep: Sweep) -> Run:
-    """The run of a sweep's best trial, named on stderr. RunNotFound while no trial has reported the metric."""
+    """The run of a sweep's best trial, named on stderr. RunNotFound while no trial has reported the
+    metric.
+    """
     trial, run = sweep.best()
-    print_message(f"{run.id}, the best trial of {sweep.id}: {sweep.definition.metric} {trial.value:g}")
+    print_message(
+        f"{run.id}, the best trial of {sweep.id}: {sweep.definition.metric} {trial.value:g}"
+    )
     return run

@@ -1,4 +1,6 @@
-"""`cloudtrain diagnose`: why a run, or whatever wrote a log, has failed, or why it is slow; and what to do about it."""
+"""`cloudtrain diagnose`: why a run, or whatever wrote a log, has failed, or why it is slow; and
+what to do about it.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,28 @@ Examples:
 )
 @click.argument("target", metavar="[RUN|JOB|LOGFILE|DUMPS|-]", required=False)
 @click.option(
-    "--measure", is_flag=True, help="Run the trainer's job once more for a minute, to measure what costs time."
+    "--measure",
+    is_flag=True,
+    help="Run the trainer's job once more for a minute, to measure what costs time.",
 )
-@click.option("--scaling", metavar="N,N,...", help="Run the job with so many ranks each, and draw the scaling curve.")
-@click.option("--weak", is_flag=True, help="With --scaling: the batch grows with the ranks, instead of staying.")
+@click.option(
+    "--scaling",
+    metavar="N,N,...",
+    help="Run the job with so many ranks each, and draw the scaling curve.",
+)
+@click.option(
+    "--weak",
+    is_flag=True,
+    help="With --scaling: the batch grows with the ranks, instead of staying.",
+)
 @provider_option
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="With --scaling: a page of HTML.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="With --scaling: a page of HTML.",
+)
 @FORCE
 @yes_option
 @json_option
@@ -87,19 +105,24 @@ def diagnose_command(
 
     It shows the root cause, its evidence, and what to do.
 
-    A file, or - for what is piped in, is read as the log of any other program: no run of ours is needed. A folder with
-    dumps of torch's flight recorder, one for each rank, tells which rank did not come to a collective operation. Of a
-    sweep, the trials that failed, by cause, and what sets their settings apart; its best trial where none failed.
-    --scaling also takes a job: its file, its folder, or a script.
+    A file, or - for what is piped in, is read as the log of any other program: no run of ours is
+    needed. A folder with dumps of torch's flight recorder, one for each rank, tells which rank did
+    not come to a collective operation. Of a sweep, the trials that failed, by cause, and what sets
+    their settings apart; its best trial where none failed. --scaling also takes a job: its file,
+    its folder, or a script.
     """
     if scaling is None and (weak or provider or output or force):
-        raise UsageError("--weak, --provider, -o and --force are of --scaling", hint="--scaling 1,2,4")
+        raise UsageError(
+            "--weak, --provider, -o and --force are of --scaling", hint="--scaling 1,2,4"
+        )
     if scaling is not None:
         if measure:
             raise UsageError("--scaling measures by itself", hint="leave --measure out")
         from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
 
-        asked = Asked(target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder)
+        asked = Asked(
+            target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder
+        )
         show_scaling(asked, yes=yes, as_json=as_json, output=output, force=force)
     elif measure:
         _refuse_log(target, "--measure runs the job of a run once more")
@@ -133,7 +156,9 @@ def _is_folder(path: Path) -> bool:
 
 def _refuse_log(target: str | None, why: str) -> None:
     if target and target != "last" and (target == "-" or _is_log(Path(target))):
-        raise UsageError(f"{why}, and {target} is a log", hint="name a run: cloudtrain list shows them")
+        raise UsageError(
+            f"{why}, and {target} is a log", hint="name a run: cloudtrain list shows them"
+        )
 
 
 def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
@@ -143,17 +168,26 @@ def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
     except RunNotFound as unknown:
         if target and _is_folder(Path(target)):
             message = f"{target} is a folder without dumps of the flight recorder, and no run"
-            raise RunNotFound(message, hint="for a log name the file itself: cloudtrain diagnose FILE") from None
+            raise RunNotFound(
+                message, hint="for a log name the file itself: cloudtrain diagnose FILE"
+            ) from None
         if target and any(sign.isspace() for sign in target):
-            hint = "a message, or the text of a log, is read from a file or a pipe: cloudtrain diagnose -"
+            hint = (
+                "a message, or the text of a log, is read from a file or a pipe: cloudtrain"
+                " diagnose -"
+            )
             raise RunNotFound(f"{target[:60]!r} is neither a run nor a file", hint=hint) from None
         if target and ("/" in target or "." in target):
-            raise RunNotFound(f"there is no file {target}, and no run of that name", hint=unknown.hint) from None
+            raise RunNotFound(
+                f"there is no file {target}, and no run of that name", hint=unknown.hint
+            ) from None
         raise
 
 
 def diagnose_log(path: Path | None) -> Diagnosis:
-    """The root cause that a log file shows; None: standard input. UsageError when it cannot be read."""
+    """The root cause that a log file shows; None: standard input. UsageError when it cannot be
+    read.
+    """
     notes: list[str] = []
     if path is None:
         return diagnose_lines(read_log(sys.stdin.buffer, "line", notes), notes)
@@ -173,7 +207,9 @@ def _show_log(found: Diagnosis, name: str, as_json: bool) -> None:
 
 
 def _show_dumps(record: FlightRecord, name: str, as_json: bool) -> None:
-    found = with_flight_record(Diagnosis(cause=_ALL_CAME, confidence="none", notes=record.unread), record)
+    found = with_flight_record(
+        Diagnosis(cause=_ALL_CAME, confidence="none", notes=record.unread), record
+    )
     if as_json:
         print_json({"dumps": name, "failure": found.to_json(), "flight_recorder": record.to_json()})
         return
@@ -183,10 +219,16 @@ def _show_dumps(record: FlightRecord, name: str, as_json: bool) -> None:
 
 
 def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
-    """Why a run failed, by its events and logs, and by its flight recorder's dumps if they are on this machine."""
+    """Why a run failed, by its events and logs, and by its flight recorder's dumps if they are on
+    this machine.
+    """
     found = diagnose_run(run.folder, state)
     dumps = Path(run.artifacts().get("output", "")) / "flight-recorder"
-    return with_flight_record(found, read_dumps(dumps)) if dumps.is_absolute() and dumps.is_dir() else found
+    return (
+        with_flight_record(found, read_dumps(dumps))
+        if dumps.is_absolute() and dumps.is_dir()
+        else found
+    )
 
 
 def _show_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -222,7 +264,12 @@ def _show_run(run: Run, as_json: bool) -> None:
     elif slowness.is_slow or (found is None and state.started):
         rows += slowness_rows(slowness)
     if state.phase and not state.started and not state.has_ended:
-        rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
+        rows.append(
+            (
+                "phase",
+                f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}",
+            )
+        )
     if state.log_unread:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if failure is not None:
@@ -232,7 +279,9 @@ def _show_run(run: Run, as_json: bool) -> None:
 
 
 def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
-    """The state now or, where the cloud cannot be asked how a run stands that has not ended, as last seen, and why."""
+    """The state now or, where the cloud cannot be asked how a run stands that has not ended, as
+    last seen, and why.
+    """
     try:
         return run.status(), None
     except (CloudError, StorageError) as error:
@@ -243,20 +292,31 @@ def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
 
 
 def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
-    """Run the job of a run again, as a measurement, and follow it. UsageError if it is not the shared trainer's."""
+    """Run the job of a run again, as a measurement, and follow it. UsageError if it is not the
+    shared trainer's.
+    """
     from cloudtrain.cli.start import start
     from cloudtrain.submission.context import archive_of
     from cloudtrain.submission.preflight import preflight, raise_errors
 
     override = measuring_override(RunRecord(run.folder).spec)
     if override is None:
-        hint = "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its time goes"
-        raise UsageError(f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint)
-    plan = run.plan_again((override, "checkpoints.uri=null"), fresh=True)  # it restores nothing, and keeps nothing
+        hint = (
+            "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its"
+            " time goes"
+        )
+        raise UsageError(
+            f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint
+        )
+    plan = run.plan_again(
+        (override, "checkpoints.uri=null"), fresh=True
+    )  # it restores nothing, and keeps nothing
     issues = preflight(plan)
     raise_errors(issues)
     print_message(f"measures {run.id}: short windows of steps without data and without messages")
-    start(plan, issues, archive=archive_of(plan), detach=False, as_json=as_json, after=run.id, yes=yes)
+    start(
+        plan, issues, archive=archive_of(plan), detach=False, as_json=as_json, after=run.id, yes=yes
+    )
 
 
 def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
@@ -266,7 +326,9 @@ def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
     if state.state == "succeeded":
         return f"{run.id} succeeded in {took}: nothing failed"
     if state.has_ended:
-        return f"{run.id} was stopped after {took}, and did not fail" + (f": {state.reason}" if state.reason else "")
+        return f"{run.id} was stopped after {took}, and did not fail" + (
+            f": {state.reason}" if state.reason else ""
+        )
     if not asked:
         return f"{run.id} was {state.state} when it was last seen; asking again failed"
     return f"{run.id} is {state.state}: nothing has ended it so far"
@@ -274,8 +336,13 @@ def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
 
 def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
     """What is known of a failure besides its cause, as rows of a word and a text."""
-    rows = [("evidence", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}") for line in found.evidence]
-    rows += [("last lines", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}") for line in found.last_lines]
+    rows = [
+        ("evidence", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}") for line in found.evidence
+    ]
+    rows += [
+        ("last lines", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}")
+        for line in found.last_lines
+    ]
     rows += [("followed by", each.sentence) for each in found.consequences]
     if found.remedy:
         rows.append(("remedy", found.remedy))
@@ -291,7 +358,12 @@ def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
     is_clear = not found.is_slow or found.confidence >= CLEAR_FROM
     rows = [("speed", found.sentence if is_clear else f"not clear; most likely: {found.sentence}")]
     if found.is_slow:
-        rows.append(("gain", f"without it up to {found.gain:.1f}x as fast; confidence {found.confidence:.0%}"))
+        rows.append(
+            (
+                "gain",
+                f"without it up to {found.gain:.1f}x as fast; confidence {found.confidence:.0%}",
+            )
+        )
     if found.shares:
         phases = {name: share for name, share in found.shares.items() if share >= _SHOWN_SHARE}
         largest_first = sorted(phases.items(), key=lambda each: -each[1])
@@ -316,22 +388,31 @@ def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
         if found.restart == "never":
             return [command("fetch", run.id)]
         says_little = found.rule is not None and found.rule.is_general
-        return [*([logs] if says_little else []), *_again(run, state, as_it_is=found.restart == "retry")]
+        return [
+            *([logs] if says_little else []),
+            *_again(run, state, as_it_is=found.restart == "retry"),
+        ]
     if state.state == "succeeded":
-        return [] if state.windows else [command("fetch", run.id)]  # a measurement leaves nothing to fetch
+        return (
+            [] if state.windows else [command("fetch", run.id)]
+        )  # a measurement leaves nothing to fetch
     if found is not None and found.restart == "after a change" and state.checkpoint is None:
         return _again(run, state, as_it_is=False)[:1]
     return [rerun_command(run, state) if state.has_ended else command("attach", run.id)]
 
 
 def _again(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
-    """How to run it again. A rerun has the source and the spec of the run: what was changed since, it does not see."""
+    """How to run it again. A rerun has the source and the spec of the run: what was changed since,
+    it does not see.
+    """
     rerun = command("rerun", run.id)
     if as_it_is:
         return [rerun]
     rehearsed = rehearsed_by(state.provider, state.contract)
     where = ("--as", rehearsed.name) if rehearsed else ("--provider", state.provider)
-    submit = command("submit", *(() if state.provider == DEFAULT_PROVIDER and rehearsed is None else where))
+    submit = command(
+        "submit", *(() if state.provider == DEFAULT_PROVIDER and rehearsed is None else where)
+    )
     return [
         f"{rerun}   after that change; of a setting: --set KEY=VALUE",
         f"{submit}   if the program or job.yaml has changed: a rerun runs what was sent",

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.options import complete_providers, data_dir, json_option, profile_option, set_option
+from cloudtrain.cli.options import (
+    complete_providers,
+    data_dir,
+    json_option,
+    profile_option,
+    set_option,
+)
 from cloudtrain.cli.output import count, print_json, print_output, print_prose
 from cloudtrain.cli.terminal import indented, mark
 
@@ -31,19 +37,30 @@ Examples:
   cloudtrain doctor azure --job big.yaml     and the workspace, for the machines of that job""",
 )
 @click.argument("provider", required=False, metavar="[PROVIDER]", shell_complete=complete_providers)
-@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="Ask for the machines of this job.")
+@click.option(
+    "--job",
+    type=click.Path(path_type=Path),
+    metavar="JOB",
+    help="Ask for the machines of this job.",
+)
 @profile_option
 @set_option
 @json_option
 @data_dir
 def doctor_command(
-    folder: str | None, /, provider: str | None, job: Path | None, overrides: tuple[str, ...], as_json: bool
+    folder: str | None,
+    /,
+    provider: str | None,
+    job: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> int:
-    """Ask this machine, and the account of PROVIDER (docker, aws or azure), for what a job needs of it.
+    """Ask this machine, and the account of PROVIDER (docker, aws or azure), for what a job needs of
+    it.
 
-    Every question is shown with its answer and, where something is wrong, with what to do. All of them only read:
-    nothing is started, changed or paid for. What you are not allowed to look at is not wrong. Without a job.yaml it
-    asks for the smallest job that there is.
+    Every question is shown with its answer and, where something is wrong, with what to do. All of
+    them only read: nothing is started, changed or paid for. What you are not allowed to look at is
+    not wrong. Without a job.yaml it asks for the smallest job that there is.
     """
     from cloudtrain.api import checkup as api
 
@@ -74,9 +91,15 @@ def _printed(section: Section) -> Iterator[Check]:
 def _row(check: Check) -> str:
     on_terminal = sys.stdout.isatty()
     sign = mark(check.verdict) if on_terminal else f"{WORDS[check.verdict]:<5}"
-    answer = f"not allowed to look: {check.answer}" if check.verdict == "not allowed to look" else check.answer
+    answer = (
+        f"not allowed to look: {check.answer}"
+        if check.verdict == "not allowed to look"
+        else check.answer
+    )
     lines = f"  {sign} {check.name:<15} {indented(check.asked, 4)}? {indented(answer, 4)}"
-    return lines + (f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else "")
+    return lines + (
+        f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else ""
+    )
 
 
 def _summary(checks: list[Check]) -> str:

@@ -1,4 +1,6 @@
-"""The command `drill`: rehearses what will happen to a job when something fails, before it is paid for."""
+"""The command `drill`: rehearses what will happen to a job when something fails, before it is paid
+for.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,26 @@ Examples:
   cloudtrain drill train.py --processes 2 -- --epochs 3""",
 )
 @resource_options
-@click.option("--as", "as_", metavar="NAME", help="Under the rules of that cloud: aws, azure or plain (default).")
+@click.option(
+    "--as",
+    "as_",
+    metavar="NAME",
+    help="Under the rules of that cloud: aws, azure or plain (default).",
+)
 @job_argument
 @set_option
 @click.option("--only", metavar="NAMES", help="Only these drills, such as rank-killed,sigterm.")
 @click.option(
-    "--timeout", default="10 min", metavar="T", help="The most that the undisturbed job may take (default: 10 min)."
+    "--timeout",
+    default="10 min",
+    metavar="T",
+    help="The most that the undisturbed job may take (default: 10 min).",
 )
-@click.option("--keep", is_flag=True, help="Keep all runs to look at, also those that ended with the same parameters.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep all runs to look at, also those that ended with the same parameters.",
+)
 @json_option
 @data_dir
 def drill_command(
@@ -60,19 +74,22 @@ def drill_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Rehearse what will happen to JOB (default: job.yaml) when something fails, before it is paid for.
+    """Rehearse what will happen to JOB (default: job.yaml) when something fails, before it is paid
+    for.
 
-    On this machine, and only here: the job runs once undisturbed; then once or twice for each drill, in which a rank is
-    killed, a node lost, the job stopped, the disk full, the newest checkpoint torn, or a loader stalls. At the end a
-    scorecard tells which of that the job survives with the same parameters, how many steps were lost, and what to
-    change. Exit code 0: it recovers from all of it, or fails by name.
+    On this machine, and only here: the job runs once undisturbed; then once or twice for each
+    drill, in which a rank is killed, a node lost, the job stopped, the disk full, the newest
+    checkpoint torn, or a loader stalls. At the end a scorecard tells which of that the job survives
+    with the same parameters, how many steps were lost, and what to change. Exit code 0: it recovers
+    from all of it, or fails by name.
     """
     from cloudtrain.drills.drill import Drill, DrillOptions
     from cloudtrain.drills.workplace import workplace
     from cloudtrain.providers.local.lifeline import runs_end_with_this_process
     from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 
-    scenarios, seconds = _scenarios(only), _seconds(timeout)
+    scenarios = _scenarios(only)
+    seconds = _seconds(timeout)
     plan = _plan(_load(job, options), None if as_ == PLAIN else as_, folder)
     issues = preflight(plan)
     raise_errors(issues)
@@ -110,7 +127,10 @@ def _scenarios(only: str | None) -> Sequence[Scenario]:
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted:
         if name not in NAMES:
-            raise UsageError(f"--only: there is no drill {name!r}{did_you_mean(name, NAMES)}", hint=", ".join(NAMES))
+            raise UsageError(
+                f"--only: there is no drill {name!r}{did_you_mean(name, NAMES)}",
+                hint=", ".join(NAMES),
+            )
     if not wanted:
         raise UsageError("--only names no drill", hint=", ".join(NAMES))
     return [scenario for scenario in SCENARIOS if scenario.name in wanted]
@@ -128,7 +148,9 @@ def _load(source: Path, options: dict[str, Any]) -> Job:
     loaded = load_job(source, options)
     if loaded.spec.checkpoints.uri is None:
         return loaded
-    return load_job(source, {**options, "overrides": (*options["overrides"], "checkpoints.uri=null")})
+    return load_job(
+        source, {**options, "overrides": (*options["overrides"], "checkpoints.uri=null")}
+    )
 
 
 def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
@@ -140,7 +162,10 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
     from cloudtrain.settings import load_settings
 
     if sys.platform != "linux":
-        raise UsageError("drills need Linux: they find the processes of a job in /proc", hint="in a container of Linux")
+        raise UsageError(
+            "drills need Linux: they find the processes of a job in /proc",
+            hint="in a container of Linux",
+        )
     data = Path(load_settings(loaded.folder, {"data_dir": folder})["data_dir"]).absolute()
     place = str(drill_folder(data, loaded.spec.name))
     if loaded.spec.dependencies.vendor:

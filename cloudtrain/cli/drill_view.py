@@ -19,10 +19,14 @@ _INDENT = 11
 
 def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
     """What will be done, and how long it takes."""
-    least, most = 1 + len(scenarios), 1 + 2 * len(scenarios)
+    least = 1 + len(scenarios)
+    most = 1 + 2 * len(scenarios)
     yield f"drill of {plan.spec.name}: {headline(plan)}; nothing is sent anywhere, nothing is paid"
     drills = count(len(scenarios), "drill")
-    yield f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as long as the job"
+    yield (
+        f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as"
+        " long as the job"
+    )
     for scenario in scenarios:
         yield f"  {scenario.name:<16} {scenario.done}"
     if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
@@ -37,10 +41,13 @@ def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
 
 def scorecard_lines(card: Scorecard) -> Iterator[str]:
     """The scorecard as a table, and below it what each drill has shown, and what to change."""
-    history, compared = card.reference.history, card.reference.trained.by
+    history = card.reference.history
+    compared = card.reference.trained.by
     steps = "" if history.last_step is None else f", {history.last_step:g} steps"
     yield f"{card.job}: undisturbed in {format_duration(card.reference_seconds)}{steps}; " + (
-        f"runs are compared by {compared}" if compared else "it leaves nothing by which runs could be compared"
+        f"runs are compared by {compared}"
+        if compared
+        else "it leaves nothing by which runs could be compared"
     )
     yield ""
     yield table(map(_row, card.results), _HEADER)
@@ -66,11 +73,17 @@ def look_at(folder: str, *words: str) -> str:
 def _row(result: DrillResult) -> tuple[str, ...]:
     found = result.finding
     lost = "-" if found.steps_lost is None else f"{found.steps_lost:g}"
-    return result.scenario.name, found.verdict.value, lost, format_duration(result.seconds) if result.runs else "-"
+    return (
+        result.scenario.name,
+        found.verdict.value,
+        lost,
+        format_duration(result.seconds) if result.runs else "-",
+    )
 
 
 def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
-    found, rows = result.finding, []
+    found = result.finding
+    rows = []
     rows.append(("why" if found.verdict is Verdict.SKIPPED else "done", result.injected))
     if found.seen:
         after = "" if result.noticed_seconds is None else f" (after {result.noticed_seconds:.1f} s)"
@@ -86,7 +99,9 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
             (
                 "look",
                 look_at(
-                    card.folder, "diagnose" if last.state.state == "failed" and not last.overdue else "logs", last.run
+                    card.folder,
+                    "diagnose" if last.state.state == "failed" and not last.overdue else "logs",
+                    last.run,
                 ),
             )
         )
@@ -97,7 +112,8 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
 
 def _then(result: DrillResult) -> str:
     """What became of the runs: restarts, and the rerun."""
-    first, last = result.runs[0], result.runs[-1]
+    first = result.runs[0]
+    last = result.runs[-1]
     if first.overdue:
         return "nothing, until the drill ended it by its own limit"
     parts = []
@@ -105,7 +121,11 @@ def _then(result: DrillResult) -> str:
         parts.append(f"{count(first.state.restarts, 'restart')} in place")
     if first.state.state != "succeeded":
         seconds = first.history.stopping_seconds
-        within = f" within {seconds:.1f} s" if seconds is not None and first.state.state == "stopped" else ""
+        within = (
+            f" within {seconds:.1f} s"
+            if seconds is not None and first.state.state == "stopped"
+            else ""
+        )
         parts.append(f"the run {first.state.state}{within}")
     if result.finding.rerun:
         parts.append(f"its rerun {last.state.state}")

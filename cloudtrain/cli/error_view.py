@@ -1,6 +1,8 @@
-"""An error as a terminal shows it: what is wrong, the line that says so with a mark below it, and what to do.
+"""An error as a terminal shows it: what is wrong, the line that says so with a mark below it, and
+what to do.
 
-Elsewhere an error stays one line, `job.yaml:7:3: resources.gpu: …`, which editors and other tools read.
+Elsewhere an error stays one line, `job.yaml:7:3: resources.gpu: …`, which editors and other tools
+read.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def note_lines(text: str, width: int) -> list[str]:
 
 
 def _issue(issue: Issue, width: int) -> Iterator[str]:
-    yield from _labelled("error:", f"{issue.field}: {issue.message}" if issue.field else issue.message, width)
+    yield from _labelled(
+        "error:", f"{issue.field}: {issue.message}" if issue.field else issue.message, width
+    )
     if issue.origin:
         yield f"  at {one_line(issue.origin)}"
     if issue.path[:1] != ("secrets",):  # the line may hold one
@@ -50,7 +54,9 @@ def _hint(hint: str | None, width: int) -> list[str]:
 
 
 def _labelled(word: str, text: str, width: int) -> list[str]:
-    """A text behind a word of ours, wrapped at words; what is too long for a line, such as a path, stays whole."""
+    """A text behind a word of ours, wrapped at words; what is too long for a line, such as a path,
+    stays whole.
+    """
     lines = []
     for number, paragraph in enumerate(printable(text).splitlines() or [""]):
         first = f"{word} " if number == 0 else " " * 2
@@ -66,12 +72,15 @@ def _labelled(word: str, text: str, width: int) -> list[str]:
 
 
 def _source(origin: str, width: int) -> list[str]:
-    """The line of a file that an origin names, and a mark below what is meant; nothing where there is no such line."""
+    """The line of a file that an origin names, and a mark below what is meant; nothing where there
+    is no such line.
+    """
     place = _PLACE.fullmatch(origin)
     text = _line_of(place["file"], int(place["line"])) if place else None
     if place is None or text is None:
         return []
-    number, column = place["line"], int(place["column"] or 0) - 1
+    number = place["line"]
+    column = int(place["column"] or 0) - 1
     room = width - len(number) - 7
     start = max(0, column - room + 20) if column > room - 20 else 0
     shown = one_line(text[start : start + room].replace("\t", " "))
@@ -92,7 +101,11 @@ def _line_of(file: str, number: int) -> str | None:
         lines = read_regular_text(file, _MAX_BYTES).split("\n")
     except (OSError, ValueError):
         return None
-    return lines[number - 1].rstrip() if 0 < number <= len(lines) and lines[number - 1].strip() else None
+    return (
+        lines[number - 1].rstrip()
+        if 0 < number <= len(lines) and lines[number - 1].strip()
+        else None
+    )
 
 
 def _columns(text: str) -> int:

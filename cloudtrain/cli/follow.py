@@ -34,23 +34,32 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms, terms_of
 
 PROGRESS_SECONDS = 30.0
-"""Without a terminal, a line of progress is shown this long after the last line with numbers, by the job's clock."""
+"""Without a terminal, a line of progress is shown this long after the last line with numbers, by
+the job's clock.
+"""
 
 MAX_BURST = 20
-"""So many lines with metrics are shown at once, and after them one a second; `logs` has them all."""
+"""So many lines with metrics are shown at once, and after them one a second; `logs` has them all.
+"""
 
 ACTIVITY_SECONDS = 20.0
 """Without a terminal, what a run does besides training is told when it has taken this long."""
 
 
 def follow(
-    run: Run, *, tail: int | None = None, timeout: float | None = None, output: bool = True, on: str = ""
+    run: Run,
+    *,
+    tail: int | None = None,
+    timeout: float | None = None,
+    output: bool = True,
+    on: str = "",
 ) -> RunState:
-    """Show a run until it has ended, and return its state. Ctrl-C exits with 130 and leaves the run going on.
+    """Show a run until it has ended, and return its state. Ctrl-C exits with 130 and leaves the run
+    going on.
 
-    `tail`: of what is there already show only the last so many lines. `output`: whether to show what the job prints,
-    not only its metrics. `on`: what is said after Ctrl-C in place of the ways to go on. TimeoutError after `timeout`
-    seconds.
+    `tail`: of what is there already show only the last so many lines. `output`: whether to show
+    what the job prints, not only its metrics. `on`: what is said after Ctrl-C in place of the ways
+    to go on. TimeoutError after `timeout` seconds.
     """
     view = View(run, output=output)
     try:
@@ -60,7 +69,9 @@ def follow(
         view.clear()
         print_message(f"\n{on or f'{run.id} goes on without you'}")
         if not on:
-            print_message(f"  follow   {command('attach', run.id)}\n  stop     {command('stop', run.id)}")
+            print_message(
+                f"  follow   {command('attach', run.id)}\n  stop     {command('stop', run.id)}"
+            )
         raise click.exceptions.Exit(130) from None
     except TimeoutError:
         view.clear()
@@ -82,7 +93,9 @@ def _goes_on(run: Run, error: CloudtrainError) -> str:
 
 
 class ProgressDisplay:
-    """The progress line at the bottom of a terminal's standard error; nothing where that is no terminal."""
+    """The progress line at the bottom of a terminal's standard error; nothing where that is no
+    terminal.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time, *, wanted: bool = True) -> None:
         self.clock = clock
@@ -107,10 +120,16 @@ class ProgressDisplay:
 
 
 class View:
-    """What is on the screen while a run goes on: the lines of rank 0, and how many there are of other ranks."""
+    """What is on the screen while a run goes on: the lines of rank 0, and how many there are of
+    other ranks.
+    """
 
-    def __init__(self, run: Run, *, output: bool = True, clock: Callable[[], float] = time.time) -> None:
-        self.run, self.output, self.clock = run, output, clock
+    def __init__(
+        self, run: Run, *, output: bool = True, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.run = run
+        self.output = output
+        self.clock = clock
         self.display = ProgressDisplay(clock)
         self.other_lines = 0
         self.error_time = 0.0
@@ -179,7 +198,8 @@ class View:
             self._line(f"restart {self.attempt}: {event.why}")
 
     def _log(self, line: LogLine) -> None:
-        # After an error, errors of other ranks follow from it: the report names the cause first, they stay in the log.
+        # After an error, errors of other ranks follow from it: the report names the cause first,
+        # they stay in the log.
         if self.error_time and line.time >= self.error_time and line.rank not in self.failed_ranks:
             return
         if line.kind:
@@ -193,7 +213,9 @@ class View:
             self.other_lines += 1
 
     def _numbers(self, line: LogLine) -> None:
-        """Metrics, unless there are too many of them; progress only where there is no progress line, and seldom."""
+        """Metrics, unless there are too many of them; progress only where there is no progress
+        line, and seldom.
+        """
         since = max(0.0, line.time - self._numbers_at) if self._numbers_at else 0.0
         if line.kind == "progress":
             self._numbers_at = self._numbers_at or line.time
@@ -201,7 +223,8 @@ class View:
                 return
         else:
             passed = max(0.0, line.time - self._metrics_at) if self._metrics_at else 0.0
-            self._allowance, self._metrics_at = min(MAX_BURST, self._allowance + passed), line.time
+            self._allowance = min(MAX_BURST, self._allowance + passed)
+            self._metrics_at = line.time
             if self._allowance < 1:
                 return
             self._allowance -= 1

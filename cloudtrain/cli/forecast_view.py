@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job
     from cloudtrain.planning.plan import Plan
 
-DEFAULT_SECONDS, MAX_SECONDS = 30, 3600
+DEFAULT_SECONDS = 30
+MAX_SECONDS = 3600
 
 
 class Seconds(click.ParamType[int]):
-    """The value of `--forecast`, which may be left out: what follows it may then be taken for the value."""
+    """The value of `--forecast`, which may be left out: what follows it may then be taken for the
+    value.
+    """
 
     name = "seconds"
 
@@ -24,20 +27,27 @@ class Seconds(click.ParamType[int]):
         try:
             seconds = int(value)
         except ValueError:
-            self.fail(f"{value!r} is not a number of seconds; JOB stands before --forecast", param, ctx)
+            self.fail(
+                f"{value!r} is not a number of seconds; JOB stands before --forecast", param, ctx
+            )
         if not 1 <= seconds <= MAX_SECONDS:
             self.fail(f"{seconds} is not between 1 and {MAX_SECONDS} seconds", param, ctx)
         return seconds
 
 
 def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
-    """Run the first steps here, with a line of progress on a terminal. Ctrl-C ends them, and exits with 130."""
+    """Run the first steps here, with a line of progress on a terminal. Ctrl-C ends them, and exits
+    with 130.
+    """
     from cloudtrain.api.first_steps import try_first_steps
     from cloudtrain.cli.follow import ProgressDisplay
     from cloudtrain.cli.output import print_message
     from cloudtrain.units import format_duration
 
-    print_message(f"the job runs here until it has trained for {format_duration(seconds)}; nothing of it is kept")
+    print_message(
+        f"the job runs here until it has trained for {format_duration(seconds)}; nothing of it is"
+        " kept"
+    )
     display = ProgressDisplay()
     try:
         return try_first_steps(job, plan, seconds, display.draw)
@@ -55,7 +65,9 @@ def forecast_lines(found: FirstSteps) -> list[str]:
     from cloudtrain.units import format_duration
 
     if found.measured is not None:
-        lines = [f"forecast: none is needed: the whole job took {format_duration(found.measured)} here"]
+        lines = [
+            f"forecast: none is needed: the whole job took {format_duration(found.measured)} here"
+        ]
     elif found.forecast is None:
         lines = [f"forecast: none: {found.reason}"]
     else:
@@ -70,8 +82,14 @@ def forecast_lines(found: FirstSteps) -> list[str]:
 def _there(there: There) -> list[str]:
     from cloudtrain.units import format_duration
 
-    price = "its price is not known" if there.usd_per_hour is None else f"{there.usd_per_hour:.2f} USD an hour"
-    lines = [f"  {there.machines}: another machine, and how fast it is cannot be told here; {price}"]
+    price = (
+        "its price is not known"
+        if there.usd_per_hour is None
+        else f"{there.usd_per_hour:.2f} USD an hour"
+    )
+    lines = [
+        f"  {there.machines}: another machine, and how fast it is cannot be told here; {price}"
+    ]
     allowed = f"{there.limit or 'the platform'} allows {format_duration(there.max_seconds)} there"
     fast = there.times_as_fast
     if fast is None:

@@ -1,8 +1,9 @@
-"""Annotations for GitHub Actions, which shows an error beside its line in the files of a pull request.
+"""Annotations for GitHub Actions, which shows an error beside its line in the files of a pull
+request.
 
-A workflow command is one line of output, `::error file=job.yaml,line=7,col=3::message`, as GitHub documents under
-"Workflow commands for GitHub Actions". Written on stderr, and only where GITHUB_ACTIONS says that GitHub reads it:
-elsewhere these functions do nothing.
+A workflow command is one line of output, `::error file=job.yaml,line=7,col=3::message`, as GitHub
+documents under "Workflow commands for GitHub Actions". Written on stderr, and only where
+GITHUB_ACTIONS says that GitHub reads it: elsewhere these functions do nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _PLACE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+)(?::(?P<col>\d+))?: (?P<tex
 
 def annotate_error(error: CloudtrainError) -> None:
     """One annotation per mistake in a spec, one for any other error."""
-    texts = [issue.render() for issue in error.issues] if isinstance(error, SpecError) else [error.render()]
+    texts = (
+        [issue.render() for issue in error.issues]
+        if isinstance(error, SpecError)
+        else [error.render()]
+    )
     annotate("error", texts)
 
 
@@ -52,7 +57,9 @@ def annotate(level: str, texts: Iterable[str]) -> None:
         message = fields.pop("text")
         if "file" in fields:
             fields["file"] = _in_repository(fields["file"])
-        said = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in fields.items() if value)
+        said = ",".join(
+            f"{name}={_escaped(value, ':,')}" for name, value in fields.items() if value
+        )
         write(f"::{level}{' ' + said if said else ''}::{_escaped(message)}", err=True)
 
 
@@ -62,7 +69,8 @@ def _on_github() -> bool:
 
 def _in_repository(file: str) -> str:
     """As GitHub knows it: from the top of the repository."""
-    path, top = Path(file).resolve(), Path(os.environ.get("GITHUB_WORKSPACE") or ".").resolve()
+    path = Path(file).resolve()
+    top = Path(os.environ.get("GITHUB_WORKSPACE") or ".").resolve()
     return path.relative_to(top).as_posix() if path.is_relative_to(top) else file
 
 

@@ -1,4 +1,6 @@
-"""The command `cloudtrain gpus`: machines with GPUs of both clouds, what they cost, and the clouds' price lists."""
+"""The command `cloudtrain gpus`: machines with GPUs of both clouds, what they cost, and the clouds'
+price lists.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from cloudtrain.api.machines import MachineOffer
     from cloudtrain.api.price_refresh import Refreshed
 
-SPOT_NOTE = "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less, AWS says"
+SPOT_NOTE = (
+    "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less,"
+    " AWS says"
+)
 
 
 @click.command(
@@ -36,12 +41,30 @@ Examples:
   cloudtrain gpus --refresh --region eu-west-1""",
 )
 @click.argument("gpu", metavar="[GPU[:COUNT]]", default="")
-@click.option("--provider", metavar="NAME", default="", shell_complete=complete_providers, help="Only aws, or azure.")
+@click.option(
+    "--provider",
+    metavar="NAME",
+    default="",
+    shell_complete=complete_providers,
+    help="Only aws, or azure.",
+)
 @click.option("--region", metavar="REGION", default="", help="Prices of that region, or of all.")
 @click.option("--min-memory", metavar="SIZE", help="Memory of one GPU, in GB: 40, or 80 GiB.")
-@click.option("--max-price", metavar="USD", help="US dollars per hour of one machine; unknown prices do not pass.")
-@click.option("--sort", type=click.Choice(ORDERS), default="price", show_default=True, help="What comes first.")
-@click.option("--refresh", is_flag=True, help="Read the clouds' public price lists first; needs no login.")
+@click.option(
+    "--max-price",
+    metavar="USD",
+    help="US dollars per hour of one machine; unknown prices do not pass.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(ORDERS),
+    default="price",
+    show_default=True,
+    help="What comes first.",
+)
+@click.option(
+    "--refresh", is_flag=True, help="Read the clouds' public price lists first; needs no login."
+)
 @json_option
 @data_dir
 def gpus_command(
@@ -55,10 +78,12 @@ def gpus_command(
     as_json: bool,
     **where: str,
 ) -> None:
-    """Show machines with GPUs of both clouds, by tables on this machine: GPU, memory, network, price and its age.
+    """Show machines with GPUs of both clouds, by tables on this machine: GPU, memory, network,
+    price and its age.
 
-    A price is that of the region of your settings where it is known, else of the region that the table names. Plans
-    use the same tables; your own (setting `prices`) wins, then what --refresh has read.
+    A price is that of the region of your settings where it is known, else of the region that the
+    table names. Plans use the same tables; your own (setting `prices`) wins, then what --refresh
+    has read.
     """
     name, gpus = _gpu_and_count(gpu)
     filters = Filters(
@@ -69,7 +94,9 @@ def gpus_command(
         max_usd_per_hour=_amount(max_price, "--max-price", parse_money, "USD"),
     )
     settings = load_settings(Path.cwd(), {"data_dir": folder})
-    read = refresh_prices(settings, filters.provider, filters.region, print_message) if refresh else []
+    read = (
+        refresh_prices(settings, filters.provider, filters.region, print_message) if refresh else []
+    )
     offers = machine_offers(settings, filters, sort)
     if as_json:
         print_json({"machines": [each.to_json() for each in offers], **_refreshed_json(read)})
@@ -118,14 +145,20 @@ def _amount(text: str | None, option: str, parse: Any, unit: str) -> float | Non
     if text is None:
         return None
     try:
-        return float(parse(f"{text} {unit}" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip()) else text))
+        return float(
+            parse(f"{text} {unit}" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip()) else text)
+        )
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
 
 
 def _told(read: Refreshed) -> str:
     where = read.regions[0] if len(read.regions) == 1 else count(len(read.regions), "region")
-    odd = f"; {count(read.left_out, 'machine')} without a usable price left out" if read.left_out else ""
+    odd = (
+        f"; {count(read.left_out, 'machine')} without a usable price left out"
+        if read.left_out
+        else ""
+    )
     return f"{read.provider}: {count(read.prices, 'price')} of {where} read and stored{odd}"
 
 
@@ -133,7 +166,12 @@ def _refreshed_json(read: list[Refreshed]) -> dict[str, Any]:
     if not read:
         return {}
     found = [
-        {"provider": each.provider, "regions": list(each.regions), "prices": each.prices, "left_out": each.left_out}
+        {
+            "provider": each.provider,
+            "regions": list(each.regions),
+            "prices": each.prices,
+            "left_out": each.left_out,
+        }
         for each in read
     ]
     return {"refreshed": found}

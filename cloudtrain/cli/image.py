@@ -1,4 +1,6 @@
-"""The commands `cloudtrain image`: build an image on this machine, push it to a registry, remove old ones."""
+"""The commands `cloudtrain image`: build an image on this machine, push it to a registry, remove
+old ones.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,16 @@ _RESERVED_OPTIONS = (
 )
 _what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
 _arguments = click.option(
-    "--arg", "args", multiple=True, metavar="NAME=VALUE", help="An argument of the build, after those of the settings."
+    "--arg",
+    "args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument of the build, after those of the settings.",
 )
 _platform = click.option(
-    "--platform", metavar="OS/ARCH", help="For which machines [build: this one's; push: linux/amd64]."
+    "--platform",
+    metavar="OS/ARCH",
+    help="For which machines [build: this one's; push: linux/amd64].",
 )
 _options = click.argument("options", nargs=-1, metavar="[-- OPTIONS OF DOCKER BUILD]")
 
@@ -56,14 +64,18 @@ Examples:
 @_what
 @_options
 @_arguments
-@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Another name for it; repeatable.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="NAME", help="Another name for it; repeatable."
+)
 @_platform
 @json_option
 def build_command(
     what: str, options: tuple[str, ...], args: tuple[str, ...], tags: tuple[str, ...], platform: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Build our own image, for GPUs (cuda) or for CPUs (cpu), or that of a DOCKERFILE; prints its name."""
+    """Build our own image, for GPUs (cuda) or for CPUs (cpu), or that of a DOCKERFILE; prints its
+    name.
+    """
     from cloudtrain.images.recipe import LOCAL
     from cloudtrain.submission.build import build
 
@@ -77,7 +89,9 @@ def build_command(
     print_output(name)
     if len(names):
         print_message(f"  also called {', '.join(names)}")
-    same = [word for arg in args for word in ("--arg", arg)] + (["--platform", platform] if platform else [])
+    same = [word for arg in args for word in ("--arg", arg)] + (
+        ["--platform", platform] if platform else []
+    )
     print_message(f"  push   {command('image', 'push', what, *same, '--to', 'REPOSITORY')}")
 
 
@@ -92,19 +106,28 @@ Examples:
 @_what
 @_options
 @_arguments
-@click.option("--to", "repository", metavar="REPOSITORY", help="Where to, without a tag; default: the provider's.")
+@click.option(
+    "--to",
+    "repository",
+    metavar="REPOSITORY",
+    help="Where to, without a tag; default: the provider's.",
+)
 @click.option("--tag", metavar="TAG", help="The tag there; default: one made from its content.")
 @click.option("--again", is_flag=True, help="Build and push also if that tag is there already.")
 @_platform
-@click.option("--provider", metavar="NAME", help="Whose repository, as the settings say: aws or azure.")
+@click.option(
+    "--provider", metavar="NAME", help="Whose repository, as the settings say: aws or azure."
+)
 @json_option
 def push_command(
     what: str, options: tuple[str, ...], args: tuple[str, ...], repository: str | None, tag: str | None, again: bool,
     platform: str | None, provider: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Push an image to a registry, built first if it is new; prints its address by digest, for `image:`.
+    """Push an image to a registry, built first if it is new; prints its address by digest, for
+    `image:`.
 
-    To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login` has.
+    To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login`
+    has.
     """
     from cloudtrain.images.reference import without_tag
     from cloudtrain.images.selection import CLOUD_PLATFORM
@@ -113,13 +136,19 @@ def push_command(
     what, options = _split(what, options)
     where = repository or _repository(provider)
     if without_tag(where) != where:
-        raise UsageError(f"{where} ends in a tag or a digest", hint=f"--to {without_tag(where)} --tag TAG")
+        raise UsageError(
+            f"{where} ends in a tag or a digest", hint=f"--to {without_tag(where)} --tag TAG"
+        )
     recipe = _recipe(what, args, platform or CLOUD_PLATFORM)
     bar = progress_bar("pushing image", bytes_=True)
     again |= tag not in (None, recipe.tag)  # only our own tags are made from the content
-    address = ensure_pushed(recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options)
+    address = ensure_pushed(
+        recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options
+    )
     if as_json:
-        print_json({"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"})
+        print_json(
+            {"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"}
+        )
     else:
         print_output(address)
 
@@ -132,13 +161,22 @@ Examples:
   cloudtrain image prune --older-than 0s       all images that no container uses
   cloudtrain image prune --dry-run             only print what would be removed""",
 )
-@click.option("--older-than", "age", default="7 d", metavar="TIME", show_default=True, help="Since it was built.")
+@click.option(
+    "--older-than",
+    "age",
+    default="7 d",
+    metavar="TIME",
+    show_default=True,
+    help="Since it was built.",
+)
 @click.option("--dry-run", is_flag=True, help="Remove nothing.")
 @json_option
 def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
-    """Remove images that cloudtrain has built on this machine and no container uses; prints their names.
+    """Remove images that cloudtrain has built on this machine and no container uses; prints their
+    names.
 
-    A name that you gave one (--tag) stays, and so does its image. What a job needs again is built again.
+    A name that you gave one (--tag) stays, and so does its image. What a job needs again is built
+    again.
     """
     from cloudtrain.submission.build import prune
     from cloudtrain.units import format_size, parse_duration
@@ -156,22 +194,29 @@ def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
     verb = "would be" if dry_run else "are"
     total = sum({each.id: each.size for each in removed if each.goes}.values())
     print_message(
-        f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (shared layers are kept)"
+        f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (shared layers"
+        " are kept)"
     )
 
 
 def _split(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """What to build, and the options of `docker build`. UsageError for an option that would make another image.
+    """What to build, and the options of `docker build`. UsageError for an option that would make
+    another image.
 
     click takes the first word after `--` for the argument `what` if that is not given.
     """
     if what.startswith("-"):
         what, options = "cuda", (what, *options)
     wrong = [
-        word for word in options if word.partition("=")[0] in _RESERVED_OPTIONS or re.match("-[A-Za-z]*[fot]", word)
+        word
+        for word in options
+        if word.partition("=")[0] in _RESERVED_OPTIONS or re.match("-[A-Za-z]*[fot]", word)
     ]
     if wrong:
-        hint = "before the --: a Dockerfile's path, --arg NAME=VALUE, --platform or --tag; no other context, no output"
+        hint = (
+            "before the --: a Dockerfile's path, --arg NAME=VALUE, --platform or --tag; no other"
+            " context, no output"
+        )
         raise UsageError(f"{wrong[0]} among docker's options", hint=hint)
     return what, options
 

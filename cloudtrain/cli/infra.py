@@ -1,4 +1,6 @@
-"""The commands `cloudtrain infra`: what an account needs before jobs run there, set up, shown and removed."""
+"""The commands `cloudtrain infra`: what an account needs before jobs run there, set up, shown and
+removed.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
     from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.infrastructure.changes import ChangePlan, Deployment
 
-_provider = click.option("--provider", required=True, metavar="NAME", help="Whose account: aws or azure.")
-_name = click.option("--name", default="cloudtrain", show_default=True, metavar="NAME", help="Of the deployment.")
-_region = click.option("--region", metavar="REGION", help="Where; default: that of the settings or of the cloud's CLI.")
+_provider = click.option(
+    "--provider", required=True, metavar="NAME", help="Whose account: aws or azure."
+)
+_name = click.option(
+    "--name", default="cloudtrain", show_default=True, metavar="NAME", help="Of the deployment."
+)
+_region = click.option(
+    "--region", metavar="REGION", help="Where; default: that of the settings or of the cloud's CLI."
+)
 _yes = click.option("--yes", "-y", is_flag=True, help="Do it without a question.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 
@@ -43,8 +51,9 @@ Examples:
 def infra_command() -> None:
     """Set up what an account needs before jobs run there: role, storage, registry, network, budget.
 
-    Providers are aws (a CloudFormation stack) and azure (a deployment in a resource group). `up` and `down` show first
-    what they would do, and what of it costs money while no job runs; then they ask.
+    Providers are aws (a CloudFormation stack) and azure (a deployment in a resource group). `up`
+    and `down` show first what they would do, and what of it costs money while no job runs; then
+    they ask.
     """
 
 
@@ -73,7 +82,13 @@ Examples:
 @_dry_run
 @json_option
 def up_command(
-    provider: str, name: str, region: str | None, given: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool
+    provider: str,
+    name: str,
+    region: str | None,
+    given: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Create what is missing and change what differs; then write the settings to cloudtrain.toml.
 
@@ -97,7 +112,9 @@ def up_command(
         ground.discard(plan)
         return
     before = ground.show().settings if any(each.action == "delete" for each in plan.changes) else {}
-    deployment = carried_out(lambda: ground.up(plan, report), infra_command_line("up", provider, name, region))
+    deployment = carried_out(
+        lambda: ground.up(plan, report), infra_command_line("up", provider, name, region)
+    )
     write_settings(changed_settings(deployment.settings, before), yes=yes)
     if as_json:
         print_json({"applied": True, "plan": plan.to_json(), "deployment": deployment.to_json()})
@@ -110,14 +127,19 @@ def up_command(
 @_provider
 @json_option
 def parameters_command(provider: str, as_json: bool) -> None:
-    """Show what `infra up --set KEY=VALUE` can choose, its default, and what it costs while no job runs."""
+    """Show what `infra up --set KEY=VALUE` can choose, its default, and what it costs while no job
+    runs.
+    """
     from cloudtrain.cli.infra_view import parameter_lines
 
     ground = _infrastructure(provider, "cloudtrain", None)
     if as_json:
         print_json({"parameters": [each.to_json() for each in ground.parameters]})
         return
-    print_output(f"{command('infra', 'up', '--provider', provider)} --set KEY=VALUE; each key with its default:")
+    print_output(
+        f"{command('infra', 'up', '--provider', provider)} --set KEY=VALUE; each key with its"
+        " default:"
+    )
     for line in parameter_lines(ground.parameters):
         print_output(line)
 
@@ -143,7 +165,9 @@ def show_command(provider: str, name: str, region: str | None, as_json: bool) ->
     if deployment.state == "ready":
         print_message(f"next: {command('doctor', provider)} asks whether a job would run there")
     else:
-        print_message(f"next: {infra_command_line('up', provider, name, region)} {NEXT[deployment.state]}")
+        print_message(
+            f"next: {infra_command_line('up', provider, name, region)} {NEXT[deployment.state]}"
+        )
 
 
 @infra_command.command(
@@ -159,12 +183,20 @@ Examples:
 @_name
 @_region
 @profile_option
-@click.option("--delete-data", is_flag=True, help="Also delete storage and images, with all that is in them.")
+@click.option(
+    "--delete-data", is_flag=True, help="Also delete storage and images, with all that is in them."
+)
 @_yes
 @_dry_run
 @json_option
 def down_command(
-    provider: str, name: str, region: str | None, delete_data: bool, yes: bool, dry_run: bool, as_json: bool
+    provider: str,
+    name: str,
+    region: str | None,
+    delete_data: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Delete a deployment; what holds data is kept, and named, unless --delete-data is given."""
     ground = _infrastructure(provider, name, region)
@@ -176,9 +208,13 @@ def down_command(
     if dry_run:
         return
     if not plan.is_empty:
-        confirm("Delete this, and all data in it, for good?" if delete_data else "Delete this?", yes=yes)
+        confirm(
+            "Delete this, and all data in it, for good?" if delete_data else "Delete this?", yes=yes
+        )
         before = ground.show().settings
-        carried_out(lambda: ground.down(plan, report), infra_command_line("down", provider, name, region))
+        carried_out(
+            lambda: ground.down(plan, report), infra_command_line("down", provider, name, region)
+        )
         tell_of_stale_settings(before)
     if as_json:
         print_json({"applied": True, "plan": plan.to_json()})
@@ -186,7 +222,9 @@ def down_command(
 
 @infra_command.command("render", short_help="Print the template, for a pipeline of your own.")
 @_provider
-@click.option("--format", "format_", metavar="FORMAT", help="aws: cloudformation or terraform; azure: arm.")
+@click.option(
+    "--format", "format_", metavar="FORMAT", help="aws: cloudformation or terraform; azure: arm."
+)
 def render_command(provider: str, format_: str | None) -> None:
     """Print the template, for those who deploy by a pipeline of their own."""
     from cloudtrain.errors import UsageError
@@ -194,7 +232,10 @@ def render_command(provider: str, format_: str | None) -> None:
 
     ground = _infrastructure(provider, "cloudtrain", None)
     if format_ and format_ not in ground.formats:
-        message = f"--format {format_}: there is none for {provider}{did_you_mean(format_, ground.formats)}"
+        message = (
+            f"--format {format_}: there is none for"
+            f" {provider}{did_you_mean(format_, ground.formats)}"
+        )
         raise UsageError(message, hint=f"one of: {', '.join(ground.formats)}")
     write(ground.template(format_ or ground.formats[0]).rstrip("\n"))
 
@@ -208,7 +249,9 @@ def _infrastructure(provider: str, name: str, region: str | None) -> Infrastruct
 
 
 def _show_plan(plan: ChangePlan, *, dry_run: bool, as_json: bool) -> None:
-    """On stdout where the plan is all that was asked for; else on stderr, beside what the command is for."""
+    """On stdout where the plan is all that was asked for; else on stderr, beside what the command
+    is for.
+    """
     from cloudtrain.cli.infra_view import plan_lines
 
     if dry_run and as_json:

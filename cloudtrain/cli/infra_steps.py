@@ -1,4 +1,6 @@
-"""What `cloudtrain infra` does around the work of a provider: ask, carry out, tell how to go on, write the settings."""
+"""What `cloudtrain infra` does around the work of a provider: ask, carry out, tell how to go on,
+write the settings.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         hint = "--yes does it without a question, --dry-run only shows it"
-        raise RefusedError("not confirmed, and nobody can be asked here; nothing was changed", hint=hint)
+        raise RefusedError(
+            "not confirmed, and nobody can be asked here; nothing was changed", hint=hint
+        )
     if not click.confirm(question, err=True):
         raise RefusedError("not confirmed; nothing was changed")
 
@@ -36,18 +40,25 @@ def hint_for_administrators() -> Iterator[None]:
         yield
     except CloudError as error:
         if error.is_denied:
-            error.hint = "; ".join(filter(None, (error.hint, "setting up an account is for an administrator of it")))
+            error.hint = "; ".join(
+                filter(None, (error.hint, "setting up an account is for an administrator of it"))
+            )
         raise
 
 
 def infra_command_line(verb: str, provider: str, name: str, region: str | None) -> str:
     """What to type for this very deployment."""
-    chosen = [*(["--region", region] if region else []), *(["--name", name] if name != "cloudtrain" else [])]
+    chosen = [
+        *(["--region", region] if region else []),
+        *(["--name", name] if name != "cloudtrain" else []),
+    ]
     return command("infra", verb, "--provider", provider, *chosen)
 
 
 def carried_out(work: Callable[[], Any], again: str) -> Any:
-    """The result of the work. An interruption tells how to go on; an error of the cloud keeps its own hint."""
+    """The result of the work. An interruption tells how to go on; an error of the cloud keeps its
+    own hint.
+    """
     try:
         return work()
     except KeyboardInterrupt:
@@ -69,8 +80,12 @@ def report(event: ResourceEvent) -> None:
     print_message(event_line(event))
 
 
-def changed_settings(settings: Mapping[str, SettingValue], before: Mapping[str, SettingValue]) -> SettingsEdit:
-    """The edit of this folder's file. `before`: settings that were the deployment's: those it has no more go."""
+def changed_settings(
+    settings: Mapping[str, SettingValue], before: Mapping[str, SettingValue]
+) -> SettingsEdit:
+    """The edit of this folder's file. `before`: settings that were the deployment's: those it has
+    no more go.
+    """
     from cloudtrain.infrastructure.settings_file import settings_edit
     from cloudtrain.settings import FILE_NAME
 
@@ -85,11 +100,15 @@ def tell_of_stale_settings(before: Mapping[str, SettingValue]) -> None:
 
     found = settings_in(Path.cwd() / FILE_NAME, before)
     if found:
-        print_message(f"{FILE_NAME} still has its settings: {', '.join(found)}; infra up writes them anew")
+        print_message(
+            f"{FILE_NAME} still has its settings: {', '.join(found)}; infra up writes them anew"
+        )
 
 
 def write_settings(edit: SettingsEdit, *, yes: bool) -> None:
-    """Show what would change in the file and write it. A no leaves the file, and is no error: the account is ready."""
+    """Show what would change in the file and write it. A no leaves the file, and is no error: the
+    account is ready.
+    """
     if edit.is_empty:
         return
     print_message(f"\n{edit.path.name}:")

@@ -9,7 +9,13 @@ from cloudtrain.cli.output import count, table
 from cloudtrain.cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from cloudtrain.infrastructure.changes import Change, ChangePlan, Deployment, IdleCost, ResourceEvent
+    from cloudtrain.infrastructure.changes import (
+        Change,
+        ChangePlan,
+        Deployment,
+        IdleCost,
+        ResourceEvent,
+    )
     from cloudtrain.infrastructure.parameters import Parameter
 
 _STATES = {
@@ -32,7 +38,13 @@ def plan_lines(plan: ChangePlan) -> list[str]:
     lines = [f"{plan.provider}: deployment {one_line(plan.name)} in {one_line(plan.where)}"]
     if plan.changes:
         rows = [
-            (each.action, each.kind, each.identity or each.resource, _cost(each.idle_cost), _detail(each))
+            (
+                each.action,
+                each.kind,
+                each.identity or each.resource,
+                _cost(each.idle_cost),
+                _detail(each),
+            )
             for each in plan.changes
         ]
         lines += _indented(table(rows, ("", "what", "name", "USD a month idle", "")))
@@ -54,7 +66,10 @@ def parameter_lines(parameters: Iterable[Parameter]) -> list[str]:
             lines.append(f"    one of: {', '.join(each.choices)}")
         elif each.example and each.example != each.default:
             lines.append(f"    such as: {each.name}={each.example}")
-        lines += [f"    {value}: {usd:.2f} USD a month idle" for value, usd in each.idle_usd_per_month.items()]
+        lines += [
+            f"    {value}: {usd:.2f} USD a month idle"
+            for value, usd in each.idle_usd_per_month.items()
+        ]
     return lines
 
 
@@ -65,10 +80,15 @@ def event_line(event: ResourceEvent) -> str:
 
 
 def deployment_lines(deployment: Deployment, known: Iterable[Parameter]) -> list[str]:
-    """Its state, its resources, what was chosen, what it is good for, and the lines of cloudtrain.toml."""
+    """Its state, its resources, what was chosen, what it is good for, and the lines of
+    cloudtrain.toml.
+    """
     from cloudtrain.infrastructure.settings_file import as_toml
 
-    where = f"{deployment.provider}: deployment {one_line(deployment.name)} in {one_line(deployment.where)}"
+    where = (
+        f"{deployment.provider}: deployment {one_line(deployment.name)} in"
+        f" {one_line(deployment.where)}"
+    )
     reason = f": {one_line(deployment.reason)}" if deployment.reason else ""
     lines = [f"{where} {_STATES[deployment.state]}{reason}"]
     if deployment.resources and deployment.state == "absent":
@@ -77,9 +97,13 @@ def deployment_lines(deployment: Deployment, known: Iterable[Parameter]) -> list
         rows = [(each.kind, each.name, each.identity, each.state) for each in deployment.resources]
         lines += _indented(table(rows, ("what", "in the template", "name", "state")))
     defaults = {each.name: each.default for each in known}
-    chosen = {name: value for name, value in deployment.parameters.items() if value != defaults.get(name)}
+    chosen = {
+        name: value for name, value in deployment.parameters.items() if value != defaults.get(name)
+    }
     if chosen:
-        lines.append("  chosen: " + " ".join(f"{name}={one_line(value)}" for name, value in chosen.items()))
+        lines.append(
+            "  chosen: " + " ".join(f"{name}={one_line(value)}" for name, value in chosen.items())
+        )
     lines += [f"  {name}: {one_line(value)}" for name, value in deployment.outputs.items()]
     if deployment.settings:
         lines += ["", *as_toml(deployment.settings).splitlines()]
@@ -92,7 +116,9 @@ def _indented(text: str) -> Iterable[str]:
 
 def _detail(change: Change) -> str:
     """What there is to say of a change; that it deletes data is said in any case."""
-    return change.detail or "with all that is stored in it" * (change.holds_data and change.action == "delete")
+    return change.detail or "with all that is stored in it" * (
+        change.holds_data and change.action == "delete"
+    )
 
 
 def _cost(cost: IdleCost | None) -> str:
@@ -103,14 +129,21 @@ def _cost(cost: IdleCost | None) -> str:
 
 def _prices(plan: ChangePlan) -> dict[str, str]:
     """What the prices of what there will be are made of, by kind of resource."""
-    return {each.kind: each.idle_cost.note for each in plan.changes if each.idle_cost and each.action != "delete"}
+    return {
+        each.kind: each.idle_cost.note
+        for each in plan.changes
+        if each.idle_cost and each.action != "delete"
+    }
 
 
 def _total(plan: ChangePlan) -> str:
     """`8.30 USD a month, and what is stored`."""
     paid = [each for each in plan.changes if each.idle_cost and each.action != "delete"]
     stored = count(
-        sum(each.idle_cost is not None and each.idle_cost.usd_per_month is None for each in paid), "resource"
+        sum(each.idle_cost is not None and each.idle_cost.usd_per_month is None for each in paid),
+        "resource",
     )
-    amount = f"{plan.idle_usd_per_month:.2f} USD a month" if plan.idle_usd_per_month else "0 USD a month"
+    amount = (
+        f"{plan.idle_usd_per_month:.2f} USD a month" if plan.idle_usd_per_month else "0 USD a month"
+    )
     return amount if stored.startswith("0 ") else f"{amount}, and what is stored in {stored}"

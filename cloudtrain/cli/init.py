@@ -1,4 +1,6 @@
-"""The command init: writes a commented starter, or the job.yaml that says what `submit train.py` and its flags say."""
+"""The command init: writes a commented starter, or the job.yaml that says what `submit train.py`
+and its flags say.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,25 @@ SCHEMA_FILE = "job.schema.json"
 """Which the first line of the starter names, for editors."""
 
 
-@click.command("init", cls=JobCommand, epilog="Example:\n\n  cloudtrain init train.py --gpus 8 -- --epochs 3")
+@click.command(
+    "init", cls=JobCommand, epilog="Example:\n\n  cloudtrain init train.py --gpus 8 -- --epochs 3"
+)
 @click.argument("folder", default=".", metavar="[DIR|SCRIPT]", type=click.Path(path_type=Path))
 @resource_options
 @json_option
 def init_command(folder: Path, as_json: bool, **options: Any) -> None:
-    """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is overwritten.
+    """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is
+    overwritten.
 
     Beside them it puts job.schema.json, from which editors complete and check job.yaml.
 
     Of a SCRIPT: the job.yaml that says what `submit SCRIPT` with the same flags and arguments does.
     """
-    resources, arguments = resources_of(options), program_arguments()
+    resources = resources_of(options)
+    arguments = program_arguments()
     if is_program(folder):
-        script, folder = folder, job_folder(folder)
+        script = folder
+        folder = job_folder(folder)
         if not script.is_file():
             hint = command("init", "DIR") + " writes a starter with a script of its own"
             raise UsageError(f"{script}: no such file", hint=hint)
@@ -53,7 +60,9 @@ def init_command(folder: Path, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json({"written": written})
         return
-    print_message(f"wrote {' and '.join((', '.join(written[:-1]), written[-1]) if written[1:] else written)}")
+    print_message(
+        f"wrote {' and '.join((', '.join(written[:-1]), written[-1]) if written[1:] else written)}"
+    )
     print_message(f"  next     {command('submit', *(() if folder == Path() else (str(folder),)))}")
 
 
@@ -62,7 +71,9 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
     paths = [str(folder / name) for name in texts]
     taken = [path for path in paths if os.path.exists(path)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
     if taken:
-        message = f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} already; nothing was written"
+        message = (
+            f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} already; nothing was written"
+        )
         raise UsageError(message, hint=command("init", "ANOTHER_FOLDER"))
     with storing(folder, command("init", "ANOTHER_FOLDER")):
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,14 +83,23 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
 
 
 def job_text(resources: Mapping[str, str], arguments: Sequence[str], script: str = "") -> str:
-    """The starter with these values. For a script that is there already, all that is not given becomes a comment."""
+    """The starter with these values. For a script that is there already, all that is not given
+    becomes a comment.
+    """
     text = _starter(FILE)
     if script:
-        name = script if re.fullmatch(r"[\w./-]+", script) else json.dumps(script, ensure_ascii=False)
+        name = (
+            script if re.fullmatch(r"[\w./-]+", script) else json.dumps(script, ensure_ascii=False)
+        )
         text = text.replace("entrypoint: train.py ", f"entrypoint: {name} ")
-        text = _ARGS.sub("# args: {epochs: 5, verbose: true}   # become --epochs 5 --verbose\n", text)
+        text = _ARGS.sub(
+            "# args: {epochs: 5, verbose: true}   # become --epochs 5 --verbose\n", text
+        )
         text = re.sub(
-            r"^( *)(processes: 2|checkpoints: .*|limits: \S+ \S+)(?:  |$)", r"\1# \2", text, flags=re.MULTILINE
+            r"^( *)(processes: 2|checkpoints: .*|limits: \S+ \S+)(?:  |$)",
+            r"\1# \2",
+            text,
+            flags=re.MULTILINE,
         )
     if arguments:
         given = f"args: {written_arguments(arguments)}\n"

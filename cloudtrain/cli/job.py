@@ -39,9 +39,21 @@ Examples:
 )
 @job_options
 @set_option
-@click.option("--online", is_flag=True, help="Ask the account, or the engine, for what this job needs; only reads.")
-@click.option("--memory", is_flag=True, help="Estimate what a GPU must hold, with torch: your model is built here.")
-@click.option("--measure", is_flag=True, help="The same for your own script: its first steps run here, on the CPU.")
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Ask the account, or the engine, for what this job needs; only reads.",
+)
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Estimate what a GPU must hold, with torch: your model is built here.",
+)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="The same for your own script: its first steps run here, on the CPU.",
+)
 @click.option(
     "--forecast",
     "seconds",
@@ -49,7 +61,10 @@ Examples:
     flag_value=str(DEFAULT_SECONDS),
     type=Seconds(),
     metavar="[SECONDS]",
-    help=f"Run its first steps here, for {DEFAULT_SECONDS} s of training, and forecast how long all of it takes.",
+    help=(
+        f"Run its first steps here, for {DEFAULT_SECONDS} s of training, and forecast how long all"
+        " of it takes."
+    ),
 )
 @json_option
 @data_dir
@@ -66,9 +81,11 @@ def check_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here.
+    """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it
+    here.
 
-    For a cloud, warnings tell what a reviewer of security would say of the job: its network, encryption and identity.
+    For a cloud, warnings tell what a reviewer of security would say of the job: its network,
+    encryption and identity.
     """
     from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
@@ -86,12 +103,18 @@ def check_command(
     loaded = load_job(job, options)
     preview = (memory or measure) and not as_json
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder, preview=preview)
-    if preview and plan.target.placeholders and not plan.is_rehearsal:  # an estimate needs no account
+    if (
+        preview and plan.target.placeholders and not plan.is_rehearsal
+    ):  # an estimate needs no account
         raise_errors(offline_issues(plan))
         print_prose("\n".join(memory_lines(_memory_report(plan, measure=measure))))
-        plan = api.plan(loaded, provider, as_=as_, data_dir=folder)  # says which settings are missing
+        plan = api.plan(
+            loaded, provider, as_=as_, data_dir=folder
+        )  # says which settings are missing
     issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
-    issues += [] if plan.context.strict else security_issues(plan)  # else they are among the errors already
+    issues += (
+        [] if plan.context.strict else security_issues(plan)
+    )  # else they are among the errors already
     checks: Sequence[Check] = ()
     if online and not any(issue.is_error for issue in issues):
         from cloudtrain.submission.checkup import online_checks, online_issues
@@ -110,7 +133,9 @@ def check_command(
     first_steps = first_steps_of(loaded, plan, seconds) if seconds else None
     if as_json:
         found = _found(plan, notes, checks if online else None, report)
-        print_json({"ok": True, **found, **({"forecast": first_steps.to_json()} if first_steps else {})})
+        print_json(
+            {"ok": True, **found, **({"forecast": first_steps.to_json()} if first_steps else {})}
+        )
         return
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
@@ -125,7 +150,9 @@ def check_command(
         print_prose("\n".join(forecast_lines(first_steps)))
 
 
-def _found(plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None) -> dict[str, Any]:
+def _found(
+    plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None
+) -> dict[str, Any]:
     """What `check --json` prints of a job without mistakes."""
     found: dict[str, Any] = {"name": plan.spec.name, "provider": plan.provider, "warnings": notes}
     found |= {} if checks is None else {"checks": [check.to_json() for check in checks]}
@@ -139,14 +166,21 @@ def _memory_report(plan: Plan, *, measure: bool) -> MemoryReport:
     from cloudtrain.submission.memory import estimate_memory
 
     own = plan.spec.entrypoint if measure else None
-    with working(f"running the first steps of {own}" if own else "building the model, without values"):
+    with working(
+        f"running the first steps of {own}" if own else "building the model, without values"
+    ):
         return estimate_memory(plan, measure=measure)
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")
 @job_options
 @set_option
-@click.option("--diff", "against", metavar="RUN|FILE", help="Compare the request with that of a run, or with a file.")
+@click.option(
+    "--diff",
+    "against",
+    metavar="RUN|FILE",
+    help="Compare the request with that of a run, or with a file.",
+)
 @json_option
 @data_dir
 def plan_command(
@@ -159,18 +193,23 @@ def plan_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started.
+    """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing
+    is started.
 
-    Without an account it shows machines and price all the same, with placeholders for what is not set.
+    Without an account it shows machines and price all the same, with placeholders for what is not
+    set.
     """
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import difference, overview
     from cloudtrain.submission.preflight import offline_issues, raise_errors
 
     bar = progress_bar("reading source")
-    # A request with placeholders is shown in words only: it is handed to no other tool, and compared with none.
+    # A request with placeholders is shown in words only: it is handed to no other tool, and
+    # compared with none.
     preview = not as_json and against is None
-    plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview)
+    plan = api.plan(
+        load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview
+    )
     issues = [*offline_issues(plan), *_sweep_issues(plan)]
     if as_json:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
@@ -187,11 +226,19 @@ def plan_command(
     raise_errors(issues)
 
 
-@click.command("submit", cls=JobCommand, epilog="Example:\n\n  cloudtrain submit train.py --processes 2 -- --epochs 3")
+@click.command(
+    "submit",
+    cls=JobCommand,
+    epilog="Example:\n\n  cloudtrain submit train.py --processes 2 -- --epochs 3",
+)
 @job_options
 @set_option
 @yes_option
-@click.option("--run-id", metavar="ID", help="Name the run yourself; a second submit of the same id starts nothing.")
+@click.option(
+    "--run-id",
+    metavar="ID",
+    help="Name the run yourself; a second submit of the same id starts nothing.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once; the run goes on.")
 @click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
 @json_option
@@ -199,7 +246,8 @@ def plan_command(
 def submit_command(
     folder: str | None, /, job: Path, as_json: bool, dry_run: bool, detach: bool, **options: Any
 ) -> None:
-    """Start JOB and follow it: a job.yaml (default: that of this folder), a folder that has one, or a script.
+    """Start JOB and follow it: a job.yaml (default: that of this folder), a folder that has one, or
+    a script.
 
     What stands behind -- are arguments of the program. Ctrl-C stops following, not the job.
     """
@@ -212,7 +260,12 @@ def submit_command(
     loaded = load_job(job, options)
     bar = progress_bar("reading source")
     plan = api.plan(
-        loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar
+        loaded,
+        options["provider"],
+        as_=options["as_"],
+        run_id=options["run_id"],
+        data_dir=folder,
+        progress=bar,
     )
     issues = preflight(plan, starting=not dry_run)
     if plan.spec.sweep is not None:

@@ -1,4 +1,6 @@
-"""Commands that take a job: its file, folder or script, flags that say the same, and arguments of the program."""
+"""Commands that take a job: its file, folder or script, flags that say the same, and arguments of
+the program.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class JobCommand(click.Command):
     """A command whose words behind `--` are arguments of the job's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, without what is behind `--`; an option that we do not know may be the program's."""
+        """As click does, without what is behind `--`; an option that we do not know may be the
+        program's.
+        """
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
         given = args[:at]
@@ -57,9 +61,16 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--nodes`, `--gpus`, `--gpu` and `--processes`, which say what `resources` says in job.yaml."""
     for option in (
         click.option(
-            "--processes", type=click.IntRange(1), metavar="N", help="Processes per node (default: its GPUs)."
+            "--processes",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Processes per node (default: its GPUs).",
         ),
-        click.option("--gpu", metavar="NAME", help="GPU model, such as A100-80GB; several in order: H100,A100-80GB."),
+        click.option(
+            "--gpu",
+            metavar="NAME",
+            help="GPU model, such as A100-80GB; several in order: H100,A100-80GB.",
+        ),
         click.option("--gpus", type=click.IntRange(0), metavar="N", help="GPUs per node."),
         click.option("--nodes", type=click.IntRange(1), metavar="N", help="How many machines."),
     ):
@@ -68,7 +79,9 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The job, where it runs, and as what: what every command about a job that has not run yet begins with."""
+    """The job, where it runs, and as what: what every command about a job that has not run yet
+    begins with.
+    """
     for option in (resource_options, profile_option, as_option, provider_option, job_argument):
         function = option(function)
     return function
@@ -83,12 +96,17 @@ def resources_of(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_job(source: Path, options: Mapping[str, Any]) -> Job:
-    """The job that a command line means, `--set` last. SpecError lists its mistakes, at their lines and flags."""
+    """The job that a command line means, `--set` last. SpecError lists its mistakes, at their lines
+    and flags.
+    """
     from cloudtrain.api import jobs as api
     from cloudtrain.spec.sources import FILE, FlagText, is_program
 
     if is_program(source) and os.path.exists(beside := source.parent / FILE):  # noqa: PTH110
-        print_message(f"note: {one_line(str(beside))} is not read: {one_line(str(source))} is submitted without it")
+        print_message(
+            f"note: {one_line(str(beside))} is not read: {one_line(str(source))} is submitted"
+            " without it"
+        )
     flags = [
         FlagText(f"resources.{name}={value}", f"--{name} {options[name]}")
         for name, value in resources_of(options).items()

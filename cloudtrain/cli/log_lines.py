@@ -6,8 +6,12 @@ from cloudtrain.cli.terminal import write_json, write_log
 from cloudtrain.runs.logs import LogLine
 
 
-def print_log_line(line: LogLine, *, as_json: bool, names_source: bool, trial: int | None = None) -> None:
-    """Print it. `names_source`: with its rank or node in front; `trial`: of a sweep, that number before it."""
+def print_log_line(
+    line: LogLine, *, as_json: bool, names_source: bool, trial: int | None = None
+) -> None:
+    """Print it. `names_source`: with its rank or node in front; `trial`: of a sweep, that number
+    before it.
+    """
     if as_json:
         told = {
             "time": line.time,

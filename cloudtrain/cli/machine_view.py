@@ -18,11 +18,17 @@ NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 
 
 def machine_lines(plan: Plan) -> list[str]:
-    """Why this machine, and cheaper ones that satisfy the spec, in one line each; nothing where none is rented."""
+    """Why this machine, and cheaper ones that satisfy the spec, in one line each; nothing where
+    none is rented.
+    """
     choice = plan.target.choice
     if choice is None or plan.is_rehearsal:
         return []
-    origin = plan.where("resources.instance") if plan.spec.resources.instance.get(plan.target.provider) else ""
+    origin = (
+        plan.where("resources.instance")
+        if plan.spec.resources.instance.get(plan.target.provider)
+        else ""
+    )
     lines = [f"{choice.reason}{f'  ← {origin}' if origin else ''}"]
     if choice.cheaper:
         lines.append(f"cheaper: {'; '.join(_offer(offer, plan) for offer in choice.cheaper)}")
@@ -30,12 +36,17 @@ def machine_lines(plan: Plan) -> list[str]:
 
 
 def elsewhere(plan: Plan) -> str:
-    """What the machine costs where that is known, when it is not known in the plan's own region; empty for nothing."""
+    """What the machine costs where that is known, when it is not known in the plan's own region;
+    empty for nothing.
+    """
     offer = plan.target.choice.elsewhere if plan.target.choice else None
     if offer is None:
         return ""
     usd = offer.usd_per_hour * plan.spec.resources.nodes
-    return f"; {usd:.2f} USD/h in {offer.region} ({_price_date(offer)}); cloudtrain gpus --refresh reads this region's"
+    return (
+        f"; {usd:.2f} USD/h in {offer.region} ({_price_date(offer)}); cloudtrain gpus --refresh"
+        " reads this region's"
+    )
 
 
 def _offer(offer: Offer, plan: Plan) -> str:
@@ -52,13 +63,25 @@ def _price_date(offer: Offer) -> str:
 
 def offers_table(offers: Sequence[MachineOffer], now: float) -> str:
     """Machines, one per line; what is not known is blank, a price too."""
-    header = ("INSTANCE", "GPU", "GPU MEMORY", "VCPUS", "MEMORY", "NETWORK", "USD/H", "SPOT", "REGION", "PRICE OF")
+    header = (
+        "INSTANCE",
+        "GPU",
+        "GPU MEMORY",
+        "VCPUS",
+        "MEMORY",
+        "NETWORK",
+        "USD/H",
+        "SPOT",
+        "REGION",
+        "PRICE OF",
+    )
     rows = [_cells(offer, now) for offer in offers]
     return table(rows, header, optional=("VCPUS", "MEMORY", "NETWORK", "PRICE OF", "SPOT"))
 
 
 def _cells(offer: MachineOffer, now: float) -> tuple[str, ...]:
-    row, price = offer.machine, offer.price
+    row = offer.machine
+    price = offer.price
     return (
         row.instance_type,
         f"{row.gpus} x {row.gpu}",

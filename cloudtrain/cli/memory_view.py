@@ -14,16 +14,22 @@ def memory_lines(report: MemoryReport) -> list[str]:
     of = "GPU" if report.gpu else "process"
     lines = [report.chosen] if report.chosen else []
     lines.append(
-        f"memory per {of}: about {gib(report.expected)} ({gib(report.low)} to {gib(report.high)}){_against(report)}"
+        f"memory per {of}: about {gib(report.expected)} ({gib(report.low)} to"
+        f" {gib(report.high)}){_against(report)}"
     )
-    parts = ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in (report.parts or {}).items())
+    parts = ", ".join(
+        f"{name} {size / 2**20:,.0f} MiB" for name, size in (report.parts or {}).items()
+    )
     rest = f"; the rest: {UNPROVEN}" if report.gpu else "; the rest: the process with torch"
     lines.append(f"  tensors: {parts}{rest}")
     if report.remedies:
         lines.append("  what fits:")
         lines += [f"    {remedy}" for remedy in report.remedies]
     elif report.verdict not in ("fits", ""):
-        lines.append("  nothing that was tried surely fits: neither smaller micro-batches, recomputing nor sharding")
+        lines.append(
+            "  nothing that was tried surely fits: neither smaller micro-batches, recomputing nor"
+            " sharding"
+        )
     return lines
 
 

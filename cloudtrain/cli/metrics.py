@@ -14,7 +14,15 @@ from cloudtrain.api.compare import Compared, compare
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument, runs_argument
-from cloudtrain.cli.output import colour_state, format_age, print_json, print_message, print_output, sparkline, table
+from cloudtrain.cli.output import (
+    colour_state,
+    format_age,
+    print_json,
+    print_message,
+    print_output,
+    sparkline,
+    table,
+)
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import one_line, write_csv
 from cloudtrain.errors import UsageError
@@ -28,7 +36,9 @@ MAX_CELL = 40
 
 @click.command("metrics", epilog="Example:\n\n  cloudtrain metrics --csv > metrics.csv")
 @last_run_argument
-@click.option("--csv", "as_csv", is_flag=True, help="Every reported point as CSV, a column for each metric.")
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="Every reported point as CSV, a column for each metric."
+)
 @json_option
 @data_dir
 def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_json: bool) -> None:
@@ -76,7 +86,9 @@ def _csv(points: Iterable[MetricPoint]) -> str:
 
 
 def _column(name: str) -> str:
-    """The name of a column; one that a spreadsheet would run as a formula begins with a quotation mark."""
+    """The name of a column; one that a spreadsheet would run as a formula begins with a quotation
+    mark.
+    """
     return one_line(f"'{name}" if name[:1] in "=+-@" else name)
 
 
@@ -93,7 +105,9 @@ def best_text(series: Series) -> str:
 @json_option
 @data_dir
 def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool) -> None:
-    """Show RUNs side by side: the settings that differ, the metrics, time and cost. Of a sweep, all of its trials."""
+    """Show RUNs side by side: the settings that differ, the metrics, time and cost. Of a sweep, all
+    of its trials.
+    """
     found = [each for run in runs for each in _runs_of(run, folder)]
     if len({run.id for run in found}) < 2:
         raise UsageError("two or more runs are compared", hint="cloudtrain list shows them")

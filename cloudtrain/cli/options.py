@@ -26,11 +26,17 @@ def complete_providers(ctx: click.Context, param: click.Parameter, incomplete: s
     return [name for name in provider_names() if name.startswith(incomplete)]
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
-job_argument = click.argument("job", default="job.yaml", metavar="[JOB]", type=click.Path(path_type=Path))
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout."
+)
+job_argument = click.argument(
+    "job", default="job.yaml", metavar="[JOB]", type=click.Path(path_type=Path)
+)
 last_run_argument = click.argument("run", metavar="[RUN]", required=False, shell_complete=_run_ids)
 """For `chosen_run`: the last run when none is named."""
-runs_argument = click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_run_ids)
+runs_argument = click.argument(
+    "runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_run_ids
+)
 set_option = click.option(
     "--set",
     "overrides",
@@ -54,13 +60,17 @@ as_option = click.option(
 
 
 def _choose_profile(ctx: click.Context, param: click.Parameter, name: str | None) -> None:  # noqa: ARG001
-    """For this command and all that it calls: it is what the variable of the cloud's own tools does."""
+    """For this command and all that it calls: it is what the variable of the cloud's own tools
+    does.
+    """
     import os
 
     from cloudtrain.declaration import declarations
 
     if name:
-        os.environ.update({variable: name for each in declarations() for variable in each.profile_variables})
+        os.environ.update(
+            {variable: name for each in declarations() for variable in each.profile_variables}
+        )
 
 
 profile_option = click.option(
@@ -70,6 +80,10 @@ profile_option = click.option(
     callback=_choose_profile,
     help="Profile of the AWS CLI: credentials and region (default: AWS_PROFILE).",
 )
-best_option = click.option("--best", is_flag=True, help="Of a sweep, its best trial, as its name alone means, too.")
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask before a job that costs money.")
+best_option = click.option(
+    "--best", is_flag=True, help="Of a sweep, its best trial, as its name alone means, too."
+)
+yes_option = click.option(
+    "--yes", "-y", is_flag=True, help="Do not ask before a job that costs money."
+)
 data_dir = click.pass_obj

@@ -51,7 +51,11 @@ def print_prose(text: str) -> None:
 
 def colour_state(state: str) -> str:
     """A state in its colour, or as it is where no colours are shown."""
-    return click.style(state, fg=STATE_COLOURS[state]) if state in STATE_COLOURS and coloured(sys.stdout) else state
+    return (
+        click.style(state, fg=STATE_COLOURS[state])
+        if state in STATE_COLOURS and coloured(sys.stdout)
+        else state
+    )
 
 
 def command(*words: str) -> str:
@@ -71,11 +75,14 @@ def _program() -> str:
 
 def abbreviate_home(path: str | Path) -> str:
     """A path with the home folder as `~`."""
-    text, own = str(path), str(Path.home())
+    text = str(path)
+    own = str(Path.home())
     return "~" + text[len(own) :] if text.startswith(own + os.sep) else text
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str], *, optional: Sequence[str] = ()) -> str:
+def table(
+    rows: Iterable[Sequence[str]], header: Sequence[str], *, optional: Sequence[str] = ()
+) -> str:
     """Return columns as wide as their widest cell.
 
     A terminal that is too narrow leaves out `optional` columns, the first ones first; a last line
@@ -113,7 +120,11 @@ def _width(cell: str) -> int:
 
 def count(number: int, word: str) -> str:
     """`1 node`, `2 processes`."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith('s') else 's'}"
+    return (
+        f"{number} {word}"
+        if number == 1
+        else f"{number} {word}{'es' if word.endswith('s') else 's'}"
+    )
 
 
 def format_age(seconds: float, now: float) -> str:
@@ -122,12 +133,16 @@ def format_age(seconds: float, now: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """Values as a line of at most `width` blocks, higher for larger values: `▇▅▃▂▁`. Empty without finite values."""
+    """Values as a line of at most `width` blocks, higher for larger values: `▇▅▃▂▁`. Empty without
+    finite values.
+    """
     return bars(values, width, 1)[0]
 
 
 def bars(values: Sequence[float], width: int, height: int) -> list[str]:
-    """Draw values as columns of blocks, `height` lines high, the top line first. Empty lines without finite values."""
+    """Draw values as columns of blocks, `height` lines high, the top line first. Empty lines
+    without finite values.
+    """
     points = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
     if len(points) > width:
         points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
@@ -138,7 +153,10 @@ def bars(values: Sequence[float], width: int, height: int) -> list[str]:
     span = max(points) / 2 - low  # halves: 1e308 and -1e308 lie too far apart
     steps = 8 * height - 1
     levels = [round((value / 2 - low) / span * steps) if span else 0 for value in points]
-    return ["".join(_block(level - 8 * floor) for level in levels).rstrip() for floor in reversed(range(height))]
+    return [
+        "".join(_block(level - 8 * floor) for level in levels).rstrip()
+        for floor in reversed(range(height))
+    ]
 
 
 def _block(level: int) -> str:
@@ -146,7 +164,9 @@ def _block(level: int) -> str:
 
 
 def short_name(name: str) -> str:
-    """The name of a metric on one line, with an ellipsis where it is so long that nothing has room beside it."""
+    """The name of a metric on one line, with an ellipsis where it is so long that nothing has room
+    beside it.
+    """
     text = one_line(name)
     return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
 
@@ -156,6 +176,13 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
     rows = []
     for name, values in list(curves.items())[:6]:
         if len(values) > 1:
-            rows.append((short_name(name), format_number(values[0]), sparkline(values), format_number(values[-1])))
+            rows.append(
+                (
+                    short_name(name),
+                    format_number(values[0]),
+                    sparkline(values),
+                    format_number(values[-1]),
+                )
+            )
     width = max((len(row[0]) for row in rows), default=0)
     return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]

@@ -1,4 +1,6 @@
-"""Shows a plan: what runs where, from which source, at what cost and limits; and the difference of two requests."""
+"""Shows a plan: what runs where, from which source, at what cost and limits; and the difference of
+two requests.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ MAX_CHANGES = 3
 
 
 def headline(plan: Plan) -> str:
-    """`2 nodes x 2 processes on this machine`, `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot, us-east-1`."""
+    """`2 nodes x 2 processes on this machine`, `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot,
+    us-east-1`.
+    """
     resources = plan.spec.resources
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:
         spot = ", spot" if resources.spot else ""
@@ -71,8 +75,11 @@ def _types(plan: Plan) -> tuple[str, ...]:
 
 
 def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
-    """The plan in a few lines of text: command, account, image, source, inputs, limits, cost, notes on `issues`."""
-    spec, source = plan.spec, plan.context.source
+    """The plan in a few lines of text: command, account, image, source, inputs, limits, cost, notes
+    on `issues`.
+    """
+    spec = plan.spec
+    source = plan.context.source
     world = spec.resources.nodes * plan.processes
     what = spec.entrypoint or "the shared trainer"
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
@@ -83,15 +90,32 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
             + f"      {world} process{'es' if world > 1 else ''}",
         ),
         *(("account", text) for text in _borrowed(plan)),
-        *([("image", plan.target.image_address)] if plan.target.image and not plan.is_rehearsal else []),
-        ("source", f"{count(source.files, 'file')}, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
+        *(
+            [("image", plan.target.image_address)]
+            if plan.target.image and not plan.is_rehearsal
+            else []
+        ),
+        (
+            "source",
+            (
+                f"{count(source.files, 'file')}, {format_size(source.bytes)},"
+                f" sha256:{source.digest[:8]}…{packed}"
+            ),
+        ),
         *([("installs", text)] if (text := _packages(plan)) else []),
         *((f"input {name}", _input(plan, item)) for name, item in spec.inputs.items()),
         (
             "stores",
-            f"a checkpoint every {format_duration(spec.checkpoints.every)}, {spec.checkpoints.keep} kept",
+            (
+                f"a checkpoint every {format_duration(spec.checkpoints.every)},"
+                f" {spec.checkpoints.keep} kept"
+            ),
         ),
-        *([("keeps", f"{', '.join(spec.keep)} of the working folder, with the output")] if spec.keep else []),
+        *(
+            [("keeps", f"{', '.join(spec.keep)} of the working folder, with the output")]
+            if spec.keep
+            else []
+        ),
         ("limits", _limits(plan)),
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
         *(("" if number else "machine", text) for number, text in enumerate(machine_lines(plan))),
@@ -101,7 +125,10 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     ]
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
     lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
-    lines += [f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}" for path, origin in _set_elsewhere(plan)]
+    lines += [
+        f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}"
+        for path, origin in _set_elsewhere(plan)
+    ]
     lines += [f"  note: {indented(note, 8)}" for note in start_notes(plan, issues)]
     errors = sum(issue.is_error for issue in issues)
     lines += [f"  refused  submit would refuse it: {count(errors, 'error')}"] if errors else []
@@ -122,7 +149,9 @@ def _input(plan: Plan, item: Input) -> str:
 
 
 def rehearsed(plan: Plan) -> str:
-    """The rehearsal of this job that succeeded, and whether its request was the same; empty where there is none."""
+    """The rehearsal of this job that succeeded, and whether its request was the same; empty where
+    there is none.
+    """
     rehearsal = plan.context.rehearsal
     if rehearsal is None:
         return ""
@@ -137,7 +166,8 @@ def rehearsed(plan: Plan) -> str:
 
 def _packages(plan: Plan) -> str:
     """What is installed, from which file, and where; empty for nothing."""
-    said, source = plan.spec.dependencies, plan.context.source
+    said = plan.spec.dependencies
+    source = plan.context.source
     if not dependencies_document(plan):
         return ""
     wanted = [hide_passwords(text) for text in said.packages] or list(source.packages)
@@ -147,14 +177,23 @@ def _packages(plan: Plan) -> str:
     file = said.file or source.requirements
     torch = ", torch too if they ask for another" if said.replace_torch else "; torch stays"
     if said.vendor:
-        where += f", from {count(source.wheels, 'wheel')} sent along" if source.wheels else WHEELS_TO_COME
+        where += (
+            f", from {count(source.wheels, 'wheel')} sent along"
+            if source.wheels
+            else WHEELS_TO_COME
+        )
     origin = file or plan.where("dependencies")
     return f"{', '.join(wanted[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
 
 
 def _borrowed(plan: Plan) -> list[str]:
-    """Account settings that come from the cloud's own tools, because neither the spec nor the settings have them."""
-    return [f"{path} {value}  ← {plan.origins.get(path, '')}" for path, value in plan.target.borrowed.items()]
+    """Account settings that come from the cloud's own tools, because neither the spec nor the
+    settings have them.
+    """
+    return [
+        f"{path} {value}  ← {plan.origins.get(path, '')}"
+        for path, value in plan.target.borrowed.items()
+    ]
 
 
 def _request_hint(plan: Plan) -> str:
@@ -169,13 +208,18 @@ def _kind(plan: Plan) -> str:
 
 
 def cost(plan: Plan) -> list[str]:
-    """The price per hour and the highest cost in US dollars, one line each; the reason if there is none."""
+    """The price per hour and the highest cost in US dollars, one line each; the reason if there is
+    none.
+    """
     estimate = plan.target.cost_estimate
     if estimate is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if estimate.price is None:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
-        return [f"unknown: no price for {machines} in {plan.target.where}{elsewhere(plan)}{_kept(estimate)}"]
+        return [
+            f"unknown: no price for {machines} in"
+            f" {plan.target.where}{elsewhere(plan)}{_kept(estimate)}"
+        ]
     age = estimate.age_days(plan.context.time)
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
@@ -184,7 +228,11 @@ def cost(plan: Plan) -> list[str]:
     spot = ", spot is less" if plan.spec.resources.spot else ""
     lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
     where = plan.origins.get(estimate.cap)
-    reason = f"  ← {where} {estimate.cap.rpartition('.')[2]}" if where else "  (by default; limits set another)"
+    reason = (
+        f"  ← {where} {estimate.cap.rpartition('.')[2]}"
+        if where
+        else "  (by default; limits set another)"
+    )
     lines.append(
         f"at most {estimate.worst_usd:.2f} USD of machine time: "
         f"stops after {format_duration(estimate.max_seconds)}{reason}"
@@ -194,7 +242,9 @@ def cost(plan: Plan) -> list[str]:
 
 
 def _sweep(plan: Plan) -> list[str]:
-    """The search over the job's settings in two lines: how many trials of what, and what they may cost together."""
+    """The search over the job's settings in two lines: how many trials of what, and what they may
+    cost together.
+    """
     sweep = plan.spec.sweep
     if sweep is None:
         return []
@@ -202,7 +252,11 @@ def _sweep(plan: Plan) -> list[str]:
     from cloudtrain.sweeps.planning import planned  # few jobs have one
 
     space = ", ".join(f"{key} {dimension.text()}" for key, dimension in sweep.space.items())
-    method = sweep.method if sweep.method == sweep.chosen_sampler else f"{sweep.method} ({sweep.chosen_sampler})"
+    method = (
+        sweep.method
+        if sweep.method == sweep.chosen_sampler
+        else f"{sweep.method} ({sweep.chosen_sampler})"
+    )
     if sweep.engine == "native":
         method = get_provider(plan.target.provider).native_sweeps().method(plan)
     better = "highest" if sweep.objective.goal == "maximize" else "lowest"
@@ -210,7 +264,10 @@ def _sweep(plan: Plan) -> list[str]:
     most = f", at most {usd:.2f} USD together" if usd is not None else ""
     return [
         f"{method}, {count(sweep.trial_count, 'trial')}, {sweep.parallel} at once: {space}",
-        f"for the {better} {sweep.objective.metric}{most}; cloudtrain sweep runs it, submit this one job",
+        (
+            f"for the {better} {sweep.objective.metric}{most}; cloudtrain sweep runs it, submit"
+            " this one job"
+        ),
     ]
 
 
@@ -219,7 +276,10 @@ def _kept(estimate: CostEstimate) -> str:
     if not estimate.kept_seconds:
         return ""
     usd = f": {estimate.kept_usd:.2f} USD of that" if estimate.kept_usd is not None else ""
-    return f"; its machines are kept for {format_duration(estimate.kept_seconds)} after the end, and billed{usd}"
+    return (
+        f"; its machines are kept for {format_duration(estimate.kept_seconds)} after the end, and"
+        f" billed{usd}"
+    )
 
 
 def _limits(plan: Plan) -> str:
@@ -238,7 +298,11 @@ def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
     """Fields that a flag sets, with that flag: they are not in the file."""
     flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--")]
     # The section around a field has the same origin, and need not be shown too.
-    return [(path, origin) for path, origin in flags if not any(_is_around(path, other) for other, _ in flags)]
+    return [
+        (path, origin)
+        for path, origin in flags
+        if not any(_is_around(path, other) for other, _ in flags)
+    ]
 
 
 def _is_around(path: str, other: str) -> bool:
@@ -248,8 +312,9 @@ def _is_around(path: str, other: str) -> bool:
 def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     """A unified diff of two requests and their job documents; empty if they are equal.
 
-    Run ids and times of planning, which always differ, are left out. `against`: a run, or a JSON file with a request
-    alone. UsageError if the file is not JSON, RunNotFound if there is no such run.
+    Run ids and times of planning, which always differ, are left out. `against`: a run, or a JSON
+    file with a request alone. UsageError if the file is not JSON, RunNotFound if there is no such
+    run.
     """
     from difflib import unified_diff
 
@@ -263,15 +328,20 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         except (ValueError, RecursionError) as error:
             hint = "cloudtrain plan --json > FILE writes one"
             raise UsageError(f"{against}: is not JSON: {error}", hint=hint) from None
-        old, other_id, new = {"request": other}, _id_of(other), {"request": request.document}
+        old = {"request": other}
+        other_id = _id_of(other)
+        new = {"request": request.document}
     else:
         from cloudtrain.api.lookup import find_run
 
         run = find_run(against, data_dir=data_dir)
-        old, other_id = {"request": run.folder.document("request.json")}, run.id
+        old = {"request": run.folder.document("request.json")}
+        other_id = run.id
         if (run.folder.path / "job.json").exists():
             old["job"] = run.folder.document("job.json")
-    return list(unified_diff(_lines(old, other_id), _lines(new, plan.run_id), against, "plan", lineterm=""))
+    return list(
+        unified_diff(_lines(old, other_id), _lines(new, plan.run_id), against, "plan", lineterm="")
+    )
 
 
 def _id_of(document: Any) -> str:
@@ -281,4 +351,6 @@ def _id_of(document: Any) -> str:
 
 
 def _lines(document: Any, run_id: str) -> list[str]:
-    return json.dumps(without_varying(document, run_id), indent=2, ensure_ascii=False, sort_keys=True).splitlines()
+    return json.dumps(
+        without_varying(document, run_id), indent=2, ensure_ascii=False, sort_keys=True
+    ).splitlines()

@@ -1,4 +1,6 @@
-"""The progress line of a run: what it is doing, how far it has got, how fast, and when it will be done."""
+"""The progress line of a run: what it is doing, how far it has got, how fast, and when it will be
+done.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from cloudtrain.units import format_duration, format_number
 MAX_METRICS = 4
 
 _Part = tuple[int, str]
-"""A part of the line, after its rank: where the line is too long, the parts of the highest ranks are left out."""
+"""A part of the line, after its rank: where the line is too long, the parts of the highest ranks
+are left out.
+"""
 
 
 def progress_line(state: RunState, now: float, width: int) -> str:
@@ -37,7 +41,9 @@ def activity_text(state: RunState, now: float) -> str:
     doing = state.activity
     if doing is None:
         return ""
-    return doing.activity + (f" for {format_duration(now - doing.time)}" if now - doing.time >= 1 else "")
+    return doing.activity + (
+        f" for {format_duration(now - doing.time)}" if now - doing.time >= 1 else ""
+    )
 
 
 def _activity_parts(state: RunState, now: float) -> list[_Part]:
@@ -56,7 +62,8 @@ def _before_training(state: RunState, now: float, elapsed: str) -> str:
 
 def _training_parts(state: RunState, now: float) -> list[_Part]:
     """What is known of the training; nothing before the first report."""
-    at, parts = state.position, list[_Part]()
+    at = state.position
+    parts = list[_Part]()
     if not state.progress and not state.metrics:
         return parts
     where = position_parts(at)
@@ -73,8 +80,12 @@ def _training_parts(state: RunState, now: float) -> list[_Part]:
 
 
 def latest_metrics(state: RunState) -> list[str]:
-    """`loss 0.25`, `val_accuracy 0.93`: the running loss, then what was reported, the validation first."""
-    running = {"loss": state.progress.loss} if state.progress and state.progress.loss is not None else {}
+    """`loss 0.25`, `val_accuracy 0.93`: the running loss, then what was reported, the validation
+    first.
+    """
+    running = (
+        {"loss": state.progress.loss} if state.progress and state.progress.loss is not None else {}
+    )
     reported = sorted(state.metrics.items(), key=lambda item: not item[0].startswith("val"))
     values = {**dict(reported), **running}
     names = [*running, *(name for name, _ in reported if name not in running)]
@@ -82,10 +93,16 @@ def latest_metrics(state: RunState) -> list[str]:
 
 
 def rate_text(state: RunState) -> str:
-    """`1.2k images/s` where that is reported, else `3.1 steps/s` by the times of the reports; empty where unknown."""
+    """`1.2k images/s` where that is reported, else `3.1 steps/s` by the times of the reports; empty
+    where unknown.
+    """
     if state.progress and state.progress.samples_per_s is not None:
         return f"{format_number(state.progress.samples_per_s)} {state.progress.unit or 'samples'}/s"
     per_step = state.laps.seconds_per_step
     if not per_step:
         return ""
-    return f"{format_number(1 / per_step)} steps/s" if per_step < 1 else f"{format_number(per_step)} s/step"
+    return (
+        f"{format_number(1 / per_step)} steps/s"
+        if per_step < 1
+        else f"{format_number(per_step)} s/step"
+    )

@@ -1,4 +1,6 @@
-"""The report at the end of a run: how it ended, where its artifacts are, what it cost, what to type next."""
+"""The report at the end of a run: how it ended, where its artifacts are, what it cost, what to type
+next.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ def report(run: Run, state: RunState) -> None:
         rows.append(
             (
                 "next",
-                rerun_command(run, state) + ("   goes on from the checkpoint" if state.checkpoint else ""),
+                rerun_command(run, state)
+                + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
     elif rehearsed := rehearsed_by(state.provider, state.contract):
@@ -83,9 +86,13 @@ def measured_rows(run: Run, state: RunState, windows: Windows) -> list[tuple[str
 
 
 def rerun_command(run: Run, state: RunState) -> str:
-    """What runs it again: with a higher limit, where by the forecast it would not end within the one that it had."""
+    """What runs it again: with a higher limit, where by the forecast it would not end within the
+    one that it had.
+    """
     raised = state.limit_too_low.raised if state.limit_too_low else ""
-    return command("rerun", run.id, *(("--set", raised) if raised and state.state == "stopped" else ()))
+    return command(
+        "rerun", run.id, *(("--set", raised) if raised and state.state == "stopped" else ())
+    )
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
@@ -97,7 +104,9 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if hint:
         print_message(f"  hint: {indented(hint, 8)}")
     if state.log_unread:
-        print_message(f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}")
+        print_message(
+            f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}"
+        )
     where = ("--rank", str(cause.rank)) if cause and cause.rank >= 0 else ()
     print_message(f"  {'logs':<11} {command('logs', run.id, *where)}")
     if format_cost(state):
@@ -109,7 +118,8 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
 
 def profile_text(profile: Profile) -> str:
     """Which steps were profiled, where the files are in the output, and what shows them."""
-    first, last = profile.first_step, profile.last_step
+    first = profile.first_step
+    last = profile.last_step
     steps = f" of steps {first:g} to {last:g}" if first is not None and last is not None else ""
     return f"output/profile/ has a trace{steps} by each rank; ui.perfetto.dev shows it"
 
@@ -129,7 +139,8 @@ def format_cost(state: RunState) -> str:
     bill = state.billing
     if bill is None:
         return ""
-    trained, billed = bill.training_seconds or 0, bill.billable_seconds
+    trained = bill.training_seconds or 0
+    billed = bill.billable_seconds
     if billed is not None:
         text = f"{format_duration(billed)} billed"
         if trained > billed:
@@ -140,11 +151,17 @@ def format_cost(state: RunState) -> str:
     else:
         return ""
     about = "about " if billed is None else ""
-    return text + (f", {about}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown")
+    return text + (
+        f", {about}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown"
+    )
 
 
-def report_and_exit(run: Run, state: RunState, as_json: bool, *, wanted: str = "succeeded") -> NoReturn:
-    """Print the report of an ended run and exit with its exit code: 0 if it ended in the state that was wanted."""
+def report_and_exit(
+    run: Run, state: RunState, as_json: bool, *, wanted: str = "succeeded"
+) -> NoReturn:
+    """Print the report of an ended run and exit with its exit code: 0 if it ended in the state that
+    was wanted.
+    """
     report(run, state)
     github.annotate_failure(run, state)
     if as_json:

@@ -20,30 +20,41 @@ from cloudtrain.runs.files import replace_text, storing
 @click.argument("run", required=False)
 @click.argument("other", metavar="[OTHER]", required=False)
 @click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: in the folder of the run."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Default: in the folder of the run.",
 )
 @FORCE
 @data_dir
-def report_command(folder: str | None, /, run: str | None, other: str | None, output: Path | None, force: bool) -> None:
+def report_command(
+    folder: str | None, /, run: str | None, other: str | None, output: Path | None, force: bool
+) -> None:
     """Write RUN (default: the newest of this folder) as one HTML page.
 
     The page needs nothing else: it can be opened, sent, and kept.
 
-    It has the curves, throughput, how busy GPUs or ranks were, a timeline of states, phases and restarts, the cost, why
-    it failed, spec and request. With OTHER, both side by side. Of a sweep, the page that `sweep plot` writes. It can be
-    written while the run goes on.
+    It has the curves, throughput, how busy GPUs or ranks were, a timeline of states, phases and
+    restarts, the cost, why it failed, spec and request. With OTHER, both side by side. Of a sweep,
+    the page that `sweep plot` writes. It can be written while the run goes on.
     """
     found = chosen(run, folder)
     if not isinstance(found, Run):
         if other is not None:
-            raise UsageError("a sweep is not put beside another", hint=f"cloudtrain compare {run} shows its trials")
+            raise UsageError(
+                "a sweep is not put beside another",
+                hint=f"cloudtrain compare {run} shows its trials",
+            )
         write_plot(found, output, force)
         return
     from cloudtrain.run_page.page import page
 
     runs = [found, *([chosen_run(other, folder)] if other is not None else [])]
     if len({each.id for each in runs}) < len(runs):
-        raise UsageError(f"{run} and {other} are the same run", hint="cloudtrain list shows the others")
+        raise UsageError(
+            f"{run} and {other} are the same run", hint="cloudtrain list shows the others"
+        )
     for each in runs:
         each.last_known()
     name = f"{'-and-'.join(each.id for each in runs)}.html"

@@ -43,17 +43,27 @@ if TYPE_CHECKING:
 
 @click.command("logs", epilog="Example:\n\n  cloudtrain logs -f --rank 0 --grep loss")
 @last_run_argument
-@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the run, or the sweep, has ended.")
+@click.option(
+    "--follow",
+    "-f",
+    "following",
+    is_flag=True,
+    help="Go on until the run, or the sweep, has ended.",
+)
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only this node.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines (before following).")
+@click.option(
+    "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines (before following)."
+)
 @click.option(
     "--since",
     metavar="T",
     help="Only lines younger than a duration (10 min) or after a time (2026-11-21T10:00).",
 )
 @click.option("--grep", metavar="RE", help="Only lines that this regular expression matches.")
-@click.option("--metrics/--no-metrics", default=True, help="Also the lines of metrics and progress (default).")
+@click.option(
+    "--metrics/--no-metrics", default=True, help="Also the lines of metrics and progress (default)."
+)
 @click.option("--trial", type=click.IntRange(0), metavar="N", help="Of a sweep, only this trial.")
 @json_option
 @data_dir
@@ -77,10 +87,14 @@ def logs_command(
     if not isinstance(found, Run):
         from cloudtrain.cli.sweep_logs import print_logs
 
-        print_logs(found, trial=trial, following=following, as_json=as_json, since=since_time, **options)
+        print_logs(
+            found, trial=trial, following=following, as_json=as_json, since=since_time, **options
+        )
         return
     if trial is not None:
-        raise UsageError(f"{found.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both")
+        raise UsageError(
+            f"{found.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both"
+        )
     display = ProgressDisplay(wanted=following and not as_json and sys.stdout.isatty())
     line = None
     try:
@@ -92,7 +106,9 @@ def logs_command(
         raise click.exceptions.Exit(130) from None
     display.clear()
     if line is None:
-        is_narrowed = any(value is not None and value is not True for value in (since, *options.values()))
+        is_narrowed = any(
+            value is not None and value is not True for value in (since, *options.values())
+        )
         print_message(
             f"no such lines; {command('logs', found.id)} shows all of them"
             if is_narrowed
@@ -122,10 +138,14 @@ def _parse_since(text: str) -> float:
 
 @click.command("wait", epilog="Example:\n\n  cloudtrain wait && cloudtrain fetch")
 @last_run_argument
-@click.option("--timeout", metavar="T", help="Give up waiting after this long, e.g. 10 min; the run goes on.")
+@click.option(
+    "--timeout", metavar="T", help="Give up waiting after this long, e.g. 10 min; the run goes on."
+)
 @json_option
 @data_dir
-def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as_json: bool) -> None:
+def wait_command(
+    folder: str | None, /, run: str | None, timeout: str | None, as_json: bool
+) -> None:
     """Wait until RUN (default: the newest of this folder) has ended.
 
     Its metrics are shown, and the exit code is that of the run.
@@ -151,16 +171,22 @@ def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as
 
 @click.command("stop", epilog="Example:\n\n  cloudtrain stop --release")
 @last_run_argument
-@click.option("--release", is_flag=True, help="Also give back machines that are kept after it (aws.keep_alive).")
+@click.option(
+    "--release",
+    is_flag=True,
+    help="Also give back machines that are kept after it (aws.keep_alive).",
+)
 @json_option
 @data_dir
 def stop_command(folder: str | None, /, run: str | None, as_json: bool, release: bool) -> None:
     """Stop RUN (default: the newest of this folder): SIGTERM to every rank, then the grace period.
 
-    `rerun` continues from what it saved. If several runs or sweeps of this folder are running, name one.
+    `rerun` continues from what it saved. If several runs or sweeps of this folder are running, name
+    one.
 
-    The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself. Of a sweep,
-    all trials that run are stopped. The exit code is 0 when the run was stopped.
+    The shared trainer stops all ranks at the same step and saves; a program of your own decides for
+    itself. Of a sweep, all trials that run are stopped. The exit code is 0 when the run was
+    stopped.
     """
     found = chosen(run, folder)
     if not isinstance(found, Run):
@@ -189,7 +215,9 @@ def _stop_sweep(sweep: Sweep, as_json: bool) -> NoReturn:
     if sweep.status().ended:
         print_message(f"{sweep.id} had ended already")
         raise click.exceptions.Exit(0)
-    print_message(f"stopping {sweep.id}: no trial is started any more, and those that run are told to stop …")
+    print_message(
+        f"stopping {sweep.id}: no trial is started any more, and those that run are told to stop …"
+    )
     state = sweep.stop()
     if as_json:
         print_json(sweep_as_json(state))
@@ -198,15 +226,26 @@ def _stop_sweep(sweep: Sweep, as_json: bool) -> NoReturn:
 
 
 def _say_whether_told(found: Run) -> None:
-    """What an interrupted `stop` leaves behind: a run that ends by itself, or one that may not know of it yet."""
+    """What an interrupted `stop` leaves behind: a run that ends by itself, or one that may not know
+    of it yet.
+    """
     state = found.cached_status()
     if state.has_ended:
         return
     if state.stop_requested:
-        print_message(f"{found.id} was told to stop: it saves, and ends by itself; nobody waits for it any more")
+        print_message(
+            f"{found.id} was told to stop: it saves, and ends by itself; nobody waits for it any"
+            " more"
+        )
     else:
-        print_message(f"whether {found.id} was told to stop is not known: this was interrupted before the answer")
-    print_message(f"cloudtrain stop {found.id} waits again, and sees to it that it ends; cloudtrain status {found.id}")
+        print_message(
+            f"whether {found.id} was told to stop is not known: this was interrupted before the"
+            " answer"
+        )
+    print_message(
+        f"cloudtrain stop {found.id} waits again, and sees to it that it ends; cloudtrain status"
+        f" {found.id}"
+    )
 
 
 @click.command("fetch", epilog="Example:\n\n  cloudtrain fetch ../result --checkpoints")
@@ -214,7 +253,11 @@ def _say_whether_told(found: Run) -> None:
 @click.argument("target", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @best_option
 @click.option("--checkpoints", is_flag=True, help="Checkpoints too, not only model and output.")
-@click.option("--force", is_flag=True, help="Again into the same folder: what an earlier fetch brought is replaced.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Again into the same folder: what an earlier fetch brought is replaced.",
+)
 @json_option
 @data_dir
 def fetch_command(
@@ -233,18 +276,28 @@ def fetch_command(
 
     A .gitignore in it keeps it out of commits, and out of what the next submit sends.
     """
-    if run is not None and target is None and ("/" in run or run.startswith(".")):  # no id has these: it is DIR
-        target, run = Path(run), None
+    if (
+        run is not None and target is None and ("/" in run or run.startswith("."))
+    ):  # no id has these: it is DIR
+        target = Path(run)
+        run = None
     found = chosen_run(run, folder, best=best)
     notes: list[str] = []
     bar = progress_bar("fetching", bytes_=True)
-    path = found.fetch(target, checkpoints=checkpoints, force=force, progress=bar, note=notes.append)
+    path = found.fetch(
+        target, checkpoints=checkpoints, force=force, progress=bar, note=notes.append
+    )
     for note in notes[:MAX_LISTED]:
         print_message(f"note: {note}")
     if len(notes) > MAX_LISTED:
-        print_message(f"note: and {len(notes) - MAX_LISTED} more were left out; --json names them all")
+        print_message(
+            f"note: and {len(notes) - MAX_LISTED} more were left out; --json names them all"
+        )
     if not found.cached_status().has_ended:
-        print_message(f"run {found.id} goes on: these are its files as they are now, perhaps not all of them finished")
+        print_message(
+            f"run {found.id} goes on: these are its files as they are now, perhaps not all of them"
+            " finished"
+        )
     copied = fetched_files(path)
     if as_json:
         print_json({"run": found.id, "folder": str(path), "files": copied, "left_out": notes})
@@ -263,7 +316,9 @@ def fetch_command(
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once.")
 @json_option
 @data_dir
-def rerun_command(folder: str | None, /, run: str | None, as_json: bool, detach: bool, **options: Any) -> None:
+def rerun_command(
+    folder: str | None, /, run: str | None, as_json: bool, detach: bool, **options: Any
+) -> None:
     """Run source and spec of RUN (default: the newest of this folder) again, under a new id.
 
     What did not succeed goes on from its last checkpoint.
@@ -273,11 +328,21 @@ def rerun_command(folder: str | None, /, run: str | None, as_json: bool, detach:
     from cloudtrain.submission.preflight import preflight, raise_errors
 
     old = chosen_run(run, folder, best=options["best"])
-    plan = old.plan_again(options["overrides"], fresh=options["fresh"], provider=options["provider"])
+    plan = old.plan_again(
+        options["overrides"], fresh=options["fresh"], provider=options["provider"]
+    )
     issues = preflight(plan)
     raise_errors(issues)
     print_message(
         f"again after {old.id}"
         + (f", from its checkpoints in {plan.context.resume_from}" * bool(plan.context.resume_from))
     )
-    start(plan, issues, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id, yes=options["yes"])
+    start(
+        plan,
+        issues,
+        archive=archive_of(plan),
+        detach=detach,
+        as_json=as_json,
+        after=old.id,
+        yes=options["yes"],
+    )

@@ -1,4 +1,6 @@
-"""`cloudtrain diagnose --scaling`: run a job with different numbers of ranks, in turns, and draw the curve."""
+"""`cloudtrain diagnose --scaling`: run a job with different numbers of ranks, in turns, and draw
+the curve.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ from cloudtrain.units import format_number
 BUSY_FROM = 0.5
 """The load per core of this machine, before anything runs, from which other work counts."""
 
-TURNS, BILLED_TURNS = 2, 1
+TURNS = 2
+BILLED_TURNS = 1
 """How often each number of ranks runs: where it is free, and where it costs money."""
 
 
@@ -69,15 +72,24 @@ def read_sizes(text: str) -> tuple[int, ...]:
     """Numbers of ranks, `1,2,4`, rising. UsageError says what is wrong with them."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and 1 <= int(word) <= 10_000 for word in words):
-        raise UsageError(f"--scaling {text}: is not a list of numbers of ranks", hint="--scaling 1,2,4")
+        raise UsageError(
+            f"--scaling {text}: is not a list of numbers of ranks", hint="--scaling 1,2,4"
+        )
     sizes = tuple(sorted({int(word) for word in words}))
     if len(sizes) < 2:
-        raise UsageError("--scaling compares two numbers of ranks at least", hint=f"--scaling 1,{max(2, sizes[0])}")
+        raise UsageError(
+            "--scaling compares two numbers of ranks at least",
+            hint=f"--scaling 1,{max(2, sizes[0])}",
+        )
     return sizes
 
 
-def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None, force: bool) -> None:
-    """Measure the curve, and show it; with Ctrl-C what there is of it. Exit code 1 where nothing could be measured."""
+def show_scaling(
+    asked: Asked, *, yes: bool, as_json: bool, output: Path | None, force: bool
+) -> None:
+    """Measure the curve, and show it; with Ctrl-C what there is of it. Exit code 1 where nothing
+    could be measured.
+    """
     if output is not None:
         check_writable(output, force)
     make, base, earlier, archive = _job(asked)
@@ -95,7 +107,10 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
         _nothing_measured(measured, is_interrupted)
     curve = ScalingCurve(list(measured.values()))
     setup = setup_of_job(
-        spec_values(base.spec), ranks=base.processes, nodes=base.spec.resources.nodes, has_gpus=base.gpus > 0
+        spec_values(base.spec),
+        ranks=base.processes,
+        nodes=base.spec.resources.nodes,
+        has_gpus=base.gpus > 0,
     )
     rows = [("verdict", verdict(curve, setup))]
     rows += [("confidence", f"{curve.confidence:.0%}")] if len(curve.measured) > 1 else []
@@ -104,8 +119,20 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
     rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
     rows += [("note", note) for note in notes]
     if as_json:
-        words = {"verdict": rows[0][1], "try": change, "notes": notes, "interrupted": is_interrupted}
-        print_json({"job": base.spec.name, "scaling": _kind(asked, base).strip(), **curve.to_json(), **words})
+        words = {
+            "verdict": rows[0][1],
+            "try": change,
+            "notes": notes,
+            "interrupted": is_interrupted,
+        }
+        print_json(
+            {
+                "job": base.spec.name,
+                "scaling": _kind(asked, base).strip(),
+                **curve.to_json(),
+                **words,
+            }
+        )
     else:
         print_output(drawn(curve))
         for name, text in rows:
@@ -117,9 +144,14 @@ def show_scaling(asked: Asked, *, yes: bool, as_json: bool, output: Path | None,
 
 
 def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
-    """How plans of the job are made, the job as it is, the run that it is of, if any, and its packed source."""
+    """How plans of the job are made, the job as it is, the run that it is of, if any, and its
+    packed source.
+    """
     path = Path(asked.target or "")
-    is_spec = path.suffix in (".yaml", ".yml")  # which no run's id ends with: one that is missing is told as such
+    is_spec = path.suffix in (
+        ".yaml",
+        ".yml",
+    )  # which no run's id ends with: one that is missing is told as such
     if asked.target and (is_spec or _is_job(path)):
 
         def make(overrides: Sequence[str]) -> Plan:
@@ -151,22 +183,35 @@ def _is_file(path: Path) -> bool:
 
 
 def _kind(asked: Asked, base: Plan) -> str:
-    """`strong ` or `weak `; empty for a program of one's own, which decides by itself what it trains on."""
+    """`strong ` or `weak `; empty for a program of one's own, which decides by itself what it
+    trains on.
+    """
     return "" if base.spec.entrypoint is not None else "weak " if asked.weak else "strong "
 
 
 def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
     """Say what will run, and return what is to be said of the result."""
-    held = "each rank trains on as many samples" if asked.weak else "a step trains on as many samples, of all ranks"
+    held = (
+        "each rank trains on as many samples"
+        if asked.weak
+        else "a step trains on as many samples, of all ranks"
+    )
     if base.spec.entrypoint is not None:
         held = (
-            f"strong if a step of {base.spec.entrypoint} trains on as many samples with any number of ranks, else weak"
+            f"strong if a step of {base.spec.entrypoint} trains on as many samples with any number"
+            " of ranks, else weak"
         )
-    runs = "one after the other" if _turns(plans) == 1 else f"one after the other, {_turns(plans)} times"
+    runs = (
+        "one after the other"
+        if _turns(plans) == 1
+        else f"one after the other, {_turns(plans)} times"
+    )
     print_message(f"measures {base.spec.name} with {', '.join(map(str, plans))} ranks, {runs}")
     print_message(f"  {_kind(asked, base)}scaling: {held}")
     if (threads := threads_each(base, max(plans))) is not None:
-        print_message(f"  each rank computes with {count(threads, 'thread')}, however many ranks there are")
+        print_message(
+            f"  each rank computes with {count(threads, 'thread')}, however many ranks there are"
+        )
     for ranks, plan in plans.items():
         estimate = plan.target.cost_estimate
         per_hour = estimate.usd_per_hour if estimate and not plan.is_rehearsal else None
@@ -174,15 +219,29 @@ def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
         print_message(f"  {count(ranks, 'rank'):<11} {one_line(headline(plan))}{price}")
     if _is_billed(plans):
         worst = _worst_usd(plans)
-        most = "unknown: no price is known" if worst is None else f"at most {worst:.2f} USD together, by their limits"
+        most = (
+            "unknown: no price is known"
+            if worst is None
+            else f"at most {worst:.2f} USD together, by their limits"
+        )
         print_message(f"  cost        {most}")
     cores = cores_shared(base)
     crowded = [str(ranks) for ranks in plans if cores is not None and ranks > cores]
-    notes = [f"{' and '.join(crowded)} ranks share {count(cores or 1, 'core')}: they cannot scale"] if crowded else []
+    notes = (
+        [f"{' and '.join(crowded)} ranks share {count(cores or 1, 'core')}: they cannot scale"]
+        if crowded
+        else []
+    )
     if _turns(plans) == 1:
-        notes.append("each number of ranks runs once: the intervals know how windows differ, and not how runs do")
+        notes.append(
+            "each number of ranks runs once: the intervals know how windows differ, and not how"
+            " runs do"
+        )
     if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
-        notes.append(f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which ranks share")
+        notes.append(
+            f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which"
+            " ranks share"
+        )
     largest = plans[max(plans)]
     for note in (*start_notes(largest, offline_issues(largest)), *notes):
         print_message(f"  note: {indented(note, 8)}")
@@ -190,7 +249,9 @@ def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
 
 
 def _is_billed(plans: dict[int, Plan]) -> bool:
-    return any(plan.target.cost_estimate is not None and not plan.is_rehearsal for plan in plans.values())
+    return any(
+        plan.target.cost_estimate is not None and not plan.is_rehearsal for plan in plans.values()
+    )
 
 
 def _turns(plans: dict[int, Plan]) -> int:
@@ -198,7 +259,10 @@ def _turns(plans: dict[int, Plan]) -> int:
 
 
 def _worst_usd(plans: dict[int, Plan]) -> float | None:
-    found = [plan.target.cost_estimate.worst_usd if plan.target.cost_estimate else None for plan in plans.values()]
+    found = [
+        plan.target.cost_estimate.worst_usd if plan.target.cost_estimate else None
+        for plan in plans.values()
+    ]
     known = [usd for usd in found if usd is not None]
     return sum(known) * _turns(plans) if len(known) == len(found) else None
 
@@ -209,7 +273,9 @@ def _confirm(plans: dict[int, Plan]) -> None:
 
 
 def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measurement], bool]:
-    """What each number of ranks has measured so far, and whether Ctrl-C ended it: the run that went on is stopped."""
+    """What each number of ranks has measured so far, and whether Ctrl-C ended it: the run that went
+    on is stopped.
+    """
     found: dict[int, Measurement] = {}
     for turn, ranks in turns(tuple(plans), _turns(plans)):
         if turn and found[ranks].failure:
@@ -228,18 +294,25 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
             one = Measurement(ranks=ranks, failure=error.message, runs=(plan.run_id,))
         else:
             one = measurement_of(run, state, ranks, _usd_per_hour(plan))
-        print_message(f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}")
+        print_message(
+            f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}"
+        )
         found[ranks] = joined(found.get(ranks), one)
     return found, False
 
 
 @contextmanager
 def _every_end_is_an_interrupt() -> Iterator[None]:
-    """SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) end it as Ctrl-C does.
+    """SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) end it as Ctrl-C
+    does.
 
     The run that goes on is paid for, and nobody else would stop it before its limit.
     """
-    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    ends = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         yield
@@ -250,7 +323,8 @@ def _every_end_is_an_interrupt() -> Iterator[None]:
 
 def _run(plan: Plan, archive: Path) -> tuple[Run, RunState]:
     """Run a plan to its end."""
-    sending, pushing = progress_bar("sending source", bytes_=True), progress_bar("pushing image", bytes_=True)
+    sending = progress_bar("sending source", bytes_=True)
+    pushing = progress_bar("pushing image", bytes_=True)
     run = Run(submit(plan, archive=archive, sending=sending, pushing=pushing))
     view = View(run, output=False)
     try:
@@ -282,10 +356,14 @@ def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) ->
         raise click.exceptions.Exit(130)
     last = next(iter(measured.values())).runs[-1]
     message = "nothing could be measured with any number of ranks"
-    raise CloudtrainError(message, hint=f"{command('diagnose', last)} says why the first one failed")
+    raise CloudtrainError(
+        message, hint=f"{command('diagnose', last)} says why the first one failed"
+    )
 
 
-def _write(output: Path, curve: ScalingCurve, base: Plan, asked: Asked, rows: Sequence[tuple[str, Any]]) -> None:
+def _write(
+    output: Path, curve: ScalingCurve, base: Plan, asked: Asked, rows: Sequence[tuple[str, Any]]
+) -> None:
     from cloudtrain.run_page.scaling import page
 
     with storing(output, "write it elsewhere with -o"):

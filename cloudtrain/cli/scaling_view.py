@@ -1,4 +1,6 @@
-"""A scaling curve on a terminal: a table, with a bar for each speed-up in the length of the ideal one."""
+"""A scaling curve on a terminal: a table, with a bar for each speed-up in the length of the ideal
+one.
+"""
 
 from __future__ import annotations
 

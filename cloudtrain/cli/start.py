@@ -63,16 +63,22 @@ def start(
             note=note,
         )
     except KeyboardInterrupt:
-        print_message(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")
+        print_message(
+            f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started"
+        )
         raise click.exceptions.Exit(130) from None
     run = Run(folder)
     if not detach:
         report_and_exit(run, follow(run), as_json)
     if as_json:
-        print_json({"run": run.id, "folder": str(run.folder.path), **({"after": after} if after else {})})
+        print_json(
+            {"run": run.id, "folder": str(run.folder.path), **({"after": after} if after else {})}
+        )
     else:
         print_output(run.id)
-        print_message(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
+        print_message(
+            f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}"
+        )
 
 
 def _confirm(plan: Plan) -> None:
@@ -85,13 +91,16 @@ def _confirm(plan: Plan) -> None:
 def confirm_cost(folder: Path, worst_usd: float | None) -> None:
     """Ask once before money is spent, where somebody can answer. RefusedError for a no.
 
-    `folder`: of the job, whose settings may want no question. `worst_usd`: None where it is not known.
+    `folder`: of the job, whose settings may want no question. `worst_usd`: None where it is not
+    known.
     """
     from cloudtrain.settings import load_settings
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or not load_settings(folder)["confirm"]:
         return
     known = "Start it? What it will cost is not known"
-    if not click.confirm(known if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True):
+    if not click.confirm(
+        known if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True
+    ):
         hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
         raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)

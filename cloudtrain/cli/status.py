@@ -53,7 +53,9 @@ DEFAULT_LIMIT = 20
 
 
 @click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
-@click.option("--all", "-a", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}.")
+@click.option(
+    "--all", "-a", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}."
+)
 @provider_option
 @profile_option
 @click.option("--state", type=click.Choice((*STATES, "damaged")), help="Only runs in this state.")
@@ -66,19 +68,26 @@ def list_command(
 
     With --provider aws or azure the list also has those that other machines have started.
 
-    A sweep is one line; `cloudtrain status SWEEP` shows its trials, and --all lists them as runs, too.
+    A sweep is one line; `cloudtrain status SWEEP` shows its trials, and --all lists them as runs,
+    too.
     """
     if provider is not None:
         try:
             import_remote_runs(provider, data_dir=folder, everything=everything)
         except StorageError as error:
             print_message(f"note: new runs of other machines are not listed: {error.message}")
-    runs = [run for run in list_runs(data_dir=folder, provider=provider) if state in (None, run["state"])]
+    runs = [
+        run
+        for run in list_runs(data_dir=folder, provider=provider)
+        if state in (None, run["state"])
+    ]
     if as_json:
         print_json(runs)
         return
     if not runs:
-        print_message(f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one")
+        print_message(
+            f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one"
+        )
         return
     if not everything:
         runs = _with_sweeps(runs, folder)
@@ -108,7 +117,9 @@ def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[
     from cloudtrain.sweeps.sweep import list_sweeps
 
     shown = {*trials.values()}
-    lines = [as_listed(sweep.status()) for sweep in list_sweeps(data_dir=data_dir) if sweep.id in shown]
+    lines = [
+        as_listed(sweep.status()) for sweep in list_sweeps(data_dir=data_dir) if sweep.id in shown
+    ]
     found = [run for run in runs if run["run"] not in trials] + lines
     return sorted(found, key=lambda run: -run["created"])
 
@@ -120,7 +131,11 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
     foreign = any(run["owner"] for run in runs)
     for run in runs:
         begin = run["started"] or run["created"]
-        took = "" if _is_as_last_seen(run) else format_duration(max(0.0, (run["ended"] or now) - begin))
+        took = (
+            ""
+            if _is_as_last_seen(run)
+            else format_duration(max(0.0, (run["ended"] or now) - begin))
+        )
         owner = (run["owner"] or "you",) if foreign else ()
         rows.append(
             (
@@ -135,7 +150,15 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
         )
     return table(
         rows,
-        ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED"),
+        (
+            "RUN",
+            "STATE",
+            *(("OWNER",) if foreign else ()),
+            "PROVIDER",
+            "NODES",
+            "TOOK",
+            "SUBMITTED",
+        ),
         optional=("NODES", "TOOK"),
     )
 
@@ -154,7 +177,10 @@ def _is_as_last_seen(run: dict[str, Any]) -> bool:
 def _kept_machines(run_id: str, seconds: float) -> str:
     """That machines are kept and billed for so many seconds more, and how to give them back."""
     release = command("stop", run_id, "--release")
-    return f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives them back"
+    return (
+        f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives"
+        " them back"
+    )
 
 
 def _is_rehearsal(run: dict[str, Any]) -> bool:
@@ -166,11 +192,17 @@ def _is_rehearsal(run: dict[str, Any]) -> bool:
 @json_option
 @data_dir
 def status_command(folder: str | None, /, run: str | None, as_json: bool) -> None:
-    """Show how RUN stands: an id, a unique beginning of one, or `last`. Of a sweep, all of its trials.
+    """Show how RUN stands: an id, a unique beginning of one, or `last`. Of a sweep, all of its
+    trials.
 
-    Without RUN: what is running, or else the newest run or sweep of this folder. With --json always one of them.
+    Without RUN: what is running, or else the newest run or sweep of this folder. With --json always
+    one of them.
     """
-    if run is None and not as_json and (running := _with_sweeps(runs_going_on(data_dir=folder), folder)):
+    if (
+        run is None
+        and not as_json
+        and (running := _with_sweeps(runs_going_on(data_dir=folder), folder))
+    ):
         if len(running) > 1:
             print_output(_table_of(running))
             return
@@ -183,17 +215,23 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     try:
         state = found.status()
     except CloudError as error:  # what is known here is shown all the same
-        state, failure = found.cached_status(), error
+        state = found.cached_status()
+        failure = error
     if as_json:
         if failure is not None:
             raise failure
         forecast = found.forecast()
-        more = {"forecast": forecast.to_json() if forecast else None, "folder": str(found.folder.path)}
+        more = {
+            "forecast": forecast.to_json() if forecast else None,
+            "folder": str(found.folder.path),
+        }
         print_json({**state.to_json(), **more, "results": dict(found.artifacts())})
         return
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
-    print_output(f"{found.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}")
+    print_output(
+        f"{found.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}"
+    )
     for name, text in _status_rows(found, state):
         print_prose(f"  {name:<11} {indented(text, 14)}")
     if found.unstored:
@@ -232,15 +270,27 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows = [
         *([("owner", state.owner)] if state.owner else []),
         ("submitted", format_age(state.created, time.time())),
-        ("took" if state.ended else "runs" if state.started else "waits", format_duration(state.seconds(time.time()))),
+        (
+            "took" if state.ended else "runs" if state.started else "waits",
+            format_duration(state.seconds(time.time())),
+        ),
     ]
     if state.instance:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))
     if state.image:
-        digest = f" ({state.image_digest})" if state.image_digest and state.image_digest not in state.image else ""
+        digest = (
+            f" ({state.image_digest})"
+            if state.image_digest and state.image_digest not in state.image
+            else ""
+        )
         rows.append(("image", one_line(state.image + digest)))
     if state.phase and not state.has_ended:
-        rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
+        rows.append(
+            (
+                "phase",
+                f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}",
+            )
+        )
     why = explain(state)
     if why:
         rows.append(("because", why))
@@ -253,7 +303,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows += [("warning", warning) for warning in state.lasting_warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
-    at, now = state.position, time.time()
+    at = state.position
+    now = time.time()
     if state.activity and not state.has_ended:
         rows.append(("doing", one_line(activity_text(state, now))))
     if at.step is not None and not state.has_ended:
@@ -265,9 +316,14 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         if forecast.ending and not state.limit_too_low:
             rows.append(("limit", limit_warning(forecast)))
     if state.metrics:
-        latest = "  ".join(f"{name} {format_number(value)}" for name, value in state.metrics.items())
+        latest = "  ".join(
+            f"{name} {format_number(value)}" for name, value in state.metrics.items()
+        )
         rows.append(("metrics", one_line(latest)))
-    rows += [("", line) for line in learning_curves({name: curve.values for name, curve in state.curves.items()})]
+    rows += [
+        ("", line)
+        for line in learning_curves({name: curve.values for name, curve in state.curves.items()})
+    ]
     if state.restarts:
         rows.append(("restarts", str(state.restarts)))
     if state.checkpoint:

@@ -27,7 +27,19 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
 START = "start"
-OF_RUNS = ("attach", "compare", "diagnose", "fetch", "list", "logs", "metrics", "rerun", "show", "status", "stop")
+OF_RUNS = (
+    "attach",
+    "compare",
+    "diagnose",
+    "fetch",
+    "list",
+    "logs",
+    "metrics",
+    "rerun",
+    "show",
+    "status",
+    "stop",
+)
 """Commands that take a sweep where they take a run."""
 
 
@@ -58,8 +70,8 @@ Examples:
 def sweep_command() -> None:
     """Search over settings: each trial is a run of the job with other values.
 
-    `cloudtrain sweep JOB` is short for `cloudtrain sweep start JOB`. `list`, `status`, `attach`, `stop` and `logs` take
-    a sweep where they take a run.
+    `cloudtrain sweep JOB` is short for `cloudtrain sweep start JOB`. `list`, `status`, `attach`,
+    `stop` and `logs` take a sweep where they take a run.
     """
 
 
@@ -79,16 +91,26 @@ sweep_command.add_command(export_command)
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a field; with several values (args.lr=1e-4,1e-3) or a range, vary it. Repeatable.",
+    help=(
+        "Override a field; with several values (args.lr=1e-4,1e-3) or a range, vary it. Repeatable."
+    ),
 )
-@click.option("--objective", metavar="METRIC:GOAL", help="What to improve, such as val_loss:minimize.")
 @click.option(
-    "--batch-size", is_flag=True, help="Look for the largest batch that fits into memory, and for the fastest."
+    "--objective", metavar="METRIC:GOAL", help="What to improve, such as val_loss:minimize."
+)
+@click.option(
+    "--batch-size",
+    is_flag=True,
+    help="Look for the largest batch that fits into memory, and for the fastest.",
 )
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="How many trials.")
 @click.option("--parallel", type=click.IntRange(1), metavar="N", help="How many run at once.")
 @yes_option
-@click.option("--sweep-id", metavar="ID", help="Name the sweep yourself; a second start of the same id starts nothing.")
+@click.option(
+    "--sweep-id",
+    metavar="ID",
+    help="Name the sweep yourself; a second start of the same id starts nothing.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once; the sweep goes on.")
 @click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
 @json_option
@@ -117,7 +139,8 @@ def start_command(
     from cloudtrain.sweeps.start import start_sweep
 
     loaded = _load(job, options)
-    provider, as_ = options["provider"], options["as_"]
+    provider = options["provider"]
+    as_ = options["as_"]
     bar = progress_bar("reading source")
     plan = plan_sweep(loaded, provider, as_=as_, sweep_id=sweep_id, data_dir=folder, progress=bar)
     issues = [*preflight(as_checked_here(plan.job), starting=not dry_run), *sweep_issues(plan.job)]
@@ -131,17 +154,23 @@ def start_command(
         return
     confirm(plan, yes=yes)
     plan = replace(plan, job=with_wheels(plan.job, print_message))
-    sweep = start_sweep(plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image"))
+    sweep = start_sweep(
+        plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image")
+    )
     if detach:
         _tell(sweep, as_json)
         return
     follow_and_exit(sweep, as_json)
 
 
-@sweep_command.command("more", epilog="Example:\n\n  cloudtrain sweep more digits-k2x9 20 --max-cost '80 USD'")
+@sweep_command.command(
+    "more", epilog="Example:\n\n  cloudtrain sweep more digits-k2x9 20 --max-cost '80 USD'"
+)
 @click.argument("sweep", metavar="SWEEP")
 @click.argument("trials", metavar="[N]", type=click.IntRange(0), default=0)
-@click.option("--parallel", type=click.IntRange(1), metavar="N", help="How many run at once from now on.")
+@click.option(
+    "--parallel", type=click.IntRange(1), metavar="N", help="How many run at once from now on."
+)
 @click.option("--max-cost", metavar="USD", help="Raise the budget of all trials, such as '80 USD'.")
 @click.option("--max-time", metavar="TIME", help="Raise the time of all trials, such as 12h.")
 @yes_option
@@ -162,8 +191,8 @@ def more_command(
 ) -> None:
     """Run N new trials of SWEEP, by all that it has learnt, and follow it.
 
-    Trials that a stop interrupted go on from their checkpoints, beside the new ones. What all of it may cost is shown
-    first; the budget stays as it was, unless it is raised.
+    Trials that a stop interrupted go on from their checkpoints, beside the new ones. What all of it
+    may cost is shown first; the budget stays as it was, unless it is raised.
     """
     from cloudtrain.cli.sweep_view import confirm_extension, extension_lines
     from cloudtrain.sweeps.definition import Caps
@@ -208,25 +237,36 @@ def _tell(sweep: Sweep, as_json: bool) -> None:
         print_json({"sweep": sweep.id, "folder": str(sweep.folder.path)})
         return
     print_output(sweep.id)
-    print_message(f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}")
+    print_message(
+        f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}"
+    )
 
 
 def _load(job: Path, options: dict[str, Any]) -> Job:
     """The job with the search that the command line says, over that of its section."""
     from cloudtrain.spec.load import override
     from cloudtrain.spec.sources import FlagText, read_source
-    from cloudtrain.sweeps.shorthand import batch_size_values, read_objective, split_overrides, sweep_values
+    from cloudtrain.sweeps.shorthand import (
+        batch_size_values,
+        read_objective,
+        split_overrides,
+        sweep_values,
+    )
 
     space, overrides = split_overrides(options["overrides"])
     document = override(read_source(job), ())
     has_section = "sweep" in document.values
     flags: list[str] = []
     if options["batch_size"]:
-        spec = override(document, [text for text in overrides if not text.startswith("sweep.")]).values
+        spec = override(
+            document, [text for text in overrides if not text.startswith("sweep.")]
+        ).values
         values = batch_size_values(space, spec, objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--batch-size"))
         if options["trials"]:  # which the rules refuse
-            flags.append(FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}"))
+            flags.append(
+                FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}")
+            )
     elif space and not has_section:
         values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))
@@ -235,16 +275,24 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
             flags.append(FlagText(f"sweep.space={json.dumps(space)}", "--set"))
         if options["objective"]:
             objective = json.dumps(read_objective(options["objective"]))
-            flags.append(FlagText(f"sweep.objective={objective}", f"--objective {options['objective']}"))
+            flags.append(
+                FlagText(f"sweep.objective={objective}", f"--objective {options['objective']}")
+            )
         if options["trials"]:
-            flags.append(FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}"))
+            flags.append(
+                FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}")
+            )
     if options["parallel"]:
-        flags.append(FlagText(f"sweep.parallel={options['parallel']}", f"--parallel {options['parallel']}"))
+        flags.append(
+            FlagText(f"sweep.parallel={options['parallel']}", f"--parallel {options['parallel']}")
+        )
     return load_job(job, {**options, "overrides": (*flags, *overrides)})
 
 
 def _as_json(plan: SweepPlan) -> dict[str, Any]:
-    """Return the definition of a sweep and, for a cloud's own service, the request that would be sent."""
+    """Return the definition of a sweep and, for a cloud's own service, the request that would be
+    sent.
+    """
     found = {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
     if plan.definition.engine != "native":
         return found

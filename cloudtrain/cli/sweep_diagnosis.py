@@ -18,7 +18,8 @@ def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
     if as_json:
         print_json({"sweep": sweep.id, "failed": [group.to_json() for group in groups]})
         return True
-    failed, all_trials = sum(len(group.trials) for group in groups), len(sweep.status().trials)
+    failed = sum(len(group.trials) for group in groups)
+    all_trials = len(sweep.status().trials)
     print_output(f"{sweep.id}: {failed} of {count(all_trials, 'trial')} failed")
     for group in groups:
         print_output("\n".join(_lines(group)))
@@ -26,7 +27,8 @@ def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
 
 
 def _lines(group: FailedTrials) -> list[str]:
-    found, numbers = group.diagnosis, ", ".join(map(str, group.trials[:MAX_NUMBERS]))
+    found = group.diagnosis
+    numbers = ", ".join(map(str, group.trials[:MAX_NUMBERS]))
     more = ", …" if len(group.trials) > MAX_NUMBERS else ""
     rows = [("cause", found.cause), ("trials", f"{numbers}{more}")]
     rows += [("set apart", text) for text in group.set_apart_by]

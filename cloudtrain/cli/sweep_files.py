@@ -1,4 +1,6 @@
-"""The commands that write a sweep into a file: `sweep plot` for people, `sweep export` for other programs."""
+"""The commands that write a sweep into a file: `sweep plot` for people, `sweep export` for other
+programs.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,20 @@ FORCE = click.option("--force", is_flag=True, help="Write over a file that is th
 @click.command("plot", epilog="Example:\n\n  cloudtrain sweep plot digits-k2x9 -o digits.html")
 @click.argument("sweep", metavar="SWEEP")
 @click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: in the folder of the sweep."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Default: in the folder of the sweep.",
 )
 @FORCE
 @data_dir
 def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
     """Draw SWEEP as one HTML page that needs nothing else: it can be opened, sent, and kept.
 
-    It has the objective over trials and over money or time, the curves of all trials with the rungs, the settings
-    beside the objective, and how much each setting matters. It can be drawn while the sweep goes on.
+    It has the objective over trials and over money or time, the curves of all trials with the
+    rungs, the settings beside the objective, and how much each setting matters. It can be drawn
+    while the sweep goes on.
     """
     from cloudtrain.sweeps.sweep import find_sweep
 
@@ -37,7 +44,9 @@ def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: 
 
 
 def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
-    """Write the page of a sweep, and print the file's name. UsageError where something is there already."""
+    """Write the page of a sweep, and print the file's name. UsageError where something is there
+    already.
+    """
     from cloudtrain.sweeps.history import history
     from cloudtrain.sweeps.importance import importance
     from cloudtrain.sweeps.plot.page import page
@@ -62,9 +71,11 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
 @FORCE
 @data_dir
 def export_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
-    """Write the trials of SWEEP into a file: a line each as .csv, or as a study that Optuna opens (.db).
+    """Write the trials of SWEEP into a file: a line each as .csv, or as a study that Optuna opens
+    (.db).
 
-    `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values and its reports.
+    `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values
+    and its reports.
     """
     from cloudtrain.sweeps.export import as_csv
     from cloudtrain.sweeps.history import heard_of
@@ -106,7 +117,10 @@ def check_writable(file: Path, force: bool) -> None:
         raise UsageError(f"{file} is a folder", hint=f"-o {file / 'page.html'} names a file in it")
     if not file.absolute().parent.is_dir():
         raise UsageError(
-            f"{file}: there is no folder {file.parent}", hint="make it first, or name another file with -o"
+            f"{file}: there is no folder {file.parent}",
+            hint="make it first, or name another file with -o",
         )
     if file.exists() and not force:
-        raise UsageError(f"{file} is there already", hint="--force writes over it, -o names another file")
+        raise UsageError(
+            f"{file} is there already", hint="--force writes over it, -o names another file"
+        )

@@ -1,4 +1,6 @@
-"""`logs` of a sweep: the lines of all of its trials, each with the trial's number in front, or those of one trial."""
+"""`logs` of a sweep: the lines of all of its trials, each with the trial's number in front, or
+those of one trial.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,22 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
 
-def print_logs(sweep: Sweep, *, trial: int | None, following: bool, as_json: bool, **options: Any) -> None:
-    """Print the lines of a sweep's trials, oldest first, and where that is `following` those that come until its end.
+def print_logs(
+    sweep: Sweep, *, trial: int | None, following: bool, as_json: bool, **options: Any
+) -> None:
+    """Print the lines of a sweep's trials, oldest first, and where that is `following` those that
+    come until its end.
 
-    `trial`: only those of that one. `options` are those of `Run.logs`. UsageError for a trial that there is not.
+    `trial`: only those of that one. `options` are those of `Run.logs`. UsageError for a trial that
+    there is not.
     """
     shown = False
     try:
         for number, line in _lines(sweep, trial, following, **options):
             shown = True
-            print_log_line(line, as_json=as_json, names_source=options["rank"] is None, trial=number)
+            print_log_line(
+                line, as_json=as_json, names_source=options["rank"] is None, trial=number
+            )
     except KeyboardInterrupt:
         if following and not sweep.has_ended:
             print_message(f"{sweep.id} goes on; {command('stop', sweep.id)} ends it")
@@ -38,7 +46,11 @@ def _lines(
     sweep: Sweep, trial: int | None, following: bool, *, tail: int | None, **filters: Any
 ) -> Iterator[TrialLine]:
     state = sweep.status()
-    if trial is not None and trial >= len(state.trials) and (sweep.has_ended or trial >= state.wanted):
+    if (
+        trial is not None
+        and trial >= len(state.trials)
+        and (sweep.has_ended or trial >= state.wanted)
+    ):
         hint = f"it has {count(len(state.trials), 'trial')}, from 0"
         raise UsageError(f"sweep {sweep.id} has no trial {trial}", hint=hint)
     logs = SweepLogs(sweep, trial, **filters)

@@ -1,4 +1,6 @@
-"""What is on the screen of a sweep: its plan, its trials while they run, and the best of them at the end."""
+"""What is on the screen of a sweep: its plan, its trials while they run, and the best of them at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ MAX_LIVE = 12
 def overview(plan: SweepPlan) -> str:
     """What a sweep will do, and the most that it may cost."""
     definition = plan.definition
-    where = f"{plan.job.target.provider} rehearsed on {definition.provider}" if definition.as_ else definition.provider
+    where = (
+        f"{plan.job.target.provider} rehearsed on {definition.provider}"
+        if definition.as_
+        else definition.provider
+    )
     lines = [
         f"{definition.sweep_id}  {_trials(definition)}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}{_until(definition)}",
@@ -45,7 +51,9 @@ def overview(plan: SweepPlan) -> str:
         f"  cost        {_cost(plan)}",
     ]
     if definition.budget.seconds:
-        lines.append(f"  time        no trial goes on after {format_duration(definition.budget.seconds)}")
+        lines.append(
+            f"  time        no trial goes on after {format_duration(definition.budget.seconds)}"
+        )
     return "\n".join(lines)
 
 
@@ -62,7 +70,11 @@ def _method(plan: SweepPlan) -> str:
 
 
 def _until(definition: Definition) -> str:
-    return "" if definition.target is None else f", until {format_number(definition.target)} is reached"
+    return (
+        ""
+        if definition.target is None
+        else f", until {format_number(definition.target)} is reached"
+    )
 
 
 def _known_before(plan: SweepPlan) -> list[str]:
@@ -108,7 +120,9 @@ def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
     """Return what an extension starts, and the most that it may cost."""
     parts = [count(extension.new_trials, "new trial")] if extension.new_trials else []
     if extension.resumed:
-        numbers = ", ".join(map(str, extension.resumed[:10])) + (", …" if len(extension.resumed) > 10 else "")
+        numbers = ", ".join(map(str, extension.resumed[:10])) + (
+            ", …" if len(extension.resumed) > 10 else ""
+        )
         parts.append(f"{count(len(extension.resumed), 'interrupted trial')} resumed ({numbers})")
     state = sweep.status()
     lines = [f"{sweep.id}  {' and '.join(parts) or 'no new trial'}"]
@@ -125,7 +139,9 @@ def confirm_extension(extension: Extension, *, yes: bool) -> None:
 
 
 def follow(sweep: Sweep) -> SweepState:
-    """Show a sweep until it has ended, and return its state. Ctrl-C exits with 130 and leaves it going on."""
+    """Show a sweep until it has ended, and return its state. Ctrl-C exits with 130 and leaves it
+    going on.
+    """
     screen = _Screen()
     try:
         for update in sweep.watch():
@@ -136,7 +152,9 @@ def follow(sweep: Sweep) -> SweepState:
     except KeyboardInterrupt:
         screen.clear()
         print_message(f"\n{sweep.id} goes on without you")
-        print_message(f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}")
+        print_message(
+            f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}"
+        )
         raise click.exceptions.Exit(130) from None
     screen.clear()
     return update.state
@@ -154,7 +172,10 @@ class _Screen:
         if not self.live or state.ended:
             return
         width = shutil.get_terminal_size().columns
-        lines = [line[: width - 1] for line in (summary_line(state), *trial_table(state, live=True).splitlines())]
+        lines = [
+            line[: width - 1]
+            for line in (summary_line(state), *trial_table(state, live=True).splitlines())
+        ]
         if lines != self._lines:
             redraw_lines(lines, len(self._lines))
             self._lines = lines
@@ -173,11 +194,16 @@ def summary_line(state: SweepState) -> str:
     parts = [f"{done} of {count(state.planned, 'trial')} done, {running} running"]
     if state.best is not None and state.best.value is not None:
         parts.append(
-            f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial {state.best.number})"
+            f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial"
+            f" {state.best.number})"
         )
     if state.definition.trial_cap.usd is not None:
         budget = state.definition.budget.usd
-        parts.append(f"{state.spent_usd:.2f}" + (f" of {budget:.2f}" if budget is not None else "") + " USD spent")
+        parts.append(
+            f"{state.spent_usd:.2f}"
+            + (f" of {budget:.2f}" if budget is not None else "")
+            + " USD spent"
+        )
     return "; ".join(parts)
 
 
@@ -186,9 +212,13 @@ def trial_table(state: SweepState, *, live: bool = False) -> str:
     best = state.best
     shown = state.trials
     if live and len(shown) > MAX_LIVE:
-        chosen = {trial.number for trial in shown if trial.state == "running"} | ({best.number} if best else set())
+        chosen = {trial.number for trial in shown if trial.state == "running"} | (
+            {best.number} if best else set()
+        )
         chosen |= {trial.number for trial in shown[-MAX_LIVE:]}
-        shown = [trial for trial in shown if trial.number in sorted(chosen)[-MAX_LIVE:] or trial is best]
+        shown = [
+            trial for trial in shown if trial.number in sorted(chosen)[-MAX_LIVE:] or trial is best
+        ]
     keys = [*state.definition.space]
     billed = state.definition.trial_cap.usd is not None
     rows = [
@@ -197,27 +227,45 @@ def trial_table(state: SweepState, *, live: bool = False) -> str:
             *(_value(trial.parameters.get(key)) for key in keys),
             str(trial.reports),
             "" if trial.value is None else format_number(trial.value),
-            colour_state(trial.state) if trial.state in ("running", "failed", "stopped") else trial.state,
+            (
+                colour_state(trial.state)
+                if trial.state in ("running", "failed", "stopped")
+                else trial.state
+            ),
             *((f"{trial.spent_usd:.2f}",) if billed else ()),
         )
         for trial in shown
     ]
-    header = (" TRIAL", *(key.upper() for key in keys), "REPORTS", state.definition.metric.upper(), "STATE")
+    header = (
+        " TRIAL",
+        *(key.upper() for key in keys),
+        "REPORTS",
+        state.definition.metric.upper(),
+        "STATE",
+    )
     return table(rows, (*header, *(("USD",) if billed else ())))
 
 
 def trial_line(state: SweepState, trial: Trial) -> str:
     """`trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
     values = " ".join(f"{key}={_value(value)}" for key, value in trial.parameters.items())
-    value = "" if trial.value is None else f"  {state.definition.metric} {format_number(trial.value)}"
+    value = (
+        "" if trial.value is None else f"  {state.definition.metric} {format_number(trial.value)}"
+    )
     reason = f": {trial.reason}" if trial.reason else ""
     return f"trial {trial.number}  {one_line(values)}  {trial.state}{value}{indented(reason, 4)}"
 
 
 def report(sweep: Sweep, state: SweepState) -> None:
     """How a sweep has ended, its best trial, and what to type next."""
-    took = format_duration(max(0.0, (state.ended or time.time()) - state.started)) if state.started else "0 s"
-    print_message(f"{sweep.id} {colour_state(state.state)} after {took}: {indented(state.why_ended, 4)}")
+    took = (
+        format_duration(max(0.0, (state.ended or time.time()) - state.started))
+        if state.started
+        else "0 s"
+    )
+    print_message(
+        f"{sweep.id} {colour_state(state.state)} after {took}: {indented(state.why_ended, 4)}"
+    )
     print_message(f"  {summary_line(state)}")
     best = state.best
     if best is not None:
@@ -235,7 +283,9 @@ def report(sweep: Sweep, state: SweepState) -> None:
 
 
 def batch_size_lines(sweep: Sweep, state: SweepState) -> list[str]:
-    """What to write into the spec after a search for a batch size, and the command that trains with it."""
+    """What to write into the spec after a search for a batch size, and the command that trains with
+    it.
+    """
     args, is_trainer = sweep.arguments()
     found = batch_size.advice(state, args, is_trainer=is_trainer)
     return [
@@ -276,7 +326,11 @@ def as_listed(state: SweepState) -> dict[str, Any]:
     done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
     reason = one_line(state.why_ended)
     return {
-        **({"ended_because": reason} if reason and (done < state.planned or state.state != "succeeded") else {}),
+        **(
+            {"ended_because": reason}
+            if reason and (done < state.planned or state.state != "succeeded")
+            else {}
+        ),
         "run": state.definition.sweep_id,
         "state": state.state,
         "reason": state.reason,

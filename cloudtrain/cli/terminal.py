@@ -1,12 +1,15 @@
-"""Prints all output. Characters that would control the terminal, or reorder the text, are escaped first.
+"""Prints all output. Characters that would control the terminal, or reorder the text, are escaped
+first.
 
-Much of the output is untrusted: log lines, metric names, exceptions, file names, a spec from a repository. Control
-characters (C0 and C1), line separators and marks that change the direction of text are shown as escapes such as
-`\\x1b` and `\\u202e`, also in a pipe, which may end at a terminal.
+Much of the output is untrusted: log lines, metric names, exceptions, file names, a spec from a
+repository. Control characters (C0 and C1), line separators and marks that change the direction of
+text are shown as escapes such as `\\x1b` and `\\u202e`, also in a pipe, which may end at a
+terminal.
 
-Colours (SGR sequences) in a program's log lines are kept where our own colours are shown: training programs use them
-for progress, and they cannot affect other lines, because they are reset at the end of each. They are removed where no
-colours are shown. In any other output they are escaped, so that only our own code can colour a plan or a result.
+Colours (SGR sequences) in a program's log lines are kept where our own colours are shown: training
+programs use them for progress, and they cannot affect other lines, because they are reset at the
+end of each. They are removed where no colours are shown. In any other output they are escaped, so
+that only our own code can colour a plan or a result.
 """
 
 from __future__ import annotations
@@ -36,13 +39,19 @@ STATE_COLOURS = {
 LABEL_COLOURS = {"error:": "red", "warning:": "yellow", "note:": "cyan", "hint:": "cyan"}
 MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red")}
 """Of a verdict, with its colour; a dash for all others."""
-_OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+|[✓✗])\x1b\\[0m)")
-"""The only coloured texts of our own: the name of a state, the word before a message, the marks of lines and checks."""
+_OURS = re.compile(
+    f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+|[✓✗])\x1b\\[0m)"
+)
+"""The only coloured texts of our own: the name of a state, the word before a message, the marks of
+lines and checks.
+"""
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction: marks, embeddings, overrides, isolates
-    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"  # line separators, and invisible characters
+    # direction: marks, embeddings, overrides, isolates
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+    # line separators, and invisible characters
+    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\U000e0000-\U000e007f\ud800-\udfff]"  # tags; unpaired surrogates
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -50,8 +59,12 @@ _RESET = "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped; line ends, tabs and our own coloured states are kept."""
-    return "".join(part if at % 2 else _UNSAFE.sub(_escaped, part) for at, part in enumerate(_OURS.split(text)))
+    """The text with control characters escaped; line ends, tabs and our own coloured states are
+    kept.
+    """
+    return "".join(
+        part if at % 2 else _UNSAFE.sub(_escaped, part) for at, part in enumerate(_OURS.split(text))
+    )
 
 
 def one_line(text: str) -> str:
@@ -60,22 +73,30 @@ def one_line(text: str) -> str:
 
 
 def indented(text: str, by: int) -> str:
-    """The text with control characters escaped, and all lines but the first indented by `by` spaces."""
+    """The text with control characters escaped, and all lines but the first indented by `by`
+    spaces.
+    """
     return printable(text).replace("\n", "\n" + " " * by)
 
 
 def log_text(text: str, *, colours: bool) -> str:
-    """A line of a program's log. If it overwrites itself, as progress bars do, the last text is shown."""
+    """A line of a program's log. If it overwrites itself, as progress bars do, the last text is
+    shown.
+    """
     text = text.rstrip("\r")
     parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
     marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
     if not colours or not marks:
         return "".join(map(one_line, parts))
-    return "".join(one_line(part) + mark for part, mark in zip(parts, [*marks, _RESET], strict=True))
+    return "".join(
+        one_line(part) + mark for part, mark in zip(parts, [*marks, _RESET], strict=True)
+    )
 
 
 def label(word: str) -> str:
-    """A word of ours before a message on stderr, `hint:`, or marks `^^^`: in its colour where colours are shown."""
+    """A word of ours before a message on stderr, `hint:`, or marks `^^^`: in its colour where
+    colours are shown.
+    """
     return click.style(word, fg=LABEL_COLOURS.get(word, "red")) if coloured(sys.stderr) else word
 
 
@@ -142,7 +163,8 @@ def write_log(prefix: str, text: str, *, err: bool = False) -> None:
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print JSON on stdout. Control characters are escaped as JSON has it, so that the value is not changed.
+    """Print JSON on stdout. Control characters are escaped as JSON has it, so that the value is not
+    changed.
 
     The result is YAML too, which some clouds' tools read.
     """
@@ -175,7 +197,9 @@ def redraw_lines(lines: Sequence[str], before: int) -> None:
 
 @contextmanager
 def full_screen() -> Iterator[Callable[[Sequence[str]], None]]:
-    """A screen of its own on the terminal's stdout, drawn by the function given; at the end all is as before."""
+    """A screen of its own on the terminal's stdout, drawn by the function given; at the end all is
+    as before.
+    """
     out = sys.stdout
 
     def draw(lines: Sequence[str]) -> None:
@@ -191,7 +215,8 @@ def full_screen() -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
-    """A callback that draws a progress bar on stderr, if that is a terminal and the work takes more than half a second.
+    """A callback that draws a progress bar on stderr, if that is a terminal and the work takes more
+    than half a second.
 
     It is called with the number of files done and their total; with `bytes_`, of bytes.
     """
@@ -203,7 +228,9 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
         if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
             return
         shown = True
-        amount = f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
+        amount = (
+            f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
+        )
         redraw("" if done >= total else f"{label} {bar(done, total, 24)} {amount}")
 
     return draw
@@ -234,7 +261,13 @@ def coloured(stream: Any) -> bool:
 
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def _escaped_in_json(found: re.Match[str]) -> str:

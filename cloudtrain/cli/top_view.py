@@ -1,4 +1,6 @@
-"""The screen of `top`: how a run stands, its curves, what its machines and ranks use, and its last lines. Pure."""
+"""The screen of `top`: how a run stands, its curves, what its machines and ranks use, and its last
+lines. Pure.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,16 @@ class Price:
 def screen(
     state: RunState, lines: Sequence[LogLine], price: Price, *, now: float, width: int, height: int
 ) -> list[str]:
-    """The lines of the screen, none longer than `width`; at most `height`, and at least the first two."""
-    head = [_headline(state), _cost(state, price, now), *_progress(state, now, width), *_outlook(state, price, now), ""]
+    """The lines of the screen, none longer than `width`; at most `height`, and at least the first
+    two.
+    """
+    head = [
+        _headline(state),
+        _cost(state, price, now),
+        *_progress(state, now, width),
+        *_outlook(state, price, now),
+        "",
+    ]
     machines = _machines(state, now)
     ranks = _ranks(state)
     room = height - len(head) - MIN_LOG_LINES - 1
@@ -63,13 +73,17 @@ def _headline(state: RunState) -> str:
 
 
 def _cost(state: RunState, price: Price, now: float) -> str:
-    """How long it has run, and what that has cost so far; what a cloud has billed once it has ended."""
+    """How long it has run, and what that has cost so far; what a cloud has billed once it has
+    ended.
+    """
     took = format_duration(state.seconds(now))
     if format_cost(state):
         return f"{took}  {format_cost(state)}"
     if price.usd_per_hour is None or not state.started:
         return took
-    waits = now - state.waiting_since if state.waiting_since else 0.0  # nothing is billed for machines taken away
+    waits = (
+        now - state.waiting_since if state.waiting_since else 0.0
+    )  # nothing is billed for machines taken away
     usd = price.usd_per_hour * max(0.0, state.seconds(now) - state.waited - waits) / 3600
     return f"{took}  about {usd:.2f} USD so far, {price.usd_per_hour:.2f} USD an hour at list price"
 
@@ -113,7 +127,9 @@ def _curves(state: RunState, width: int, room: int) -> list[str]:
 
 
 def _scaled(values: Sequence[float]) -> Sequence[float]:
-    """Return the logarithms of positive values that span LOG_SPAN or more; other values as they are."""
+    """Return the logarithms of positive values that span LOG_SPAN or more; other values as they
+    are.
+    """
     finite = [value for value in values if math.isfinite(value)]
     if not finite or min(finite) <= 0 or max(finite) / min(finite) < LOG_SPAN:
         return values
@@ -127,7 +143,9 @@ def _machines(state: RunState, now: float) -> list[str]:
         age = now - usage.time
         parts = [f"node {node}"]
         if usage.cpu_percent is not None and usage.cores:
-            parts.append(f"cpu {_meter(usage.cpu_percent, 100 * usage.cores)} of {usage.cores} cores")
+            parts.append(
+                f"cpu {_meter(usage.cpu_percent, 100 * usage.cores)} of {usage.cores} cores"
+            )
         if usage.memory_gb is not None and usage.memory_total_gb:
             parts.append(f"memory {_amount(usage.memory_gb, usage.memory_total_gb)}")
         if age > STALE_SECONDS and not state.has_ended:
@@ -164,13 +182,20 @@ def _ranks(state: RunState) -> list[str]:
     if not names:
         return []
     rows = [
-        (name, f"{cpu[name]:.0f} %" if name in cpu else "", f"{memory[name]:.2f} GB" if name in memory else "")
+        (
+            name,
+            f"{cpu[name]:.0f} %" if name in cpu else "",
+            f"{memory[name]:.2f} GB" if name in memory else "",
+        )
         for name in names
     ]
     columns = 1 if len(rows) <= 4 else 2 if len(rows) <= 16 else 4
     height = -(-len(rows) // columns)
     rows += [("", "", "")] * (height * columns - len(rows))
-    across = [sum((rows[line + height * column] for column in range(columns)), ()) for line in range(height)]
+    across = [
+        sum((rows[line + height * column] for column in range(columns)), ())
+        for line in range(height)
+    ]
     return [*table(across, ("RANK", "CPU", "MEMORY") * columns).split("\n"), ""]
 
 
@@ -180,7 +205,10 @@ def _known(values: Mapping[str, float] | None) -> Mapping[str, float]:
 
 def _log(lines: Sequence[LogLine], room: int) -> list[str]:
     shown = list(lines)[-room:] if room > 0 else []
-    return [f"[{line.source or f'node {line.node}'}] {log_text(line.text, colours=False)}" for line in shown]
+    return [
+        f"[{line.source or f'node {line.node}'}] {log_text(line.text, colours=False)}"
+        for line in shown
+    ]
 
 
 def _cut(part: list[str], room: int) -> list[str]:

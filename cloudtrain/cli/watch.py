@@ -31,7 +31,12 @@ DEFAULT_HEIGHT = 40
 
 @click.command("attach", epilog="Example:\n\n  cloudtrain attach")
 @last_run_argument
-@click.option("--tail", type=click.IntRange(0), default=20, help="Of the lines before, show the last N (default 20).")
+@click.option(
+    "--tail",
+    type=click.IntRange(0),
+    default=20,
+    help="Of the lines before, show the last N (default 20).",
+)
 @json_option
 @data_dir
 def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: bool) -> None:
@@ -54,10 +59,11 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
 @last_run_argument
 @data_dir
 def top_command(folder: str | None, /, run: str | None) -> None:
-    """Show RUN (default: the newest of this folder) on one screen, until it has ended or Ctrl-C is pressed.
+    """Show RUN (default: the newest of this folder) on one screen, until it has ended or Ctrl-C is
+    pressed.
 
-    Curves, throughput, the time that is left and its forecast, what each node, GPU and rank uses, cost so far, and the
-    last lines of the log. Without a terminal the screen is printed once.
+    Curves, throughput, the time that is left and its forecast, what each node, GPU and rank uses,
+    cost so far, and the last lines of the log. Without a terminal the screen is printed once.
     """
     found = chosen_run(run, folder)
     price = _price(found)
@@ -68,7 +74,9 @@ def top_command(folder: str | None, /, run: str | None) -> None:
         return
     with suppress(KeyboardInterrupt):
         _watch(found, lines, price)
-    print_output("\n".join(_frame(Update(found.cached_status(), [], []), lines, price, DEFAULT_HEIGHT)))
+    print_output(
+        "\n".join(_frame(Update(found.cached_status(), [], []), lines, price, DEFAULT_HEIGHT))
+    )
 
 
 def _watch(run: Run, lines: deque[LogLine], price: Price) -> None:

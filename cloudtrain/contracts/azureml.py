@@ -1,8 +1,8 @@
 """The Azure ML contract: what the service promises each node of a command job. Pure values.
 
-After "Distributed GPU training guide" and the command job's YAML schema in the documentation of Azure Machine
-Learning: the variables of a PyTorch distribution, the code as working folder, inputs and outputs as paths in the
-command. No signal is promised before a node is taken away.
+After "Distributed GPU training guide" and the command job's YAML schema in the documentation of
+Azure Machine Learning: the variables of a PyTorch distribution, the code as working folder, inputs
+and outputs as paths in the command. No signal is promised before a node is taken away.
 """
 
 from __future__ import annotations
@@ -13,23 +13,29 @@ from dataclasses import dataclass
 from typing import Any
 
 GRACE_SECONDS = 60
-"""How long a stop waits for checkpoints before it cancels the job, unless `azure.stop_grace` is set. Azure ML itself
-promises no time at all."""
+"""How long a stop waits for checkpoints before it cancels the job, unless `azure.stop_grace` is
+set. Azure ML itself promises no time at all.
+"""
 
 MASTER_PORT = 6105
 """MASTER_PORT in Azure ML's documentation; jobs may rely on the variable, not on the number."""
 
 STORED_FOLDERS = ("outputs", "logs")
-"""Folders of each node's working folder that Azure ML stores with the job, below `artifact_folder`."""
+"""Folders of each node's working folder that Azure ML stores with the job, below `artifact_folder`.
+"""
 
 ARTIFACT_STORE = "workspaceartifactstore"
 """The datastore, in every workspace, where Azure ML stores them."""
 
 STOP_FILE = ".cloudtrain-stop"
-"""File name in a job's output folder: the launcher stops when it appears. Ours, because Azure ML sends no signal."""
+"""File name in a job's output folder: the launcher stops when it appears. Ours, because Azure ML
+sends no signal.
+"""
 
 PUBLISHED_FOLDER = ".cloudtrain-published"
-"""Folder in a job's output folder, in which the launcher finds what the client publishes while the job runs."""
+"""Folder in a job's output folder, in which the launcher finds what the client publishes while the
+job runs.
+"""
 
 
 def artifact_folder(job: str) -> str:
@@ -73,8 +79,14 @@ class CommandJob:
     timeout_seconds: int | None
 
     def command_line(self, paths: Mapping[str, str]) -> str:
-        """The command with every placeholder replaced. `paths`: by `inputs.x` and `outputs.x`. KeyError for others."""
-        return re.sub(r"\$\{\{\s*((?:inputs|outputs)\.\w+)\s*\}\}", lambda found: paths[found[1]], self.command)
+        """The command with every placeholder replaced. `paths`: by `inputs.x` and `outputs.x`.
+        KeyError for others.
+        """
+        return re.sub(
+            r"\$\{\{\s*((?:inputs|outputs)\.\w+)\s*\}\}",
+            lambda found: paths[found[1]],
+            self.command,
+        )
 
 
 def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_PORT) -> CommandJob:
@@ -91,9 +103,15 @@ def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_
         processes=tuple(
             Process(node=node, env={**common, **variables})
             for node in range(nodes)
-            for variables in _process_variables(document.get("distribution"), node, nodes, master, port)
+            for variables in _process_variables(
+                document.get("distribution"), node, nodes, master, port
+            )
         ),
-        inputs=tuple(_mount(name, item) for name, item in document.get("inputs", {}).items() if "path" in item),
+        inputs=tuple(
+            _mount(name, item)
+            for name, item in document.get("inputs", {}).items()
+            if "path" in item
+        ),
         outputs=tuple(_mount(name, item) for name, item in document.get("outputs", {}).items()),
         timeout_seconds=document.get("limits", {}).get("timeout"),
     )
@@ -109,7 +127,9 @@ def _process_variables(
     if distribution is None:
         return [{}]
     if str(distribution["type"]).lower() != "pytorch":
-        raise ValueError(f"a distribution of type {distribution['type']!r} is not part of this contract")
+        raise ValueError(
+            f"a distribution of type {distribution['type']!r} is not part of this contract"
+        )
     each = int(distribution.get("process_count_per_instance") or 1)
     return [
         {

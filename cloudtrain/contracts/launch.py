@@ -11,8 +11,11 @@ from cloudtrain.source.tree import PAYLOAD_FOLDER
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
-ARGUMENT, LONG_TEXT = "$argv", 200
-"""The key by which values of a job document refer to an argument, and the length from which on they do."""
+ARGUMENT = "$argv"
+LONG_TEXT = 200
+"""The key by which values of a job document refer to an argument, and the length from which on they
+do.
+"""
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """The variable that tells a launcher where this machine keeps what it has installed."""
@@ -38,7 +41,10 @@ class Launch:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Launch:
@@ -48,7 +54,8 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobDocument:
-    """The part of a plan that the launcher reads on every node; its own `Job` says what each field means.
+    """The part of a plan that the launcher reads on every node; its own `Job` says what each field
+    means.
 
     A field that is as by default is not written.
     """
@@ -120,7 +127,9 @@ def job_document(plan: Plan) -> JobDocument:
 
 
 def _trial(plan: Plan) -> dict[str, Any] | None:
-    """The rules by which a trial of a sweep ends itself, those that are as by default left out; None for any other."""
+    """The rules by which a trial of a sweep ends itself, those that are as by default left out;
+    None for any other.
+    """
     rules = plan.context.trial
     if rules is None:
         return None
@@ -135,7 +144,8 @@ def dependencies_document(plan: Plan) -> dict[str, Any]:
     file = said.file or plan.context.source.requirements
     if said.off or not (said.packages or file):
         return {}
-    limits, resources = plan.spec.limits, plan.spec.resources
+    limits = plan.spec.limits
+    resources = plan.spec.resources
     comes_back = plan.target.contract != "plain" and bool(resources.spot or limits.retries)
     return {
         **({"packages": list(said.packages)} if said.packages else {"file": file}),
@@ -146,7 +156,9 @@ def dependencies_document(plan: Plan) -> dict[str, Any]:
 
 
 def _values(value: Any, argv: tuple[str, ...]) -> Any:
-    """The arguments with their types. A long text that is in `argv` too is replaced by its index there."""
+    """The arguments with their types. A long text that is in `argv` too is replaced by its index
+    there.
+    """
     if isinstance(value, str) and len(value) > LONG_TEXT and value in argv:
         return {ARGUMENT: argv.index(value)}
     if isinstance(value, Mapping):

@@ -29,9 +29,12 @@ class Layout:
     checkpoints: str
     inputs: Mapping[str, str]
     packages: str = ""
-    """Where installed packages are kept for the next run; empty: where the launcher keeps them by itself."""
+    """Where installed packages are kept for the next run; empty: where the launcher keeps them by
+    itself.
+    """
     stop_file: str = ""
-    """A file whose creation asks the job to stop, for platforms that send no SIGTERM; empty: none."""
+    """A file whose creation asks the job to stop, for platforms that send no SIGTERM; empty: none.
+    """
     published: str = ""
     """The folder in which a trial finds what its client publishes; empty: none."""
 
@@ -44,18 +47,26 @@ CLOUD_FIELDS = (
 
 
 def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:
-    """The job document of a run under this contract, whose secrets are looked up before the launcher starts.
+    """The job document of a run under this contract, whose secrets are looked up before the
+    launcher starts.
 
-    `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nothing else does.
+    `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nothing else
+    does.
     """
     limit = plan.spec.limits.max_runtime if keeps_time else None
-    return replace(job_document(plan), masked=tuple(sorted(plan.spec.secrets)), stop_after_seconds=limit or None)
+    return replace(
+        job_document(plan),
+        masked=tuple(sorted(plan.spec.secrets)),
+        stop_after_seconds=limit or None,
+    )
 
 
 def launches(
     plan: Plan, layout: Layout, *, addresses: tuple[str, ...], interface: str, threads: int | None
 ) -> tuple[Launch, ...]:
-    """One launch per node; the rendezvous is at `addresses[0]`. `threads`: OMP_NUM_THREADS; None or 0: unset."""
+    """One launch per node; the rendezvous is at `addresses[0]`. `threads`: OMP_NUM_THREADS; None or
+    0: unset.
+    """
     spec = plan.spec
     found = []
     for node, address in enumerate(addresses):
@@ -73,10 +84,17 @@ def launches(
             "CLOUDTRAIN_OUTPUT_DIR": layout.output,
             "CLOUDTRAIN_MODEL_DIR": layout.model,
             "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
-            **({PACKAGES_DIR: layout.packages} if layout.packages and dependencies_document(plan) else {}),
+            **(
+                {PACKAGES_DIR: layout.packages}
+                if layout.packages and dependencies_document(plan)
+                else {}
+            ),
             **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
             **({PUBLISHED: layout.published} if layout.published and plan.context.trial else {}),
-            **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
+            **{
+                f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path
+                for name, path in layout.inputs.items()
+            },
         }
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
         found.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))

@@ -1,7 +1,9 @@
-"""The SageMaker contract: what the service promises each container of a CreateTrainingJob request. Pure values.
+"""The SageMaker contract: what the service promises each container of a CreateTrainingJob request.
+Pure values.
 
-After the developer guide's "How Amazon SageMaker AI provides training information" and "Run training with your own
-algorithm": the tree below /opt/ml, its JSON files, the names of the nodes, what is restored, kept and archived.
+After the developer guide's "How Amazon SageMaker AI provides training information" and "Run
+training with your own algorithm": the tree below /opt/ml, its JSON files, the names of the nodes,
+what is restored, kept and archived.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ GRACE_SECONDS = 120
 """From SIGTERM to SIGKILL, after a stop and at the time limit."""
 
 MIN_KEPT_CHECKPOINTS = 2
-"""Fewer checkpoints are unsafe: a deletion reaches S3 at once, perhaps before the newest checkpoint is there."""
+"""Fewer checkpoints are unsafe: a deletion reaches S3 at once, perhaps before the newest checkpoint
+is there.
+"""
 
 FAILURE_FILE = "output/failure"
 FAILURE_CHARACTERS = 1024
@@ -66,7 +70,9 @@ class TrainingJob:
     channels: tuple[Channel, ...]
     folders: tuple[str, ...]
     checkpoints: str
-    """The checkpoint folder below /opt/ml: restored on every node at the start, uploaded as it changes."""
+    """The checkpoint folder below /opt/ml: restored on every node at the start, uploaded as it
+    changes.
+    """
     checkpoints_uri: str
     """Empty: checkpoints are not uploaded."""
     tensorboard: str
@@ -80,14 +86,19 @@ class TrainingJob:
 
 
 def training_job(
-    body: Mapping[str, Any], *, interface: str, region: str = "us-east-1", account: str = "123456789012"
+    body: Mapping[str, Any],
+    *,
+    interface: str,
+    region: str = "us-east-1",
+    account: str = "123456789012",
 ) -> TrainingJob:
     """What SageMaker would start for a CreateTrainingJob request.
 
-    `interface`: name of the network interface between the nodes, for resourceconfig.json. The first of a list of
-    instance preferences is used.
+    `interface`: name of the network interface between the nodes, for resourceconfig.json. The first
+    of a list of instance preferences is used.
     """
-    name, algorithm = body["TrainingJobName"], body["AlgorithmSpecification"]
+    name = body["TrainingJobName"]
+    algorithm = body["AlgorithmSpecification"]
     instance_type, count = instance_of(body["ResourceConfig"])
     hosts = tuple(sorted(f"algo-{number}" for number in range(1, count + 1)))
     channels = tuple(_channel(item, algorithm) for item in body.get("InputDataConfig", []))
@@ -98,7 +109,10 @@ def training_job(
         **body.get("Environment", {}),
     }
     # Without an entrypoint in the request the image is run with the argument `train`.
-    argv = (*algorithm.get("ContainerEntrypoint", ("train",)), *algorithm.get("ContainerArguments", ()))
+    argv = (
+        *algorithm.get("ContainerEntrypoint", ("train",)),
+        *algorithm.get("ContainerArguments", ()),
+    )
     keep = body.get("CheckpointConfig", {})
     checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
     output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
@@ -106,7 +120,9 @@ def training_job(
     tensorboard_folder = _below_root(tensorboard.get("LocalPath", f"{ROOT}/output/tensorboard"))
     config = {
         "input/config/hyperparameters.json": dict(body.get("HyperParameters", {})),
-        "input/config/inputdataconfig.json": {channel.name: _channel_config(channel) for channel in channels},
+        "input/config/inputdataconfig.json": {
+            channel.name: _channel_config(channel) for channel in channels
+        },
     }
     network = (instance_type, interface)
     return TrainingJob(
@@ -114,7 +130,13 @@ def training_job(
         instance_type=instance_type,
         hosts=hosts,
         containers=tuple(
-            NodeContainer(node=node, host=host, argv=argv, env=env, files=_config_files(config, host, hosts, network))
+            NodeContainer(
+                node=node,
+                host=host,
+                argv=argv,
+                env=env,
+                files=_config_files(config, host, hosts, network),
+            )
             for node, host in enumerate(hosts)
         ),
         channels=channels,
@@ -129,14 +151,18 @@ def training_job(
         tensorboard=tensorboard_folder,
         tensorboard_uri=tensorboard.get("S3OutputPath", ""),
         archives={"model": f"{output}/model.tar.gz", "output/data": f"{output}/output.tar.gz"},
-        max_runtime_seconds=body.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS),
+        max_runtime_seconds=body.get("StoppingCondition", {}).get(
+            "MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS
+        ),
     )
 
 
 def _config_files(
     config: Mapping[str, Any], host: str, hosts: tuple[str, ...], network: tuple[str, str]
 ) -> dict[str, str]:
-    """Content of the files in input/config on one host. `network`: instance type and network interface."""
+    """Content of the files in input/config on one host. `network`: instance type and network
+    interface.
+    """
     resources = {"input/config/resourceconfig.json": _resource_config(host, hosts, *network)}
     return {path: json.dumps(value, indent=2) for path, value in {**config, **resources}.items()}
 
@@ -149,7 +175,9 @@ def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
 
 def _channel(item: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Channel:
     mode = item.get("InputMode", algorithm["TrainingInputMode"])
-    return Channel(name=item["ChannelName"], uri=item["DataSource"]["S3DataSource"]["S3Uri"], mode=mode)
+    return Channel(
+        name=item["ChannelName"], uri=item["DataSource"]["S3DataSource"]["S3Uri"], mode=mode
+    )
 
 
 def _channel_config(channel: Channel) -> dict[str, str]:
@@ -160,7 +188,9 @@ def _channel_config(channel: Channel) -> dict[str, str]:
     }
 
 
-def _resource_config(host: str, hosts: tuple[str, ...], instance_type: str, interface: str) -> dict[str, Any]:
+def _resource_config(
+    host: str, hosts: tuple[str, ...], instance_type: str, interface: str
+) -> dict[str, Any]:
     return {
         "current_host": host,
         "current_instance_type": instance_type,

@@ -1,4 +1,6 @@
-"""A run of one node under the plain contract as a shell script, for machines and queues that take one. Pure."""
+"""A run of one node under the plain contract as a shell script, for machines and queues that take
+one. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,29 @@ _FREE_PORT = """python3 -c 'import socket; s = socket.socket(); s.bind(("", 0));
 
 
 def shell_script(
-    plan: Plan, folder: str, *, python: str = "python3", inputs: Mapping[str, str], secrets: Mapping[str, str]
+    plan: Plan,
+    folder: str,
+    *,
+    python: str = "python3",
+    inputs: Mapping[str, str],
+    secrets: Mapping[str, str],
 ) -> str:
-    """What a POSIX shell executes to run the job in `folder`, an absolute path, whose `source/` holds the archive.
+    """What a POSIX shell executes to run the job in `folder`, an absolute path, whose `source/`
+    holds the archive.
 
-    `inputs`: their absolute paths there. `secrets`: for each a shell command that prints its value. The job leaves
-    `output/`, `model/`, `checkpoints/` and, at its end, its exit code in the file `exit`; it stops, with a checkpoint,
-    as soon as there is a file `stop`. The time limit is kept too. All that it prints is the log of node 0.
+    `inputs`: their absolute paths there. `secrets`: for each a shell command that prints its value.
+    The job leaves `output/`, `model/`, `checkpoints/` and, at its end, its exit code in the file
+    `exit`; it stops, with a checkpoint, as soon as there is a file `stop`. The time limit is kept
+    too. All that it prints is the log of node 0.
     """
     where = {name: f"{folder}/{name}" for name in _FOLDERS}
-    layout = Layout(python=python, job_file=f"{folder}/job.json", inputs=inputs, stop_file=f"{folder}/stop", **where)
+    layout = Layout(
+        python=python,
+        job_file=f"{folder}/job.json",
+        inputs=inputs,
+        stop_file=f"{folder}/stop",
+        **where,
+    )
     (launch,) = launches(plan, layout, addresses=("127.0.0.1",), interface="lo", threads=None)
     lines = [
         f"cd {quote(folder)} || exit 1",

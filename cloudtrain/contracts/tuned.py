@@ -1,4 +1,6 @@
-"""A job document that leaves room for what a cloud's own service chooses: the launcher puts the values in. Pure."""
+"""A job document that leaves room for what a cloud's own service chooses: the launcher puts the
+values in. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ else:
     from cloudtrain.bundle import launcher_module
 
     _tuned = launcher_module("tuned")
-    text_of, value_of, plain_name = _tuned.text_of, _tuned.value_of, _tuned.plain_name
-    PARAMETERS, VARIABLES = _tuned.PARAMETERS, _tuned.VARIABLES
+    text_of = _tuned.text_of
+    value_of = _tuned.value_of
+    plain_name = _tuned.plain_name
+    PARAMETERS = _tuned.PARAMETERS
+    VARIABLES = _tuned.VARIABLES
 
 __all__ = [
     "argument_of",
@@ -45,7 +50,9 @@ def argument_of(key: str) -> str:
 
 
 def variable_of(key: str) -> str:
-    """The variable that passes the value of a setting, where a service puts values into the command."""
+    """The variable that passes the value of a setting, where a service puts values into the
+    command.
+    """
     return f"{VARIABLES}{plain_name(key)}"
 
 
@@ -57,9 +64,17 @@ def sweep_of(plan: Plan) -> Sweep:
 
 
 def is_rehearsed_trial(plan: Plan) -> bool:
-    """Whether a plan is rehearsed on this machine as the cloud's own service would run it: a trial with all values."""
-    sweep, values = plan.spec.sweep, plan.spec.args.values
-    if not plan.is_rehearsal or sweep is None or sweep.engine != "native" or plan.context.trial is not None:
+    """Whether a plan is rehearsed on this machine as the cloud's own service would run it: a trial
+    with all values.
+    """
+    sweep = plan.spec.sweep
+    values = plan.spec.args.values
+    if (
+        not plan.is_rehearsal
+        or sweep is None
+        or sweep.engine != "native"
+        or plan.context.trial is not None
+    ):
         return False
     return isinstance(values, Mapping) and all(argument_of(key) in values for key in sweep.space)
 
@@ -73,7 +88,8 @@ def trial_texts(plan: Plan) -> dict[str, str]:
 
 
 def room_for(plan: Plan) -> tuple[Plan, Rules]:
-    """The plan with an empty word, and None, where a trial has the value of an argument; and what belongs there.
+    """The plan with an empty word, and None, where a trial has the value of an argument; and what
+    belongs there.
 
     Settings that are no arguments are left out.
     """
@@ -85,17 +101,22 @@ def room_for(plan: Plan) -> tuple[Plan, Rules]:
     values = plan.spec.args.values if isinstance(plan.spec.args.values, Mapping) else {}
     argv = tuple(word for words in groups.values() for word in words)
     room = Arguments(argv, {**values, **dict.fromkeys(settings.values())})
-    starts, at = {}, 0
+    starts = {}
+    at = 0
     for argument, words in groups.items():
-        starts[argument], at = at, at + len(words)
+        starts[argument] = at
+        at = at + len(words)
     rules = {
-        key: {"at": starts[argument] + 1, "key": argument, **_rule(space[key])} for key, argument in settings.items()
+        key: {"at": starts[argument] + 1, "key": argument, **_rule(space[key])}
+        for key, argument in settings.items()
     }
     return replace(plan, spec=plan.spec.model_copy(update={"args": room})), rules
 
 
 def parameters_of(rules: Rules, texts: Mapping[str, str]) -> dict[str, Scalar]:
-    """The values of a trial as a service tells them. A text that means none that is possible stays a text."""
+    """The values of a trial as a service tells them. A text that means none that is possible stays
+    a text.
+    """
     found: dict[str, Scalar] = {}
     for key in rules:
         if key in texts:
@@ -107,7 +128,9 @@ def parameters_of(rules: Rules, texts: Mapping[str, str]) -> dict[str, Scalar]:
 
 
 def named_texts(rules: Rules, told: Mapping[str, str]) -> dict[str, str]:
-    """By setting, the texts that a run history has by plain names: those of the service, or of the launcher."""
+    """By setting, the texts that a run history has by plain names: those of the service, or of the
+    launcher.
+    """
     found = {}
     for key in rules:
         name = plain_name(key)
@@ -130,10 +153,12 @@ def _flag(argument: str) -> str:
 
 def _groups(arguments: Arguments) -> dict[str, list[str]]:
     """The words of each argument of a mapping."""
-    words, groups = list(arguments.argv), {}
+    words = list(arguments.argv)
+    groups = {}
     for key, value in arguments.values.items() if isinstance(arguments.values, Mapping) else ():
         count = 0 if value is False else 1 if value is True else 2
         if isinstance(value, (list, tuple)):
             count = 1 + len(value)
-        groups[key], words = words[:count], words[count:]
+        groups[key] = words[:count]
+        words = words[count:]
     return groups

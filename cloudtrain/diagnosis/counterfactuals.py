@@ -28,7 +28,9 @@ class Counterfactuals:
     both: float | None = None
     """The same without either."""
     straggler: int | None = None
-    """The rank that takes longest where none waits for another, if it takes clearly longer than the others."""
+    """The rank that takes longest where none waits for another, if it takes clearly longer than the
+    others.
+    """
     late: float = 0.0
     """The part of the step by which that rank is slower than the others."""
 
@@ -36,7 +38,10 @@ class Counterfactuals:
     def sentence(self) -> str:
         """The result in words, the largest part first."""
         if self.straggler is not None and self.late >= max(self.data or 0.0, PROVEN_FROM):
-            return f"rank {self.straggler} alone takes longer than the others alone, by {self.late:.0%} of a step"
+            return (
+                f"rank {self.straggler} alone takes longer than the others alone, by"
+                f" {self.late:.0%} of a step"
+            )
         parts = [("loading data", self.data), ("exchanging gradients", self.messages)]
         known = sorted(((saved, name) for name, saved in parts if saved is not None), reverse=True)
         step = f"a step takes {self.seconds * 1000:.1f} ms"
@@ -64,8 +69,11 @@ def what_parts_cost(windows: Windows) -> Counterfactuals:
 
 
 def cause_by_parts(parts: Counterfactuals, message_mb: float) -> tuple[str, float]:
-    """The cause that parts of a step prove, by the words of a slow run, and its share of it; empty where none does."""
-    data, messages = parts.data or 0.0, parts.messages or 0.0
+    """The cause that parts of a step prove, by the words of a slow run, and its share of it; empty
+    where none does.
+    """
+    data = parts.data or 0.0
+    messages = parts.messages or 0.0
     if parts.straggler is not None and parts.late >= max(data, NAMED_FROM["straggler"]):
         return "straggler", parts.late
     if data >= max(messages, NAMED_FROM["input"]):
@@ -94,5 +102,11 @@ def _straggler(alone: dict[str, float], full: float) -> tuple[int | None, float]
     if len(alone) < 2:
         return None, 0.0
     slowest = max(alone, key=lambda rank: alone[rank])
-    late = (alone[slowest] - median(value for rank, value in alone.items() if rank != slowest)) / full
-    return (int(slowest), round(late, 3)) if late >= PROVEN_FROM and slowest.isdecimal() else (None, 0.0)
+    late = (
+        alone[slowest] - median(value for rank, value in alone.items() if rank != slowest)
+    ) / full
+    return (
+        (int(slowest), round(late, 3))
+        if late >= PROVEN_FROM and slowest.isdecimal()
+        else (None, 0.0)
+    )

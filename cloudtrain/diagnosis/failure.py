@@ -1,4 +1,6 @@
-"""The root cause of a failure: the rule that says most of what came first; or that none is known, and never a guess."""
+"""The root cause of a failure: the rule that says most of what came first; or that none is known,
+and never a guess.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ MAX_CONSEQUENCES = 6
 _MAX_RANKS_NAMED = 8
 
 Confidence = Literal["high", "low", "none"]
-"""`high`: a rule that says what happened; `low`: one that says little, or only consequences were found; `none`: no rule
-knows it."""
+"""`high`: a rule that says what happened; `low`: one that says little, or only consequences were
+found; `none`: no rule knows it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +35,9 @@ class Consequence:
     @property
     def sentence(self) -> str:
         """`a collective operation timed out: … (rank 0, 1, 2)`."""
-        shown = ", ".join(map(str, self.ranks[:_MAX_RANKS_NAMED])) + (", …" * (len(self.ranks) > _MAX_RANKS_NAMED))
+        shown = ", ".join(map(str, self.ranks[:_MAX_RANKS_NAMED])) + (
+            ", …" * (len(self.ranks) > _MAX_RANKS_NAMED)
+        )
         word = "rank" if len(self.ranks) == 1 else "ranks"
         return self.rule.cause + (f" ({word} {shown})" if self.ranks else "")
 
@@ -68,7 +73,12 @@ class Diagnosis:
             "confidence": self.confidence,
             "evidence": [_line_as_json(line) for line in self.evidence],
             "consequences": [
-                {"rule": each.rule.name, "cause": each.rule.cause, "ranks": list(each.ranks), "lines": each.count}
+                {
+                    "rule": each.rule.name,
+                    "cause": each.rule.cause,
+                    "ranks": list(each.ranks),
+                    "lines": each.count,
+                }
                 for each in self.consequences
             ],
             "remedy": self.remedy or None,
@@ -90,7 +100,9 @@ def _line_as_json(line: Evidence) -> dict[str, Any]:
 
 
 def diagnose_lines(lines: Iterable[Evidence], notes: Sequence[str] = ()) -> Diagnosis:
-    """The root cause that these lines show. `notes` is read after the lines, so that their reader may add to it."""
+    """The root cause that these lines show. `notes` is read after the lines, so that their reader
+    may add to it.
+    """
     return diagnose_search(Search().read(lines), notes)
 
 
@@ -109,24 +121,33 @@ def diagnose_search(found: Search, notes: Sequence[str] = ()) -> Diagnosis:
 
 
 def with_flight_record(found: Diagnosis, record: FlightRecord) -> Diagnosis:
-    """The diagnosis with what the flight recorder's dumps say: which ranks did not come to a collective operation.
+    """The diagnosis with what the flight recorder's dumps say: which ranks did not come to a
+    collective operation.
 
     Where only consequences are known besides, that is the cause.
     """
     notes = [*found.notes, *record.mismatches]
     if record.absent:
-        notes.append(f"{name_ranks(record.absent)} left no dump: a rank that failed may be among them")
+        notes.append(
+            f"{name_ranks(record.absent)} left no dump: a rank that failed may be among them"
+        )
     if not record.sentence:
         return replace(found, notes=tuple(notes))
     if found.rule is not None and not found.rule.is_consequence:
         return replace(found, notes=(*notes, record.sentence))
     remedy = (
-        f"look at what {name_ranks(record.missing)} did before that: the log, the stack of a process that hangs "
-        "(py-spy dump), an Xid of its GPU in its machine's log"
+        f"look at what {name_ranks(record.missing)} did before that: the log, the stack of a"
+        " process that hangs (py-spy dump), an Xid of its GPU in its machine's log"
     )
     rule = found.rule or rule_named("collective-timeout")
     return replace(
-        found, cause=record.sentence, confidence="low", rule=rule, remedy=remedy, last_lines=(), notes=tuple(notes)
+        found,
+        cause=record.sentence,
+        confidence="low",
+        rule=rule,
+        remedy=remedy,
+        last_lines=(),
+        notes=tuple(notes),
     )
 
 
@@ -137,14 +158,17 @@ def _weight(match: Match) -> tuple[bool, bool, bool, int]:
 
 
 def _counts_before(unknown: UnknownException, root: Match) -> bool:
-    """An exception that no rule knows is the cause unless a rule that says more, or an earlier general one, matches."""
+    """An exception that no rule knows is the cause unless a rule that says more, or an earlier
+    general one, matches.
+    """
     if root.rule.is_consequence:
         return True
     return (root.rule.is_general or root.is_warning) and unknown.order < root.order
 
 
 def _of_nothing_known(found: Search, notes: Sequence[str]) -> Diagnosis:
-    cause, lines = "no rule knows what failed here", tuple(found.last_lines)
+    cause = "no rule knows what failed here"
+    lines = tuple(found.last_lines)
     if not lines and found.first_traceback:
         cause = "an exception was raised, and which one is not in what was read"
         lines = (found.first_traceback,)
@@ -153,8 +177,11 @@ def _of_nothing_known(found: Search, notes: Sequence[str]) -> Diagnosis:
     return Diagnosis(cause=cause, confidence="none", last_lines=lines, notes=tuple(notes))
 
 
-def _of_unknown(unknown: UnknownException, ranked: Sequence[Match], notes: Sequence[str]) -> Diagnosis:
-    raised, rank = unknown.raised, unknown.line.rank
+def _of_unknown(
+    unknown: UnknownException, ranked: Sequence[Match], notes: Sequence[str]
+) -> Diagnosis:
+    raised = unknown.raised
+    rank = unknown.line.rank
     who = f"rank {rank}" if rank is not None else "the program"
     message = f": {raised.message}" if raised.message else ""
     where = f" ({raised.place})" if raised.place else ""
@@ -168,7 +195,9 @@ def _of_unknown(unknown: UnknownException, ranked: Sequence[Match], notes: Seque
     )
 
 
-def _of_rule(root: Match, others: Sequence[Match], found: Search, notes: Sequence[str]) -> Diagnosis:
+def _of_rule(
+    root: Match, others: Sequence[Match], found: Search, notes: Sequence[str]
+) -> Diagnosis:
     rule = root.rule
     only = rule.is_consequence
     return Diagnosis(

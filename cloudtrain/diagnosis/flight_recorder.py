@@ -1,8 +1,10 @@
-"""Which rank did not come to a collective operation, by the flight-recorder dumps of torch: one pickle for each rank.
+"""Which rank did not come to a collective operation, by the flight-recorder dumps of torch: one
+pickle for each rank.
 
-A rank is missing where other members of its process group have entered more collectives than it has. One that waits
-in another group for a missing rank is a victim, not the cause. Messages between two ranks are left out: their ranks do
-not count alike. Source of the format: torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
+A rank is missing where other members of its process group have entered more collectives than it
+has. One that waits in another group for a missing rank is a victim, not the cause. Messages between
+two ranks are left out: their ranks do not count alike. Source of the format:
+torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """
 
 from __future__ import annotations
@@ -60,11 +62,14 @@ class Missing:
 
     @property
     def sentence(self) -> str:
-        """`rank 12 did not come to all_to_all, number 20537 of EXPERT…; ranks 13, 14, 15 wait for it`."""
+        """`rank 12 did not come to all_to_all, number 20537 of EXPERT…; ranks 13, 14, 15 wait for
+        it`.
+        """
         return (
-            f"{name_ranks(self.missing)} did not come to {self.operation}, number {self.number} of {self.group}; "
-            f"{name_ranks(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'} for "
-            f"{'it' if len(self.missing) == 1 else 'them'}"
+            f"{name_ranks(self.missing)} did not come to {self.operation}, number {self.number} of"
+            f" {self.group}; {name_ranks(self.waiting)}"
+            f" {'waits' if len(self.waiting) == 1 else 'wait'} for"
+            f" {'it' if len(self.missing) == 1 else 'them'}"
         )
 
 
@@ -114,12 +119,16 @@ class FlightRecord:
 def name_ranks(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 3, 4`; of many the first eight."""
     listed = sorted(ranks)
-    shown = ", ".join(map(str, listed[:8])) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+    shown = ", ".join(map(str, listed[:8])) + (
+        f" and {len(listed) - 8} more" if len(listed) > 8 else ""
+    )
     return f"{'rank' if len(listed) == 1 else 'ranks'} {shown}"
 
 
 def dump_files(folder: Path) -> dict[int, Path]:
-    """The files of a folder whose names end in a rank, by that rank: `rank_3`, `_dump_3`, `nccl_trace_rank_3`."""
+    """The files of a folder whose names end in a rank, by that rank: `rank_3`, `_dump_3`,
+    `nccl_trace_rank_3`.
+    """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = _NAME.fullmatch(path.name)
@@ -130,7 +139,8 @@ def dump_files(folder: Path) -> dict[int, Path]:
 
 def read_dumps(folder: Path) -> FlightRecord:
     """What the dumps in a folder say together. OSError when it cannot be read."""
-    dumps, unread = [], []
+    dumps = []
+    unread = []
     for rank, path in dump_files(folder).items():
         try:
             dumps.append(parse_dump(rank, read_regular_file(path, MAX_BYTES)))
@@ -153,9 +163,13 @@ def parse_dump(rank: int, data: bytes) -> RankDump:
             if entry.get("is_p2p") or re.search(r"\b(send|recv)\b", entry["profiling_name"]):
                 continue
             number = int(entry["collective_seq_id"])
-            operation = str(entry["profiling_name"]).partition(":")[2].lstrip("_") or str(entry["profiling_name"])
+            operation = str(entry["profiling_name"]).partition(":")[2].lstrip("_") or str(
+                entry["profiling_name"]
+            )
             is_done = entry["state"] == "completed"
-            dump.collectives.append(Collective(group, number, operation, int(entry["time_created_ns"]), is_done))
+            dump.collectives.append(
+                Collective(group, number, operation, int(entry["time_created_ns"]), is_done)
+            )
             dump.entered[group] = max(number, dump.entered.get(group, 0))
         return dump
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
@@ -164,7 +178,13 @@ def parse_dump(rank: int, data: bytes) -> RankDump:
 
 def _group(config: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
     ranks = tuple(sorted({int(rank) for rank in json.loads(config["ranks"])}))[:MAX_RANKS]
-    return f"{config['desc']} {list(ranks) if len(ranks) <= 8 else f'of {len(ranks)} ranks from {ranks[0]}'}", ranks
+    return (
+        (
+            f"{config['desc']}"
+            f" {list(ranks) if len(ranks) <= 8 else f'of {len(ranks)} ranks from {ranks[0]}'}"
+        ),
+        ranks,
+    )
 
 
 def analyse(dumps: Iterable[RankDump], unread: Iterable[str] = ()) -> FlightRecord:
@@ -186,11 +206,20 @@ def analyse(dumps: Iterable[RankDump], unread: Iterable[str] = ()) -> FlightReco
 
 
 def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> Missing | None:
-    """The first collective of a group that some of its ranks have entered, and not all; None where there is none."""
+    """The first collective of a group that some of its ranks have entered, and not all; None where
+    there is none.
+    """
     present = [by_rank[rank] for rank in ranks if rank in by_rank]
     behind = min((dump.entered.get(group, -1) for dump in present), default=-1)
-    ahead = [each for dump in present for each in dump.collectives if each.group == group and each.number > behind]
-    first = min((each for each in ahead if not each.is_done), key=lambda each: each.number, default=None)
+    ahead = [
+        each
+        for dump in present
+        for each in dump.collectives
+        if each.group == group and each.number > behind
+    ]
+    first = min(
+        (each for each in ahead if not each.is_done), key=lambda each: each.number, default=None
+    )
     if first is None:
         return None
     missing = tuple(dump.rank for dump in present if dump.entered.get(group, -1) < first.number)
@@ -206,7 +235,9 @@ def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> 
 
 
 def _causes(late: Iterable[Missing]) -> set[int]:
-    """The ranks that others wait for and that wait for no missing rank themselves; all of them if each waits."""
+    """The ranks that others wait for and that wait for no missing rank themselves; all of them if
+    each waits.
+    """
     late = list(late)
     missing = {rank for each in late for rank in each.missing}
     victims = {rank for each in late for rank in each.waiting if rank in missing}
@@ -218,10 +249,13 @@ def _mismatches(dumps: Iterable[RankDump]) -> list[str]:
     operations: dict[tuple[str, int], dict[str, list[int]]] = {}
     for dump in dumps:
         for each in dump.collectives:
-            ranks = operations.setdefault((each.group, each.number), {}).setdefault(each.operation, [])
+            ranks = operations.setdefault((each.group, each.number), {}).setdefault(
+                each.operation, []
+            )
             ranks.append(dump.rank)
     return [
-        f"number {number} of {group}: " + ", ".join(f"{name_ranks(ranks)} in {name}" for name, ranks in found.items())
+        f"number {number} of {group}: "
+        + ", ".join(f"{name_ranks(ranks)} in {name}" for name, ranks in found.items())
         for (group, number), found in sorted(operations.items())
         if len(found) > 1
     ][:8]

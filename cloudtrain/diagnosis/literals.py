@@ -1,4 +1,6 @@
-"""Texts of which a line must hold one if a regular expression is to match it: they refuse most lines quickly."""
+"""Texts of which a line must hold one if a regular expression is to match it: they refuse most
+lines quickly.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|[()|?*+.^$]|[^\
 
 
 def needed_literals(pattern: str) -> tuple[str, ...]:
-    """Texts such that whatever the pattern matches holds one of them; none where that cannot be said.
+    """Texts such that whatever the pattern matches holds one of them; none where that cannot be
+    said.
 
-    Each alternative gives its longest piece of plain text outside of groups. What is not understood makes it give up,
-    never err: flags such as (?i) leave nothing plain.
+    Each alternative gives its longest piece of plain text outside of groups. What is not understood
+    makes it give up, never err: flags such as (?i) leave nothing plain.
     """
     if re.search(r"\(\?[a-zA-Z-]*i[a-zA-Z-]*[:)]", pattern):
         return ()
@@ -21,7 +24,9 @@ def needed_literals(pattern: str) -> tuple[str, ...]:
 
 
 def _alternatives(pattern: str) -> list[list[str]]:
-    """The alternatives at the top level, each as its parts; what is in groups is left out, as a part that is empty."""
+    """The alternatives at the top level, each as its parts; what is in groups is left out, as a
+    part that is empty.
+    """
     branches: list[list[str]] = [[]]
     depth = 0
     for part in _PART.findall(pattern):

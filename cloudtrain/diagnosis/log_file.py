@@ -1,6 +1,8 @@
-"""Reads a log file, or a pipe: compressed or not, in UTF-8 or UTF-16, as lines or as the JSON that log services write.
+"""Reads a log file, or a pipe: compressed or not, in UTF-8 or UTF-16, as lines or as the JSON that
+log services write.
 
-A log may be hostile: huge, one endless line, compressed to a thousandth. What is kept of it in memory is bounded.
+A log may be hostile: huge, one endless line, compressed to a thousandth. What is kept of it in
+memory is bounded.
 """
 
 from __future__ import annotations
@@ -15,22 +17,28 @@ from typing import IO
 
 from cloudtrain.diagnosis.log_text import MAX_CHARS, Evidence, evidence_of
 
-HEAD_BYTES, TAIL_BYTES = 16 << 20, 48 << 20
+HEAD_BYTES = 16 << 20
+TAIL_BYTES = 48 << 20
 """Of a log that is larger than both, these are read: its beginning and its end."""
 _BLOCK = 1 << 16
 _MAX_LINE = 4 * MAX_CHARS
 _GZIP = b"\x1f\x8b"
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _MESSAGE = re.compile(r'"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*)(?:"|\\?$)')
-"""Of a record of CloudWatch, Docker, or a logging library. The last one of a line may be cut off."""
-_LEVEL = re.compile(r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE)
+"""Of a record of CloudWatch, Docker, or a logging library. The last one of a line may be cut off.
+"""
+_LEVEL = re.compile(
+    r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE
+)
 _BETWEEN_RECORDS = re.compile(rb"(?<=\}),\s?(?=\{)")
 
 
 def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidence]:
     """The lines of a log, cleaned. What is left out, and why, is said in `notes`."""
     odd = seen = 0
-    for number, raw in _numbered_lines(_ends(_plain(iter(lambda: file.read(_BLOCK), b""), notes), notes)):
+    for number, raw in _numbered_lines(
+        _ends(_plain(iter(lambda: file.read(_BLOCK), b""), notes), notes)
+    ):
         if not raw.strip(b"\0 \t\r"):
             continue
         texts = _messages(raw.decode("utf-8", "replace"))
@@ -40,11 +48,14 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
         yield from found
     if odd > seen // 2:
         notes.append(
-            "most of it is not text: is it a log? One that is packed otherwise than by gzip must be unpacked first"
+            "most of it is not text: is it a log? One that is packed otherwise than by gzip must be"
+            " unpacked first"
         )
     elif odd:
         notes.append(
-            "1 line that is not text was left out" if odd == 1 else f"{odd} lines that are not text were left out"
+            "1 line that is not text was left out"
+            if odd == 1
+            else f"{odd} lines that are not text were left out"
         )
 
 
@@ -66,7 +77,9 @@ def _with_first(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
-    """What a file of gzip holds, also one of several members; of a damaged or unfinished one what can be read."""
+    """What a file of gzip holds, also one of several members; of a damaged or unfinished one what
+    can be read.
+    """
     member = zlib.decompressobj(wbits=31)
     for block in blocks:
         rest = block
@@ -76,7 +89,9 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
             try:
                 plain = member.decompress(rest, _BLOCK)
             except zlib.error:
-                notes.append("the compressed log is damaged: what comes after that place was not read")
+                notes.append(
+                    "the compressed log is damaged: what comes after that place was not read"
+                )
                 return
             if plain:
                 yield plain
@@ -125,7 +140,8 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
         size += len(block)
         while size - len(kept[0]) >= TAIL_BYTES:
             gone = kept.popleft()
-            size, bytes_left_out = size - len(gone), bytes_left_out + len(gone)
+            size = size - len(gone)
+            bytes_left_out = bytes_left_out + len(gone)
             lines_left_out += gone.count(b"\n")
     if bytes_left_out:
         notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
@@ -134,8 +150,12 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
 
 
 def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers, from 1; of a longer one only its first bytes, or each of the records that it holds."""
-    rest, number, is_json = b"", 1, False
+    """Lines with their numbers, from 1; of a longer one only its first bytes, or each of the
+    records that it holds.
+    """
+    rest = b""
+    number = 1
+    is_json = False
     for index, (block, left_out) in enumerate(blocks):
         is_json = block.lstrip()[:1] in (b"{", b"[") if index == 0 else is_json
         number += left_out

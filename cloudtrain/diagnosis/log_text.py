@@ -1,4 +1,5 @@
-"""Lines of a log as evidence: what anybody's program printed, without colours, overwritten parts and marks of ranks.
+"""Lines of a log as evidence: what anybody's program printed, without colours, overwritten parts
+and marks of ranks.
 
 A line may be hostile: endless, or not text at all. What is read of it is bounded.
 """
@@ -39,7 +40,8 @@ class Evidence:
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]"
-    r"|(?:#033|\^\[|\\x1b|\\033|\\u001b|\?)\[\d{0,3}(?:;\d{1,3}){0,4}m"  # colours as notebooks and shells write them
+    # colours as notebooks and shells write them
+    r"|(?:#033|\^\[|\\x1b|\\033|\\u001b|\?)\[\d{0,3}(?:;\d{1,3}){0,4}m"
 )
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 _BINARY = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
@@ -47,11 +49,15 @@ _BINARY = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 _TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
 _PREFIX = re.compile(
     rf"(?:{_TIME}|\[(?:rank|default|local rank )? ?(?P<a>\d+)\]:?"  # [rank3]: [3]: [default3]:
-    r"|\[\d+,(?:mpirank:)?(?P<b>\d+)(?:,[\w-]{1,40})?\]<std(?:out|err)>:?"  # mpirun's [1,3]<stderr>:, SageMaker's
+    # mpirun's [1,3]<stderr>:, SageMaker's
+    r"|\[\d+,(?:mpirank:)?(?P<b>\d+)(?:,[\w-]{1,40})?\]<std(?:out|err)>:?"
     r"|rank ?(?P<c>\d+):(?= )|(?P<d>\d{1,6}):(?= )"  # srun -l
-    r"|\[node (?P<n>\d+)\]|(?:algo|node|worker|master|ip)-[\w.-]{1,80} ?\|"  # docker compose, SageMaker's local mode
-    r"|\[[\w-]+-(?:worker|master|launcher)-\d+\]|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)"  # Kubeflow, Ray
-    r"|\[(?:torchrun|std(?:out|err))\]|std(?:out|err):(?= )|std(?:out|err) [FP](?= )"  # accelerate test, Kubernetes
+    # docker compose, SageMaker's local mode
+    r"|\[node (?P<n>\d+)\]|(?:algo|node|worker|master|ip)-[\w.-]{1,80} ?\|"
+    # Kubeflow, Ray
+    r"|\[[\w-]+-(?:worker|master|launcher)-\d+\]|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)"
+    # accelerate test, Kubernetes
+    r"|\[(?:torchrun|std(?:out|err))\]|std(?:out|err):(?= )|std(?:out|err) [FP](?= )"
     r"|(?:(?:node|worker|host|ip)-?\d[\w.-]{0,60}|(?:\d{1,3}\.){3}\d{1,3}):(?= )"  # pdsh
     r"|\| ?\d{13} ?\||[\w.-]{1,200}/algo-\d+-\d+(?= )"  # aws logs, aws logs tail
     r")[ \t]?"
@@ -60,8 +66,12 @@ _MAX_PREFIXES = 6
 _RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]
 
 
-def evidence_of(raw: str, source: str, line: int, rank: int | None = None, node: int | None = None) -> list[Evidence]:
-    """The parts of a raw line: one, or several where it overwrites itself, as progress bars do. Bytes are none."""
+def evidence_of(
+    raw: str, source: str, line: int, rank: int | None = None, node: int | None = None
+) -> list[Evidence]:
+    """The parts of a raw line: one, or several where it overwrites itself, as progress bars do.
+    Bytes are none.
+    """
     found = []
     for part in raw[: 4 * MAX_CHARS].split("\r"):
         plain = _ESCAPES.sub("", part)

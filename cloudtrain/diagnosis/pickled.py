@@ -1,4 +1,6 @@
-"""Reads a pickle that may be hostile: numbers, texts, lists and dicts come out of it, and nothing in it is called."""
+"""Reads a pickle that may be hostile: numbers, texts, lists and dicts come out of it, and nothing
+in it is called.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _PLAIN = {
     "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
 }
 # fmt: on
-"""The operations that only build plain values. All others are refused: they name, call or allocate something."""
+"""The operations that only build plain values. All others are refused: they name, call or allocate
+something.
+"""
 
 
 def load_plain(data: bytes) -> Any:
@@ -30,7 +34,14 @@ def load_plain(data: bytes) -> Any:
             if operation.name == "LONG_BINPUT" and int(argument or 0) > len(data):
                 raise ValueError("it asks for more memory than it can need")
         return _PlainUnpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError, MemoryError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        IndexError,
+        KeyError,
+        TypeError,
+        MemoryError,
+    ) as error:
         raise ValueError(f"it is no pickle: {error}") from None
 
 

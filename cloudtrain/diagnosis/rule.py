@@ -1,4 +1,6 @@
-"""One failure that is known: how it shows in a log, its cause, what to do, and whether a restart helps."""
+"""One failure that is known: how it shows in a log, its cause, what to do, and whether a restart
+helps.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,29 @@ from typing import Literal
 from cloudtrain.diagnosis.literals import needed_literals
 
 Restart = Literal["retry", "never", "after a change"]
-"""What to do about a restart: `retry`: the same may succeed; `never`: nothing is left to do, or another job is needed;
-`after a change`: the same fails again until something is changed."""
+"""What to do about a restart: `retry`: the same may succeed; `never`: nothing is left to do, or
+another job is needed;
+`after a change`: the same fails again until something is changed.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A known failure. The order of the table counts where several rules match one line: the first is meant."""
+    """A known failure. The order of the table counts where several rules match one line: the first
+    is meant.
+    """
 
     name: str
     """Stable, in lower case with hyphens: `gpu-out-of-memory`."""
     patterns: tuple[str, ...]
-    """Regular expressions of a line; one of them must be found. None may take long on a hostile line."""
+    """Regular expressions of a line; one of them must be found. None may take long on a hostile
+    line.
+    """
     places: tuple[str, ...] = ()
-    """Regular expressions of an exception and where it was raised, as `Raised.described` writes it: for what is known
-    by the package or the function that raised it. They are asked where no pattern matches."""
+    """Regular expressions of an exception and where it was raised, as `Raised.described` writes it:
+    for what is known by the package or the function that raised it. They are asked where no pattern
+    matches.
+    """
     unless: str = ""
     """A regular expression that must not be found in the same line."""
     cause: str
@@ -36,11 +46,16 @@ class Rule:
     source: str
     """Where this is documented or discussed: an address."""
     is_consequence: bool = False
-    """It only says that another process is gone or late: never the root cause while another rule matches."""
+    """It only says that another process is gone or late: never the root cause while another rule
+    matches.
+    """
     is_general: bool = False
-    """It says little by itself, such as a killed process: a rule that says more counts before it."""
+    """It says little by itself, such as a killed process: a rule that says more counts before it.
+    """
     is_catch_all: bool = False
-    """It knows only the kind of a failure, such as any error of CUDA: another general rule counts before it, too."""
+    """It knows only the kind of a failure, such as any error of CUDA: another general rule counts
+    before it, too.
+    """
 
     def matches(self, text: str) -> bool:
         """Whether a line, or a message of several lines, shows this failure."""
@@ -66,7 +81,9 @@ class Rule:
 
 @cache
 def _tests_of(patterns: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """The patterns, each with the texts of which a line must hold one: to look for these is much faster."""
+    """The patterns, each with the texts of which a line must hold one: to look for these is much
+    faster.
+    """
     return tuple((needed_literals(pattern), pattern) for pattern in patterns)
 
 

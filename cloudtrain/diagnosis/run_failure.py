@@ -1,4 +1,6 @@
-"""The root cause of a run's failure: by what its launcher reported, its platform's reason, and all nodes' logs."""
+"""The root cause of a run's failure: by what its launcher reported, its platform's reason, and all
+nodes' logs.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ from cloudtrain.runs.terms import terms_of
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     """Why a run failed. StorageError when its events or logs cannot be read.
 
-    What its launcher named as the first error counts before what the log says, unless it is a mere consequence, or an
-    end without words: a killed process, an exit code.
+    What its launcher named as the first error counts before what the log says, unless it is a mere
+    consequence, or an end without words: a killed process, an exit code.
     """
-    cause, ended = state.error, folder.last_event(Ended)
+    cause = state.error
+    ended = folder.last_event(Ended)
     if was_refused(state) and ended is not None:
-        return _of_refusal(diagnose_search(Search().read(run_evidence(folder, state))), state, ended.hint)
+        return _of_refusal(
+            diagnose_search(Search().read(run_evidence(folder, state))), state, ended.hint
+        )
     by_launcher = diagnose_search(Search().read(_of_cause(cause))) if cause else None
     whole = diagnose_search(Search().read(run_evidence(folder, state)))
     if cause is None or by_launcher is None:
@@ -34,11 +39,22 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     if by_launcher.confidence == "high":
         found = replace(by_launcher, consequences=_without(whole, by_launcher))
     elif cause.traceback and not cause.consequence and by_launcher.rule is None:
-        found = replace(whole, rule=None, confidence="none", evidence=(_line_of(cause),), remedy="", last_lines=())
+        found = replace(
+            whole,
+            rule=None,
+            confidence="none",
+            evidence=(_line_of(cause),),
+            remedy="",
+            last_lines=(),
+        )
         found = replace(found, cause=f"{explain(state)}, which no rule knows")
     else:
         found = whole
-    return replace(found, remedy=cause.hint) if cause.hint and not _says_more(found, by_launcher) else found
+    return (
+        replace(found, remedy=cause.hint)
+        if cause.hint and not _says_more(found, by_launcher)
+        else found
+    )
 
 
 def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
@@ -48,7 +64,11 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
         return None
     if found.rule.name != "time-is-up":
         return found
-    limit = "limits.max_wait" if "limits.max_wait" in state.reason else terms_of(folder).limit or "limits.max_runtime"
+    limit = (
+        "limits.max_wait"
+        if "limits.max_wait" in state.reason
+        else terms_of(folder).limit or "limits.max_runtime"
+    )
     step = state.checkpoint.step if state.checkpoint else None
     again = "no checkpoint was told of, so that a rerun begins at the start"
     if step is not None:
@@ -62,7 +82,9 @@ def was_refused(state: RunState) -> bool:
 
 
 def _of_refusal(found: Diagnosis, state: RunState, hint: str) -> Diagnosis:
-    """A submit that was refused: nothing ran, and whose right is missing is the client's, not the job's."""
+    """A submit that was refused: nothing ran, and whose right is missing is the client's, not the
+    job's.
+    """
     is_known = found.rule is not None and found.rule.name not in _RIGHTS_OF_JOBS
     remedy = hint or (found.remedy if is_known else "")
     if is_known:
@@ -75,7 +97,9 @@ _RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
 
 
 def _says_more(found: Diagnosis, by_launcher: Diagnosis) -> bool:
-    """Whether the log named another cause, with certainty, than the error that the launcher's hint is about."""
+    """Whether the log named another cause, with certainty, than the error that the launcher's hint
+    is about.
+    """
     return found.confidence == "high" and found.rule is not by_launcher.rule
 
 
@@ -84,7 +108,9 @@ def _without(whole: Diagnosis, root: Diagnosis) -> tuple[Consequence, ...]:
 
 
 def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
-    """Everything that says something about a run's end: the launcher's error, the platform's reason, all log lines."""
+    """Everything that says something about a run's end: the launcher's error, the platform's
+    reason, all log lines.
+    """
     if state.error:
         yield from _of_cause(state.error)
     ended = folder.last_event(Ended)
@@ -94,7 +120,9 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
     numbers = Counter[int]()
     for line in LogReader(folder).read_all():
         numbers[line.node] += 1
-        yield from evidence_of(line.text, f"node-{line.node}.log", numbers[line.node], line.rank, line.node)
+        yield from evidence_of(
+            line.text, f"node-{line.node}.log", numbers[line.node], line.rank, line.node
+        )
 
 
 MAX_REASON_CHARS = 4_000

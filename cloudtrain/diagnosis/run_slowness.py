@@ -15,19 +15,26 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 
 TOLD_FROM_SECONDS = 60.0
-"""The report at the end of a run names why it was slow if it has trained for so long, after its first steps."""
+"""The report at the end of a run names why it was slow if it has trained for so long, after its
+first steps.
+"""
 
-TOLD_FROM_CONFIDENCE, TOLD_FROM_SHARE = 0.8, 0.2
+TOLD_FROM_CONFIDENCE = 0.8
+TOLD_FROM_SHARE = 0.2
 """And if the verdict is as sure, and the cause took as much of the time."""
 
 
 def diagnose_slowness(folder: RunFolder, state: RunState) -> Slowness:
-    """The verdict on a run, or on what there is of it so far. A plan that cannot be read counts as none."""
+    """The verdict on a run, or on what there is of it so far. A plan that cannot be read counts as
+    none.
+    """
     return why_slow(state.step_times, setup_of(folder, state), state.utilization)
 
 
 def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
-    """The verdict on a run that was slow for one clear reason, and for long enough to matter; else None."""
+    """The verdict on a run that was slow for one clear reason, and for long enough to matter; else
+    None.
+    """
     wall = max((sums.wall for sums in state.step_times.totals().values()), default=0.0)
     if wall < TOLD_FROM_SECONDS:
         return None
@@ -42,7 +49,9 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
     with suppress(StorageError):
         spec = RunRecord(folder).spec
     ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
-    return setup_of_job(spec, ranks=ranks, nodes=max(1, state.nodes), has_gpus=bool(state.utilization.gpus))
+    return setup_of_job(
+        spec, ranks=ranks, nodes=max(1, state.nodes), has_gpus=bool(state.utilization.gpus)
+    )
 
 
 def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: bool) -> Setup:

@@ -1,8 +1,10 @@
-"""How the throughput of a job grows with its ranks, what that costs, and how many ranks to take. Values only.
+"""How the throughput of a job grows with its ranks, what that costs, and how many ranks to take.
+Values only.
 
-Speed-up is the throughput with n ranks over that with the fewest that ran; parallel efficiency is the speed-up over the
-ideal one. In strong scaling a step trains on as many samples with any number of ranks (Amdahl 1967,
-doi.org/10.1145/1465482.1465560), in weak scaling each rank does (Gustafson 1988, doi.org/10.1145/42411.42415).
+Speed-up is the throughput with n ranks over that with the fewest that ran; parallel efficiency is
+the speed-up over the ideal one. In strong scaling a step trains on as many samples with any number
+of ranks (Amdahl 1967, doi.org/10.1145/1465482.1465560), in weak scaling each rank does (Gustafson
+1988, doi.org/10.1145/42411.42415).
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ from typing import Any
 from cloudtrain.diagnosis.counterfactuals import Counterfactuals
 
 WORTH_IT = 0.7
-"""More ranks are worth it if a sample then costs at most 1 / 0.7 of what it costs with the fewest."""
+"""More ranks are worth it if a sample then costs at most 1 / 0.7 of what it costs with the fewest.
+"""
 
 AS_FAST = 0.05
 """Throughputs that differ by so much count as the same."""
 
-RESAMPLES, SEED = 1000, 0
+RESAMPLES = 1000
+SEED = 0
 """Draws for intervals and confidence. The same windows always come to the same verdict."""
 
 MEDIAN_ERROR = 1.2533
-"""The standard error of a median against that of a mean, for normal errors: the root of half of pi."""
+"""The standard error of a median against that of a mean, for normal errors: the root of half of pi.
+"""
 
 Rates = Mapping[int, float]
 """Samples per second over all ranks, by the number of ranks."""
@@ -39,7 +44,9 @@ class Measurement:
 
     ranks: int
     turns: tuple[tuple[float, ...], ...] = ()
-    """Samples per second of each window, over all ranks; in each turn all numbers of ranks were measured."""
+    """Samples per second of each window, over all ranks; in each turn all numbers of ranks were
+    measured.
+    """
     usd_per_hour: float | None = None
     """Of all machines; None: not billed, or not known."""
     communication: float | None = None
@@ -101,10 +108,14 @@ class ScalingCurve:
         return all(each.usd_per_hour for each in self.measured.values())
 
     def price_ratio(self, ranks: int, against: int) -> float:
-        """What these machines cost against those for fewer ranks; without prices, a rank costs as much as another."""
+        """What these machines cost against those for fewer ranks; without prices, a rank costs as
+        much as another.
+        """
         if not self.is_priced:
             return ranks / against
-        return (self.measured[ranks].usd_per_hour or 1.0) / (self.measured[against].usd_per_hour or 1.0)
+        return (self.measured[ranks].usd_per_hour or 1.0) / (
+            self.measured[against].usd_per_hour or 1.0
+        )
 
     def sample_cost_ratio(self, ranks: int, against: int) -> float:
         """What a sample costs with so many ranks against what it costs with others."""
@@ -114,28 +125,41 @@ class ScalingCurve:
         """How many ranks to take: the fewest that are as fast as the fastest that are worth it."""
         rates = rates or self.rates
         base = rates[self.base]
-        worthy = {n: rate for n, rate in rates.items() if rate / base >= WORTH_IT * self.price_ratio(n, self.base)}
-        fastest = max(rate for n, rate in worthy.items() if n == self.base or rate >= (1 + AS_FAST) * base)
+        worthy = {
+            n: rate
+            for n, rate in rates.items()
+            if rate / base >= WORTH_IT * self.price_ratio(n, self.base)
+        }
+        fastest = max(
+            rate for n, rate in worthy.items() if n == self.base or rate >= (1 + AS_FAST) * base
+        )
         return min(n for n, rate in worthy.items() if rate >= (1 - AS_FAST) * fastest)
 
     @cached_property
     def resampled(self) -> list[dict[int, float]]:
         """Throughputs as other measurements of the same job might have had them.
 
-        Runs of one job differ by more than the windows within one: where there were several turns, by the pooled
-        standard deviation of their logarithms, drawn from Student's t distribution; else windows are drawn anew, with
-        replacement, which knows nothing of other runs.
+        Runs of one job differ by more than the windows within one: where there were several turns,
+        by the pooled standard deviation of their logarithms, drawn from Student's t distribution;
+        else windows are drawn anew, with replacement, which knows nothing of other runs.
         """
-        random, freedom = Random(SEED), sum(len(each.turns) - 1 for each in self.measured.values())
+        random = Random(SEED)
+        freedom = sum(len(each.turns) - 1 for each in self.measured.values())
         if not freedom:
             return [
-                {ranks: median(random.choices(each.turns[0], k=len(each.turns[0]))) for ranks, each in self._items}
+                {
+                    ranks: median(random.choices(each.turns[0], k=len(each.turns[0])))
+                    for ranks, each in self._items
+                }
                 for _ in range(RESAMPLES)
             ]
-        deviation, found = self._deviation(freedom), []
+        deviation = self._deviation(freedom)
+        found = []
         for _ in range(RESAMPLES):
             scale = deviation / sqrt(random.gammavariate(freedom / 2, 2) / freedom)
-            draws = {ranks: random.gauss(0, scale / sqrt(len(each.turns))) for ranks, each in self._items}
+            draws = {
+                ranks: random.gauss(0, scale / sqrt(len(each.turns))) for ranks, each in self._items
+            }
             found.append({ranks: self.rates[ranks] * exp(draw) for ranks, draw in draws.items()})
         return found
 
@@ -144,13 +168,16 @@ class ScalingCurve:
         return list(self.measured.items())
 
     def _deviation(self, freedom: int) -> float:
-        """By how much two runs of the same job differ, as a standard deviation of the logarithm: not less than the
-        windows within them tell. `freedom`: turns besides the first, of all numbers of ranks.
+        """By how much two runs of the same job differ, as a standard deviation of the logarithm:
+        not less than the windows within them tell. `freedom`: turns besides the first, of all
+        numbers of ranks.
         """
         turns = [turn for each in self.measured.values() for turn in each.turns if len(turn) > 1]
         within = [MEDIAN_ERROR**2 * variance(map(log, turn)) / len(turn) for turn in turns]
         between = sum(
-            (value - fmean(each.logarithms)) ** 2 for each in self.measured.values() for value in each.logarithms
+            (value - fmean(each.logarithms)) ** 2
+            for each in self.measured.values()
+            for value in each.logarithms
         )
         return sqrt(max(between / freedom, fmean(within) if within else 0.0))
 

@@ -1,4 +1,6 @@
-"""The scaling curve in words: how many ranks to take and why, and what to try where more do not help."""
+"""The scaling curve in words: how many ranks to take and why, and what to try where more do not
+help.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,16 @@ def verdict(curve: ScalingCurve, setup: Setup) -> str:
     if len(curve.measured) < 2:
         return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
     text = _verdict(curve, setup)
-    return text if curve.confidence >= CLEAR else f"not clear, the measurements differ too much; most likely: {text}"
+    return (
+        text
+        if curve.confidence >= CLEAR
+        else f"not clear, the measurements differ too much; most likely: {text}"
+    )
 
 
 def _verdict(curve: ScalingCurve, setup: Setup) -> str:
-    best, most = curve.best(), max(curve.measured)
+    best = curve.best()
+    most = max(curve.measured)
     more = {ranks: rate for ranks, rate in curve.rates.items() if ranks > best}
     point = next(each for each in curve.points if each.ranks == best)
     if best == curve.base:
@@ -35,8 +42,14 @@ def _verdict(curve: ScalingCurve, setup: Setup) -> str:
     if best == most:
         if curve.is_priced:
             cost = curve.sample_cost_ratio(best, curve.base)
-            return f"{_ranks(best, setup)} are best: {against}, at {cost:.1f} times the cost of a sample"
-        return f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, setup)}: {_efficiency(point)}"
+            return (
+                f"{_ranks(best, setup)} are best: {against}, at {cost:.1f} times the cost of a"
+                " sample"
+            )
+        return (
+            f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, setup)}:"
+            f" {_efficiency(point)}"
+        )
     fastest = max(more, key=lambda ranks: more[ranks])
     not_more = _not_worth_it(curve, fastest, best, setup)
     return f"{_ranks(best, setup)} are best: {against}, {_efficiency(point)}; {not_more}"
@@ -48,19 +61,26 @@ def _efficiency(point: Point) -> str:
 
 def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -> str:
     """Why no more than `against`: what a sample costs with `ranks`, and how much faster they are."""
-    cost, speed = curve.sample_cost_ratio(ranks, against), curve.rates[ranks] / curve.rates[against]
+    cost = curve.sample_cost_ratio(ranks, against)
+    speed = curve.rates[ranks] / curve.rates[against]
     if speed < 1 - AS_FAST:
         return f"{ranks} are slower, {speed:.2f} times as fast"
     unit = "GPU" if setup.has_gpus else "process"
-    costs = f"cost {cost:.1f} times as much" if curve.is_priced else f"take {cost:.1f} times the {unit} time"
+    costs = (
+        f"cost {cost:.1f} times as much"
+        if curve.is_priced
+        else f"take {cost:.1f} times the {unit} time"
+    )
     fast = "no faster" if speed < 1 + AS_FAST else f"only {speed:.1f} times as fast"
     return f"{ranks} {costs} per sample and are {fast}"
 
 
 def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> str:
-    """What to change where the most ranks are not worth it; empty where they are, or nothing was compared.
+    """What to change where the most ranks are not worth it; empty where they are, or nothing was
+    compared.
 
-    `cores`: those of this machine, which all ranks share; None: each rank has a device or a core of its own.
+    `cores`: those of this machine, which all ranks share; None: each rank has a device or a core of
+    its own.
     """
     most = max(curve.measured)
     if len(curve.measured) < 2:
@@ -74,13 +94,19 @@ def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> 
     measured = curve.measured[most]
     cause, share = _cause(curve, most)
     if not cause:
-        return f"cloudtrain diagnose {measured.runs[-1]} tells where its time goes" if measured.runs else ""
+        return (
+            f"cloudtrain diagnose {measured.runs[-1]} tells where its time goes"
+            if measured.runs
+            else ""
+        )
     rank = measured.parts.straggler if measured.parts else None
     return change_for(cause, share, replace(setup, ranks=most), rank, "compute")
 
 
 def _cause(curve: ScalingCurve, ranks: int) -> tuple[str, float]:
-    """Why so many ranks are not worth it, by the words of a slow run, and its share of a step; empty if not known."""
+    """Why so many ranks are not worth it, by the words of a slow run, and its share of a step;
+    empty if not known.
+    """
     measured = curve.measured[ranks]
     messages = measured.communication or 0.0
     if measured.parts is None:

@@ -1,4 +1,6 @@
-"""Finds in the lines of a log which rules match, and the exceptions that no rule knows. Memory and time are bounded."""
+"""Finds in the lines of a log which rules match, and the exceptions that no rule knows. Memory and
+time are bounded.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
 from cloudtrain.diagnosis.tracebacks import Raised, TracebackReader
 
-MAX_CHECKED, MAX_LAST_CHECKED = 20_000, 5_000
-"""Different suspicious lines that are held against all rules: the first ones, and the last ones of a longer log."""
+MAX_CHECKED = 20_000
+MAX_LAST_CHECKED = 5_000
+"""Different suspicious lines that are held against all rules: the first ones, and the last ones of
+a longer log.
+"""
 MAX_OTHERS_CHECKED = 2_000
 """Once so many different lines were, those without a suspicious word are not any more."""
 _MAX_SHAPE = 400
@@ -35,7 +40,9 @@ _SUSPICIOUS = tuple(
     retries|streamaccess|acr|image|exec|python3
     """.replace("\n    ", "").split("|")
 )
-"""A line without any of these, in lower case, is most likely none about a failure: most lines of a log."""
+"""A line without any of these, in lower case, is most likely none about a failure: most lines of a
+log.
+"""
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(
@@ -44,16 +51,22 @@ _ERROR_LIKE = re.compile(
 )
 _INFORMATION = re.compile(r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|(?<![=_])\b(INFO|DEBUG)\b[ :|-]")
 _TRIED_AGAIN = re.compile(
-    r"[Rr]etrying (in|after|\(|up to [1-9])|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry \d+/|[Aa]ttempt \d+ (of|/)"
+    r"[Rr]etrying (in|after|\(|up to [1-9])|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry"
+    r" \d+/|[Aa]ttempt \d+ (of|/)"
 )
 """What is tried again may succeed; where it does not, the last try says so without these words."""
 _WARNING = re.compile(r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:", re.IGNORECASE)
 _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid")
-_LED_TO = re.compile(r"The above exception was the direct cause|During handling of the above exception")
+_LED_TO = re.compile(
+    r"The above exception was the direct cause|During handling of the above exception"
+)
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
 """An exception within a line."""
-_NOTEBOOK_HEADER = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*) {3,}Traceback \(most recent call last\)")
-"""The first line of a traceback in a notebook, which names the exception where its end is cut off."""
+_NOTEBOOK_HEADER = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*) {3,}Traceback \(most recent call last\)"
+)
+"""The first line of a traceback in a notebook, which names the exception where its end is cut off.
+"""
 
 
 @dataclass(slots=True)
@@ -94,7 +107,9 @@ class Search:
         self._named_first: UnknownException | None = None
         self._order = 0
         self._seen: dict[str, tuple[list[Rule], bool]] = {}
-        """The rules of a line, and whether it looks like an error, by the line with its numbers left out."""
+        """The rules of a line, and whether it looks like an error, by the line with its numbers
+        left out.
+        """
         self._late: deque[tuple[int, Evidence]] = deque(maxlen=MAX_LAST_CHECKED)
         self._tracebacks = TracebackReader()
         self._before: dict[tuple[int | None, int | None], UnknownException] = {}
@@ -108,7 +123,8 @@ class Search:
             if "\n" in line.text:  # a message of several lines, such as a cloud's reason
                 for part in line.text.splitlines():
                     self._read_line(replace(line, text=part))
-        late, self._late = list(self._late), deque(maxlen=0)
+        late = list(self._late)
+        self._late = deque(maxlen=0)
         for order, line in late:
             self._record(line, order, [rule for rule in RULES if rule.matches(line.text)])
         if self._named_first and not (self.matches or self.unknown or self.mentioned):
@@ -142,13 +158,17 @@ class Search:
                 self._explained(line, rules)
             elif len(self.unknown) < MAX_RANKS:
                 rules = self._rules_of(raised, line, is_checked=shape in self._seen)
-        elif _LED_TO.search(line.text) and self.unknown and _key(self.unknown[-1].line) == _key(line):
+        elif (
+            _LED_TO.search(line.text) and self.unknown and _key(self.unknown[-1].line) == _key(line)
+        ):
             self._before[_key(line)] = self.unknown[-1]
         if rules:
             self._record(line, self._order, rules)
 
     def _rules_of(self, raised: Raised, line: Evidence, *, is_checked: bool) -> list[Rule]:
-        """The rule that knows an exception by where it was raised; where none does, it is kept as unknown."""
+        """The rule that knows an exception by where it was raised; where none does, it is kept as
+        unknown.
+        """
         if _INFORMATION.search(line.text[:160]):
             return []
         if not is_checked and (known := [rule for rule in RULES if rule.matches(line.text)]):
@@ -159,7 +179,9 @@ class Search:
         return []
 
     def _explained(self, line: Evidence, rules: list[Rule]) -> None:
-        """An exception that a rule knows explains the unknown one that led to it, such as a KeyError of a mapping."""
+        """An exception that a rule knows explains the unknown one that led to it, such as a
+        KeyError of a mapping.
+        """
         led_here = self._before.pop(_key(line), None)
         if led_here in self.unknown and not rules[0].is_consequence:
             self.unknown = [each for each in self.unknown if each is not led_here]
@@ -193,14 +215,26 @@ class Search:
             else:
                 match.count += 1
                 if match.is_warning and not is_warning:
-                    match.lines, match.order, match.is_warning = [line], order, False
+                    match.lines = [line]
+                    match.order = order
+                    match.is_warning = False
                 elif len(match.lines) < _KEPT_LINES and line.text != match.lines[0].text:
                     match.lines.append(line)
             if line.rank is not None and len(match.ranks) < MAX_RANKS:
                 match.ranks.add(line.rank)
 
 
-_NUMBERS_MATTER = ("Xid", "exitcode", "signal", "Signal", "GPUs", "code ", "status", "Errno", "Process ")
+_NUMBERS_MATTER = (
+    "Xid",
+    "exitcode",
+    "signal",
+    "Signal",
+    "GPUs",
+    "code ",
+    "status",
+    "Errno",
+    "Process ",
+)
 """Lines with these are told apart by their numbers, too."""
 
 
@@ -210,7 +244,9 @@ def _key(line: Evidence) -> tuple[int | None, int | None]:
 
 
 def _shape(text: str) -> str:
-    """A line with its numbers left out, where they do not matter: most lines are printed often, or by every rank."""
+    """A line with its numbers left out, where they do not matter: most lines are printed often, or
+    by every rank.
+    """
     if len(text) > _MAX_SHAPE or any(mark in text for mark in _NUMBERS_MATTER):
         return text
     return _SHAPE.sub("0", text)

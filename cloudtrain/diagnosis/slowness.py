@@ -1,7 +1,9 @@
-"""Why a run is slow: one verdict, with its share of the time, how sure it is, and the setting to change.
+"""Why a run is slow: one verdict, with its share of the time, how sure it is, and the setting to
+change.
 
-Computed from the step times that the ranks have reported, without the first steps of a process. A cause is named only
-where it costs so much that a change is worth it; else the run computes, which is what it is for.
+Computed from the step times that the ranks have reported, without the first steps of a process. A
+cause is named only where it costs so much that a change is worth it; else the run computes, which
+is what it is for.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ RARE = "saving", "evaluation"
 TOLD_FROM_DELAY = 0.2
 """The part of the time without a core from which it is told."""
 
-LEAST_STEPS, LEAST_SECONDS = 10, 1.0
+LEAST_STEPS = 10
+LEAST_SECONDS = 1.0
 """Fewer steps, or a shorter time, say nothing."""
 
 BUSY_GPU_PERCENT = 40.0
@@ -51,23 +54,28 @@ class Slowness:
     """Why a run is slow."""
 
     cause: str
-    """input, communication, straggler, other-work, too-small, saving, evaluation; compute: it is not slow; unknown: too
-    little is known.
+    """input, communication, straggler, other-work, too-small, saving, evaluation; compute: it is
+    not slow; unknown: too little is known.
     """
     rank: int | None = None
     """The straggler, or the rank whose core other work has."""
     phase: str = ""
     """What the straggler takes longer for."""
     share: float = 0.0
-    """The part of the time that the cause takes, 0 to 1; of `compute` that in which ranks computed."""
+    """The part of the time that the cause takes, 0 to 1; of `compute` that in which ranks computed.
+    """
     confidence: float = 0.0
-    """How sure the verdict is, 0 to 1: how much of the run agrees with it, and how much of the run there is."""
+    """How sure the verdict is, 0 to 1: how much of the run agrees with it, and how much of the run
+    there is.
+    """
     sentence: str = ""
     """The verdict in words."""
     change: str = ""
     """What to change; empty where nothing needs to be."""
     run_delay: float = 0.0
-    """The part of the time in which ranks could have run and had no core: other work had it, or other ranks."""
+    """The part of the time in which ranks could have run and had no core: other work had it, or
+    other ranks.
+    """
     shares: Mapping[str, float] | None = None
     """The part of the time by phase, on average over the ranks."""
 
@@ -86,9 +94,12 @@ class Slowness:
         return {**asdict(self), "gain": round(self.gain, 2)}
 
 
-def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | None = None) -> Slowness:
+def why_slow(
+    times: StepTimesHistory, setup: Setup, utilization: Utilization | None = None
+) -> Slowness:
     """The verdict on a run, or on what there is of it so far."""
-    totals, intervals = times.totals(), times.intervals()
+    totals = times.totals()
+    intervals = times.intervals()
     wall = max((sums.wall for sums in totals.values()), default=0.0)
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
         return _without_times(times, setup, utilization)
@@ -98,48 +109,70 @@ def why_slow(times: StepTimesHistory, setup: Setup, utilization: Utilization | N
     straggler = straggler if cause in ("straggler", "other-work") else None
     idle = _idle_gpu_share(utilization)
     if not cause and idle and setup.has_gpus:
-        cause, found["too-small"] = "too-small", idle
+        cause = "too-small"
+        found["too-small"] = idle
     share = found[cause] if cause else compute_share(totals)
     verdict = Slowness(
         cause=cause or "compute",
         rank=straggler.rank if straggler else None,
         phase=straggler.phase if straggler else "",
         share=round(share, 3),
-        confidence=round(_confidence(cause, intervals, times.message_mb, straggler.rank if straggler else None), 2),
+        confidence=round(
+            _confidence(cause, intervals, times.message_mb, straggler.rank if straggler else None),
+            2,
+        ),
         run_delay=round(run_delay_share(totals), 3),
         shares={phase: round(_mean_share(totals, phase), 3) for phase in PHASES},
     )
     return _in_words(verdict, setup, idle)
 
 
-def _without_times(times: StepTimesHistory, setup: Setup, utilization: Utilization | None) -> Slowness:
+def _without_times(
+    times: StepTimesHistory, setup: Setup, utilization: Utilization | None
+) -> Slowness:
     """What can be said without step times: how busy GPUs were, as the launchers saw it."""
     percent = utilization.gpu_percent if utilization else None
     reports = bool(times.steps or times.warm_up)
     if reports or percent is None:
-        few = f"only {times.steps} steps after the first ones" if reports else "no step times were reported"
+        few = (
+            f"only {times.steps} steps after the first ones"
+            if reports
+            else "no step times were reported"
+        )
         if times.steps >= LEAST_STEPS:
             few = "all steps after the first ones took less than a second"
         change = "" if reports or setup.trainer else _HOOK
         return Slowness(cause="unknown", sentence=f"not known: {few}", change=change)
     if percent < BUSY_GPU_PERCENT:
-        sentence = f"the GPUs were busy {percent:.0f} % of the time: what they waited for was not reported"
-        return Slowness(cause="unknown", share=round(1 - percent / 100, 3), sentence=sentence, change=_HOOK)
+        sentence = (
+            f"the GPUs were busy {percent:.0f} % of the time: what they waited for was not reported"
+        )
+        return Slowness(
+            cause="unknown", share=round(1 - percent / 100, 3), sentence=sentence, change=_HOOK
+        )
     return Slowness(
         cause="compute",
         share=round(percent / 100, 3),
         confidence=0.5,
-        sentence=f"it is not slow by what the launchers saw: the GPUs were busy {percent:.0f} % of the time",
+        sentence=(
+            f"it is not slow by what the launchers saw: the GPUs were busy {percent:.0f} % of the"
+            " time"
+        ),
     )
 
 
-_HOOK = "two lines in the program report it: from cloudtrain_job import timed; for batch in timed(loader): ..."
+_HOOK = (
+    "two lines in the program report it: from cloudtrain_job import timed; for batch in"
+    " timed(loader): ..."
+)
 
 
 def _without_single(found: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
     """The costs without those of a rare cause that was seen once: nothing says that it comes again."""
     seen = {
-        cause: sum(any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals)
+        cause: sum(
+            any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
+        )
         for cause in RARE
     }
     return {cause: share for cause, share in found.items() if seen.get(cause, 2) >= 2}
@@ -151,7 +184,9 @@ def _largest(found: Mapping[str, float]) -> str:
     return max(named, key=lambda cause: named[cause], default="")
 
 
-def _confidence(cause: str, intervals: list[Ranks], message_mb: float, straggler: int | None) -> float:
+def _confidence(
+    cause: str, intervals: list[Ranks], message_mb: float, straggler: int | None
+) -> float:
     """The part of the intervals that come to the same verdict, by the rule of succession.
 
     Of a rare cause those count that have seen any of it.
@@ -164,7 +199,9 @@ def _confidence(cause: str, intervals: list[Ranks], message_mb: float, straggler
         named = [find_straggler(ranks) for ranks in intervals]
         agree = sum(found is not None and found.rank == straggler for found in named)
     else:
-        agree = sum(_largest({k: v for k, v in found.items() if k not in RARE}) == cause for found in each)
+        agree = sum(
+            _largest({k: v for k, v in found.items() if k not in RARE}) == cause for found in each
+        )
     return (agree + 1) / (len(each) + 2)
 
 
@@ -180,7 +217,9 @@ def _mean_share(totals: Ranks, phase: str) -> float:
 def _in_words(verdict: Slowness, setup: Setup, idle: float) -> Slowness:
     fields = {name: getattr(verdict, name) for name in Slowness.__dataclass_fields__}
     words = {
-        "sentence": sentence_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase, idle),
+        "sentence": sentence_for(
+            verdict.cause, verdict.share, setup, verdict.rank, verdict.phase, idle
+        ),
         "change": change_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase),
     }
     if verdict.cause == "compute" and verdict.run_delay >= TOLD_FROM_DELAY:
@@ -193,4 +232,7 @@ def _in_words(verdict: Slowness, setup: Setup, idle: float) -> Slowness:
 
 def without_cores(run_delay: float) -> str:
     """For how long ranks could have run and had no core, in words."""
-    return f"for {run_delay:.0%} of the time its ranks had no core: other work, or more ranks than cores"
+    return (
+        f"for {run_delay:.0%} of the time its ranks had no core: other work, or more ranks than"
+        " cores"
+    )

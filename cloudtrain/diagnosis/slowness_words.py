@@ -33,7 +33,9 @@ _DOING = {
 }
 
 
-def sentence_for(cause: str, share: float, setup: Setup, rank: int | None, phase: str, idle: float) -> str:
+def sentence_for(
+    cause: str, share: float, setup: Setup, rank: int | None, phase: str, idle: float
+) -> str:
     """What takes the time, as a sentence without its full stop."""
     of = f"{share:.0%} of the time"
     workers = "GPUs" if setup.has_gpus else "processes"
@@ -42,11 +44,19 @@ def sentence_for(cause: str, share: float, setup: Setup, rank: int | None, phase
     if cause == "too-small" and idle:
         return f"the steps are too small for the GPU, which is idle {of}"
     if cause == "other-work":
-        return f"other work on its machine takes the core of rank {rank}: the other ranks wait for it {of}"
+        return (
+            f"other work on its machine takes the core of rank {rank}: the other ranks wait for it"
+            f" {of}"
+        )
     return {
         "input": f"training waits for its data {of}",
-        "communication": f"training waits {of} for gradients to be exchanged between {setup.ranks} ranks",
-        "too-small": f"the steps are too small for {setup.ranks} {workers}: {of} goes into agreeing, not computing",
+        "communication": (
+            f"training waits {of} for gradients to be exchanged between {setup.ranks} ranks"
+        ),
+        "too-small": (
+            f"the steps are too small for {setup.ranks} {workers}: {of} goes into agreeing, not"
+            " computing"
+        ),
         "saving": f"training waits for checkpoints {of}",
         "evaluation": f"evaluations take {of}",
         "compute": f"it is not slow for any one reason: it computes {of}",
@@ -60,18 +70,27 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
         return _about_straggler(rank, phase, setup)
     if cause == "other-work":
         return (
-            "end what else runs there, or run no more ranks than the machine has cores that are free (cloudtrain top)"
+            "end what else runs there, or run no more ranks than the machine has cores that are"
+            " free (cloudtrain top)"
         )
     return {
-        "input": "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is cheaper to decode"
-        if own
-        else "--workers N (more loader processes per rank), or data that is cheaper to read and decode",
+        "input": (
+            "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is"
+            " cheaper to decode"
+            if own
+            else (
+                "--workers N (more loader processes per rank), or data that is cheaper to read and"
+                " decode"
+            )
+        ),
         "communication": _less_communication(setup),
         "too-small": _more_per_step(setup),
         "saving": _rarer_checkpoints(share, setup),
-        "evaluation": "evaluate more rarely, or on fewer samples"
-        if own
-        else "--eval-every N (epochs) or a larger --eval-every-steps",
+        "evaluation": (
+            "evaluate more rarely, or on fewer samples"
+            if own
+            else "--eval-every N (epochs) or a larger --eval-every-steps"
+        ),
         "compute": "",
     }[cause]
 
@@ -81,18 +100,27 @@ def _about_straggler(rank: int | None, phase: str, setup: Setup) -> str:
     if phase == "data":
         return f"what rank {rank} reads: larger files, or a slower disk, than those of the others"
     return (
-        f"look at what rank {rank} does that others do not, at {where} and, on a GPU, its temperature and clock "
-        "(cloudtrain top); or share the work out evenly"
+        f"look at what rank {rank} does that others do not, at {where} and, on a GPU, its"
+        " temperature and clock (cloudtrain top); or share the work out evenly"
     )
 
 
 def _less_communication(setup: Setup) -> str:
     if not setup.trainer:
-        return "accumulate gradients (no_sync), exchange them in bf16 (a DDP communication hook), or use fewer ranks"
+        return (
+            "accumulate gradients (no_sync), exchange them in bf16 (a DDP communication hook), or"
+            " use fewer ranks"
+        )
     more = setup.accumulate * 4
     if setup.strategy == "ddp":
-        return f"--accumulate {more} with a batch {more} times as large exchanges gradients {more}x as rarely"
-    return f"--accumulate {more} with --gradient-sync last, or --strategy ddp if the model fits on one device"
+        return (
+            f"--accumulate {more} with a batch {more} times as large exchanges gradients {more}x as"
+            " rarely"
+        )
+    return (
+        f"--accumulate {more} with --gradient-sync last, or --strategy ddp if the model fits on one"
+        " device"
+    )
 
 
 def _more_per_step(setup: Setup) -> str:
@@ -107,4 +135,7 @@ def _rarer_checkpoints(share: float, setup: Setup) -> str:
         return "save more rarely: checkpoints.every"
     # Of the time between two checkpoints only the training counts, which stays.
     wanted = setup.checkpoint_every * (share / (1 - min(share, 0.99))) / SAVING_GOAL
-    return f"checkpoints.every: {format_duration(wanted)} instead of {format_duration(setup.checkpoint_every)}"
+    return (
+        f"checkpoints.every: {format_duration(wanted)} instead of"
+        f" {format_duration(setup.checkpoint_every)}"
+    )

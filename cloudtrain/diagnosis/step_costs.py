@@ -1,7 +1,9 @@
-"""What each possible cause costs a run, as a share of its time, from where the time of its ranks went.
+"""What each possible cause costs a run, as a share of its time, from where the time of its ranks
+went.
 
-The shares do not overlap: the wait of all ranks for a slow one is the cost of that one, and not of communication. What
-the rank that waits least has waited is communication: all others wait for that rank as well.
+The shares do not overlap: the wait of all ranks for a slow one is the cost of that one, and not of
+communication. What the rank that waits least has waited is communication: all others wait for that
+rank as well.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ SMALL_MESSAGE_MB = 1.0
 """Gradients that even a network of 1 Gbit/s sends in 8 ms: longer waits are not for their size."""
 
 SMALL_STEP_SECONDS = 0.025
-"""A rank that computes for longer in a step has enough to do, and a process of its own is worth it."""
+"""A rank that computes for longer in a step has enough to do, and a process of its own is worth it.
+"""
 
 SMALL_EXCESS_SECONDS = 0.01
-"""In small steps a rank that takes less than this longer than others may be late by its machine's scheduling."""
+"""In small steps a rank that takes less than this longer than others may be late by its machine's
+scheduling.
+"""
 
 OWN_EXCESS = 0.5
-"""Part of the others' computing by which a rank is late by itself, where it is known how long it had no core."""
+"""Part of the others' computing by which a rank is late by itself, where it is known how long it
+had no core.
+"""
 
 LASTING = 0.6
 """The part of the intervals in which a straggler is the slowest at least."""
@@ -56,21 +63,30 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     """The rank that is busy for longer than the others while they wait; None without one."""
     if len(ranks) < 2:
         return None
-    busy = {rank: sum(sums.seconds.get(phase, 0.0) for phase in BUSY) for rank, sums in ranks.items()}
+    busy = {
+        rank: sum(sums.seconds.get(phase, 0.0) for phase in BUSY) for rank, sums in ranks.items()
+    }
     slowest = max(busy, key=lambda rank: busy[rank])
     excess = busy[slowest] - _median_of_others(busy, slowest)
     waits = {rank: sums.seconds.get("communication", 0.0) for rank, sums in ranks.items()}
     if excess <= 0 or _median_of_others(waits, slowest) - waits[slowest] < excess / 2:
         return None
-    by_phase = {phase: {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()} for phase in BUSY}
-    phase = max(BUSY, key=lambda name: by_phase[name][slowest] - _median_of_others(by_phase[name], slowest))
+    by_phase = {
+        phase: {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()}
+        for phase in BUSY
+    }
+    phase = max(
+        BUSY, key=lambda name: by_phase[name][slowest] - _median_of_others(by_phase[name], slowest)
+    )
     delays = {rank: sums.run_delay for rank, sums in ranks.items()}
     without_core = delays[slowest] - _median_of_others(delays, slowest)
     return Straggler(rank=slowest, seconds=excess, phase=phase, without_core=without_core)
 
 
 def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
-    """The rank that others wait for on the whole and in most of the intervals, and not one by chance."""
+    """The rank that others wait for on the whole and in most of the intervals, and not one by
+    chance.
+    """
     found = find_straggler(totals)
     if found is None:
         return None
@@ -80,7 +96,8 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
 
 
 def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:
-    """Share of the time, 0 to 1, by cause: input, straggler, other-work, communication, too-small, saving, evaluation.
+    """Share of the time, 0 to 1, by cause: input, straggler, other-work, communication, too-small,
+    saving, evaluation.
 
     `straggler`: the rank that all others wait for.
     """
@@ -108,10 +125,14 @@ def cause_of(straggler: Straggler | None) -> str:
 
 
 def _waits_for_messages(ranks: Ranks) -> float:
-    """What the rank that waits least has waited, without what the others were held up by other work on their cores."""
+    """What the rank that waits least has waited, without what the others were held up by other work
+    on their cores.
+    """
     waits = []
     for rank, sums in ranks.items():
-        held_up = max((other.run_delay for each, other in ranks.items() if each != rank), default=0.0)
+        held_up = max(
+            (other.run_delay for each, other in ranks.items() if each != rank), default=0.0
+        )
         waits.append(max(0.0, sums.seconds.get("communication", 0.0) - held_up))
     return min(waits)
 
@@ -125,18 +146,26 @@ def run_delay_share(ranks: Ranks) -> float:
 def compute_share(ranks: Ranks) -> float:
     """The part of the time in which ranks computed, on average."""
     wall = sum(sums.wall for sums in ranks.values())
-    return sum(sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0) for sums in ranks.values()) / wall
+    return (
+        sum(
+            sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0)
+            for sums in ranks.values()
+        )
+        / wall
+    )
 
 
 def _is_too_small(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> bool:
-    """Whether steps are so short, and what they send so little, that ranks mostly agree with each other.
+    """Whether steps are so short, and what they send so little, that ranks mostly agree with each
+    other.
 
-    With short messages and long steps ranks wait for each other in turn, as on a machine that has other work: that is
-    no cause of its own.
+    With short messages and long steps ranks wait for each other in turn, as on a machine that has
+    other work: that is no cause of its own.
     """
     if len(ranks) < 2 or message_mb >= SMALL_MESSAGE_MB:
         return False
-    steps, shortest = max(1, max(sums.steps for sums in ranks.values())), _over(ranks, "compute", min)
+    steps = max(1, max(sums.steps for sums in ranks.values()))
+    shortest = _over(ranks, "compute", min)
     if shortest / steps >= SMALL_STEP_SECONDS:
         return False
     if straggler is None:

@@ -1,4 +1,6 @@
-"""Tracebacks in logs, also cut off, boxed or of notebooks: the exception, its frames, and which is the program's."""
+"""Tracebacks in logs, also cut off, boxed or of notebooks: the exception, its frames, and which is
+the program's.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,21 @@ _MAX_TEXT = 300
 _HEADER = "Traceback (most recent call last)"
 _IGNORED = "Exception ignored in"
 _FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.*))?')
-_NOTEBOOK = re.compile(r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$")  # File ~/lib/trainer.py:2241, in Trainer.train(self)
+_NOTEBOOK = re.compile(
+    r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$"
+)  # File ~/lib/trainer.py:2241, in Trainer.train(self)
 _BOXED = re.compile(r"^([│|] +)(\S+\.py):(\d+) in (\S+)")
 _INSIDE = re.compile(r"^(?:[ \t│|╭╰❱>]|-{2,}>? ?\d|[~/<\[]\S{0,200} in \S|$)")
-"""A line that belongs to a traceback: code, carets, the frame of a box, a call of an older notebook."""
+"""A line that belongs to a traceback: code, carets, the frame of a box, a call of an older
+notebook.
+"""
 _NAME = r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*"
 _AT_THE_END = re.compile(_NAME + r")(?::(?: (.*))?)?$")
-_ALONE = re.compile(r"(?:E {2,})?" + _NAME + r"(?:Error|Exception|Interrupt|Exit|Exceeded|NotFound))(?::(?: (.*))?)?$")
+_ALONE = re.compile(
+    r"(?:E {2,})?"
+    + _NAME
+    + r"(?:Error|Exception|Interrupt|Exit|Exceeded|NotFound))(?::(?: (.*))?)?$"
+)
 """What a line without a traceback before it must look like to be taken for an exception."""
 _HANDED_ON = re.compile(r"Caught \w+ in (DataLoader worker|replica|pin memory)|^Traceback \(most")
 """An exception that was raised again for another process, which follows."""
@@ -45,13 +55,17 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """`train.py:41`; of a package's file what comes after its folder: `torch/nn/functional.py:2238`."""
+        """`train.py:41`; of a package's file what comes after its folder:
+        `torch/nn/functional.py:2238`.
+        """
         return f"{_PACKAGES.split(self.file)[-1]}:{self.line}"
 
 
 @dataclass(slots=True)
 class Raised:
-    """An exception, with the innermost frames of its traceback, the innermost last; without any if there was none."""
+    """An exception, with the innermost frames of its traceback, the innermost last; without any if
+    there was none.
+    """
 
     name: str
     """Without its module."""
@@ -65,15 +79,20 @@ class Raised:
 
     @property
     def place(self) -> str:
-        """Where it was raised: `train.py:41`, `train.py:41, in torch/nn/functional.py:2238`; empty if not known."""
+        """Where it was raised: `train.py:41`, `train.py:41, in torch/nn/functional.py:2238`; empty
+        if not known.
+        """
         if not self.frames:
             return ""
-        own, last = self.own_frame, self.frames[-1]
+        own = self.own_frame
+        last = self.frames[-1]
         return last.place if own is None or own is last else f"{own.place}, in {last.place}"
 
     @property
     def described(self) -> str:
-        """What rules are held against: `KeyError: 'optimizer' < load in train.py:12: state['optimizer'] < …`."""
+        """What rules are held against: `KeyError: 'optimizer' < load in train.py:12:
+        state['optimizer'] < …`.
+        """
         message = self.message[:_MAX_TEXT].replace("<", "(")
         frames = [f"{each.function} in {each.file}:{each.line}" for each in reversed(self.frames)]
         if frames:
@@ -102,7 +121,9 @@ class TracebackReader:
         self._ignored: set[object] = set()
 
     def read(self, text: str, key: object) -> Raised | bool:
-        """The exception at the end of a traceback, or whether a line belongs to one. `key` tells ranks apart."""
+        """The exception at the end of a traceback, or whether a line belongs to one. `key` tells
+        ranks apart.
+        """
         if _HEADER in text:
             if len(self._open) < MAX_OPEN:
                 self._open[key] = _Traceback(has_header=True, is_ignored=key in self._ignored)
@@ -118,13 +139,18 @@ class TracebackReader:
             return _raised(_ALONE.match(text.lstrip()), ())
         stripped = text.lstrip()
         is_code = found.wants_code and found.indent == 0 and not _ALONE.match(text)
-        is_inside = _INSIDE.match(text) and not (len(text) - len(stripped) < found.indent and _ALONE.match(stripped))
+        is_inside = _INSIDE.match(text) and not (
+            len(text) - len(stripped) < found.indent and _ALONE.match(stripped)
+        )
         if is_code or is_inside:
             if found.wants_code and found.frames:
-                found.frames[-1].code, found.wants_code = stripped[:_MAX_TEXT], False
+                found.frames[-1].code = stripped[:_MAX_TEXT]
+                found.wants_code = False
             return True
         del self._open[key]
-        raised = _raised((_AT_THE_END if found.has_header else _ALONE).match(stripped), tuple(found.frames))
+        raised = _raised(
+            (_AT_THE_END if found.has_header else _ALONE).match(stripped), tuple(found.frames)
+        )
         return True if found.is_ignored else raised
 
     def _add(self, found: _Traceback | None, frame: re.Match[str], key: object) -> bool:
@@ -133,12 +159,15 @@ class TracebackReader:
         if found is not None:
             function = (frame[4] or "").strip()[:_MAX_TEXT]
             found.frames.append(Frame(frame[2][-_MAX_TEXT:], int(frame[3][:9]), function))
-            found.indent, found.wants_code = len(frame[1]), True
+            found.indent = len(frame[1])
+            found.wants_code = True
         return True
 
 
 def _raised(match: re.Match[str] | None, frames: tuple[Frame, ...]) -> Raised | bool:
-    """The exception of a line; False if it names none, or only one that another process raised before."""
+    """The exception of a line; False if it names none, or only one that another process raised
+    before.
+    """
     if match is None or _HANDED_ON.search(match[2] or ""):
         return False
     return Raised(match[1].rpartition(".")[2], (match[2] or "")[:500], frames)

@@ -1,4 +1,6 @@
-"""What two runs of a job are compared by: the digest of their parameters, their files of weights, or last metrics."""
+"""What two runs of a job are compared by: the digest of their parameters, their files of weights,
+or last metrics.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.state import RunState
 
 WEIGHT_FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".h5", ".keras", ".joblib")
-"""Suffixes of files in the output that are taken for weights; in the model's folder every file counts."""
+"""Suffixes of files in the output that are taken for weights; in the model's folder every file
+counts.
+"""
 
 MAX_FILES = 1000
 
@@ -21,7 +25,9 @@ class Trained:
     """What a run has learnt, as far as it can be compared."""
 
     by: str = ""
-    """What is compared: `parameters_sha256`, `the files of the model`, ...; empty: there is nothing to compare."""
+    """What is compared: `parameters_sha256`, `the files of the model`, ...; empty: there is nothing
+    to compare.
+    """
     values: Mapping[str, str] = field(default_factory=dict)
     """Digests of files by their paths, or metrics by their names."""
 
@@ -35,18 +41,25 @@ def trained(run: Path, state: RunState) -> Trained:
     """What a run has left, the most certain first. `run`: its folder."""
     paths = RunPaths(run)
     if state.result and state.result.parameters_sha256:
-        return Trained(by="parameters_sha256", values={"parameters_sha256": state.result.parameters_sha256})
+        return Trained(
+            by="parameters_sha256", values={"parameters_sha256": state.result.parameters_sha256}
+        )
     if files := _digests(paths.model, ()):
         return Trained(by="the files of the model", values=files)
     if files := _digests(paths.output, WEIGHT_FILES):
         return Trained(by="the files of weights in the output", values=files)
     if state.metrics:
-        return Trained(by="the last metrics", values={name: repr(value) for name, value in state.metrics.items()})
+        return Trained(
+            by="the last metrics",
+            values={name: repr(value) for name, value in state.metrics.items()},
+        )
     return Trained()
 
 
 def _digests(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """The SHA-256 of each file below a folder, by its path there; empty if there are none, or too many."""
+    """The SHA-256 of each file below a folder, by its path there; empty if there are none, or too
+    many.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     files = [path for path in files if not suffixes or path.suffix in suffixes]
     if len(files) > MAX_FILES:

@@ -1,4 +1,6 @@
-"""The driver: runs the undisturbed job once, then each drill as real runs on this machine, and judges them."""
+"""The driver: runs the undisturbed job once, then each drill as real runs on this machine, and
+judges them.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,26 @@ INJECT_AT = 0.6
 """A job that saves no checkpoint gets its fault when so much of it is done."""
 
 FORECAST_SECONDS = 30.0
-"""After so many seconds of training the undisturbed run is given up if it will take longer than it may."""
+"""After so many seconds of training the undisturbed run is given up if it will take longer than it
+may.
+"""
 
-EXTRA_SECONDS, TIMES_REFERENCE = 60.0, 4.0
-"""A run is given up when it takes longer than the undisturbed one so many times, and this many seconds."""
+EXTRA_SECONDS = 60.0
+TIMES_REFERENCE = 4.0
+"""A run is given up when it takes longer than the undisturbed one so many times, and this many
+seconds.
+"""
 
-SMALL_DISK_BYTES, MAX_SMALL_DISK_BYTES = 16 << 20, 1 << 30
-"""What a small disk has besides room for some checkpoints, and the most that is taken of this machine's memory."""
+SMALL_DISK_BYTES = 16 << 20
+MAX_SMALL_DISK_BYTES = 1 << 30
+"""What a small disk has besides room for some checkpoints, and the most that is taken of this
+machine's memory.
+"""
 
 REMEDIED = (Fault.DISK_FULL, Fault.CHECKPOINT_TORN)
-"""For these the remedy of the job's own report helps; for others it would look for who has sent our signal."""
+"""For these the remedy of the job's own report helps; for others it would look for who has sent our
+signal.
+"""
 
 _AT_ITS_END = "the job was at its end; a longer one is needed, such as --set args.epochs=20"
 
@@ -68,7 +80,8 @@ class Drill:
     """All drills of one job. `plan`: the job, on this machine, in the data folder of the drills."""
 
     def __init__(self, plan: Plan, options: DrillOptions) -> None:
-        self.plan, self.options = plan, options
+        self.plan = plan
+        self.options = options
         self.reference: Watched | None = None
         self.reference_seconds = self.training_seconds = 0.0
         self.finished: DrillRun | None = None
@@ -79,7 +92,8 @@ class Drill:
         self.is_reproducible: bool | None = None
 
     def run(self) -> Scorecard:
-        """Run everything; what is running is ended when this is interrupted, and `scorecard` has what is known then.
+        """Run everything; what is running is ended when this is interrupted, and `scorecard` has
+        what is known then.
 
         JobFailed when the undisturbed job does not succeed, UsageError when it takes too long.
         """
@@ -96,13 +110,21 @@ class Drill:
     def scorecard(self, *, interrupted: bool = False) -> Scorecard:
         """What is known so far. RuntimeError before the undisturbed run has succeeded."""
         _, finished = self._undisturbed()
-        facts, done = self._facts(), [each.scenario for each in self.results]
+        facts = self._facts()
+        done = [each.scenario for each in self.results]
         advised = [
-            replace(each, advice=advice(each.scenario.fault, each.finding, next(iter(each.runs), None), facts))
+            replace(
+                each,
+                advice=advice(
+                    each.scenario.fault, each.finding, next(iter(each.runs), None), facts
+                ),
+            )
             for each in self.results
         ]
         shortened = bool(self.overrides) and any(result.runs for result in self.results)
-        stalled = any(result.scenario.fault is Fault.LOADER_STALLED and result.runs for result in self.results)
+        stalled = any(
+            result.scenario.fault is Fault.LOADER_STALLED and result.runs for result in self.results
+        )
         told = facts if stalled else replace(facts, drilled_hang_seconds=facts.hang_seconds)
         return Scorecard(
             job=self.plan.spec.name,
@@ -113,11 +135,17 @@ class Drill:
             advice=advice_on_all([each.finding for each in self.results], facts),
             remarks=remarks(told, self.plan.spec.checkpoints.every, shortened, self._steps_apart()),
             interrupted=interrupted,
-            left=[each.name for each in self.options.scenarios if each not in done] if interrupted else (),
+            left=(
+                [each.name for each in self.options.scenarios if each not in done]
+                if interrupted
+                else ()
+            ),
         )
 
     def _steps_apart(self) -> float:
-        """How many steps lie between two checkpoints of the job, about; 0: not known, or no run had a fault then."""
+        """How many steps lie between two checkpoints of the job, about; 0: not known, or no run had
+        a fault then.
+        """
         watched, finished = self._undisturbed()
         if not any(result.finding.steps_lost is not None for result in self.results):
             return 0.0
@@ -135,12 +163,18 @@ class Drill:
         watched = self.reference = Watched(Run(submit(self.plan)))
         with self._ended_at_last(watched):
             most = self.options.timeout_seconds
-            if watched.until(lambda run: takes_longer(run.state, most, time.time()), most, self.options.draw):
+            if watched.until(
+                lambda run: takes_longer(run.state, most, time.time()), most, self.options.draw
+            ):
                 found = forecast(watched.state, now=time.time())
-                raise _too_long(f"takes {in_all(found)}, longer than" if found else "takes longer than", self.options)
+                raise _too_long(
+                    f"takes {in_all(found)}, longer than" if found else "takes longer than",
+                    self.options,
+                )
         if watched.overdue:
             raise _too_long("has not ended within", self.options)
-        self.reference_seconds, self.training_seconds = time.monotonic() - started, _training_seconds(watched)
+        self.reference_seconds = time.monotonic() - started
+        self.training_seconds = _training_seconds(watched)
         if watched.state.state != "succeeded":
             why = explain(watched.state)
             raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
@@ -166,7 +200,11 @@ class Drill:
             return _skipped(scenario, str(reason))
         except TooLate as reason:
             finding = Finding(verdict=Verdict.NOT_INJECTED)
-            return DrillResult(scenario=scenario, finding=finding, injected=f"nothing: {str(reason) or _AT_ITS_END}")
+            return DrillResult(
+                scenario=scenario,
+                finding=finding,
+                injected=f"nothing: {str(reason) or _AT_ITS_END}",
+            )
 
     def _inject(self, scenario: Scenario) -> DrillResult:
         watched, disk = self._start(scenario)
@@ -186,18 +224,27 @@ class Drill:
         result = self._judge(scenario, watched, injected, text)
         if scenario.fault is Fault.SIGTERM:
             result = replace(
-                result, finding=replace(result.finding, saved_at_stop=watched.saved() != injected.saved_before)
+                result,
+                finding=replace(
+                    result.finding, saved_at_stop=watched.saved() != injected.saved_before
+                ),
             )
         # What is torn is only noticed by the next run.
-        seconds = None if scenario.fault is Fault.CHECKPOINT_TORN else _noticed(watched, injected_time)
+        seconds = (
+            None if scenario.fault is Fault.CHECKPOINT_TORN else _noticed(watched, injected_time)
+        )
         return replace(result, noticed_seconds=seconds)
 
-    def _judge(self, scenario: Scenario, watched: Watched, injected: Injected, text: str) -> DrillResult:
+    def _judge(
+        self, scenario: Scenario, watched: Watched, injected: Injected, text: str
+    ) -> DrillResult:
         """The result, after another run where the one with the fault has not come to its end."""
         runs = [watched.finished()]
         if runs[0].state.state == "succeeded" and injected.ends_run:
             finding = Finding(verdict=Verdict.NOT_INJECTED)
-            return DrillResult(scenario=scenario, finding=finding, injected=f"{text}, too late", runs=runs)
+            return DrillResult(
+                scenario=scenario, finding=finding, injected=f"{text}, too late", runs=runs
+            )
         if runs[0].state.state != "succeeded" and not runs[0].overdue:
             again = Watched(watched.run.rerun())
             with self._ended_at_last(again):
@@ -206,28 +253,43 @@ class Drill:
         finding = judge(self._undisturbed()[1], runs)
         failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
         remedy = hint_for(failed) or "" if failed is not None and scenario.fault in REMEDIED else ""
-        return DrillResult(scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs)
+        return DrillResult(
+            scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs
+        )
 
     def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
         """A fresh run of the job for a drill, on a small disk if it needs one and there can be one."""
         undisturbed, _ = self._undisturbed()
-        reference, overrides = undisturbed.run, list(self.overrides)
+        reference = undisturbed.run
+        overrides = list(self.overrides)
         by_events = undisturbed.reported_saves > 0
         if scenario.fault is Fault.LOADER_STALLED:
-            overrides.append(f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}")
+            overrides.append(
+                f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}"
+            )
         if scenario.fault is Fault.DISK_FULL and not self.plan.is_rehearsal:
-            saved = sum(path.stat().st_size for path in RunPaths(reference.folder.path).checkpoints.rglob("*"))
+            saved = sum(
+                path.stat().st_size
+                for path in RunPaths(reference.folder.path).checkpoints.rglob("*")
+            )
             if (size := SMALL_DISK_BYTES + 4 * saved) <= MAX_SMALL_DISK_BYTES:
                 try:
                     disk = SmallDiskRun(reference.folder, overrides, size)
                 except OSError as error:  # no namespaces here: the size of files is limited instead
-                    self.options.tell(f"{scenario.name}: no disk of its own is possible here: {error}")
+                    self.options.tell(
+                        f"{scenario.name}: no disk of its own is possible here: {error}"
+                    )
                 else:
-                    return Watched(disk.run, by_events=by_events, checkpoints=disk.checkpoints), disk
+                    return (
+                        Watched(disk.run, by_events=by_events, checkpoints=disk.checkpoints),
+                        disk,
+                    )
         return Watched(reference.rerun(overrides, fresh=True), by_events=by_events), None
 
     def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
-        """Whether a run is to get its fault now: after its checkpoints or, where it saves none, when most is done."""
+        """Whether a run is to get its fault now: after its checkpoints or, where it saves none,
+        when most is done.
+        """
         last_step = self._undisturbed()[1].history.last_step
         ranks = self.plan.spec.resources.nodes * self.plan.processes
 
@@ -300,7 +362,10 @@ def takes_longer(state: RunState, seconds: float, now: float) -> bool:
 
 
 def _too_long(what: str, options: DrillOptions) -> UsageError:
-    hint = "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or --timeout 1h"
+    hint = (
+        "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or"
+        " --timeout 1h"
+    )
     limit = format_duration(options.timeout_seconds)
     return UsageError(f"the undisturbed job {what} {limit}, and was stopped", hint=hint)
 
@@ -308,20 +373,34 @@ def _too_long(what: str, options: DrillOptions) -> UsageError:
 def _why_not_injected(watched: Watched) -> str:
     if watched.overdue:
         return "it took several times as long as undisturbed until then, and was ended"
-    return f"it failed before, by itself: {explain(watched.state)}" if watched.state.state == "failed" else ""
+    return (
+        f"it failed before, by itself: {explain(watched.state)}"
+        if watched.state.state == "failed"
+        else ""
+    )
 
 
 def _training_seconds(watched: Watched) -> float:
     """How long the program ran: until the first rank was at its end."""
-    begun = min((event.time for event in watched.events if isinstance(event, RankStarted)), default=0.0)
-    ended = min((event.time for event in watched.events if isinstance(event, RankEnded)), default=begun)
+    begun = min(
+        (event.time for event in watched.events if isinstance(event, RankStarted)), default=0.0
+    )
+    ended = min(
+        (event.time for event in watched.events if isinstance(event, RankEnded)), default=begun
+    )
     return max(0.0, ended - begun)
 
 
 def _noticed(watched: Watched, injected_time: float) -> float | None:
     """how long after the fault an event told of trouble; None if none did."""
-    times = [event.time for event in watched.events if isinstance(event, (Error, RankFailed, Restarted, Ended))]
-    return min((round(when - injected_time, 1) for when in times if when > injected_time), default=None)
+    times = [
+        event.time
+        for event in watched.events
+        if isinstance(event, (Error, RankFailed, Restarted, Ended))
+    ]
+    return min(
+        (round(when - injected_time, 1) for when in times if when > injected_time), default=None
+    )
 
 
 def _skipped(scenario: Scenario, why: str) -> DrillResult:

@@ -1,4 +1,6 @@
-"""Does to a running job what a drill is about, by real signals and real files; each says what was done."""
+"""Does to a running job what a drill is about, by real signals and real files; each says what was
+done.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class TooLate(Exception):
 
 
 def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injected:
-    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to inject it into; OSError."""
+    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to inject it into;
+    OSError.
+    """
     stalled: list[int] = []
     ranks = watched.ranks()
     watched.freeze()
@@ -90,7 +94,10 @@ def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Injected:
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
             resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, hard))
     return Injected(
-        text=f"no file of the job may grow beyond {FILE_LIMIT_BYTES} bytes (RLIMIT_FSIZE: EFBIG, not ENOSPC)"
+        text=(
+            f"no file of the job may grow beyond {FILE_LIMIT_BYTES} bytes (RLIMIT_FSIZE: EFBIG, not"
+            " ENOSPC)"
+        )
     )
 
 
@@ -101,7 +108,9 @@ def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
     if workers:
         which = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
         return Injected(text=f"SIGSTOP of {which} of the loader of rank {rank}", stalled=workers)
-    return Injected(text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process])
+    return Injected(
+        text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process]
+    )
 
 
 _INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {
@@ -115,8 +124,14 @@ _INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {
 
 
 def tear_newest(run: Run, watched: Watched) -> str:
-    """Cut the largest file of the newest checkpoint in half; says which. NotPossible if there is none."""
-    names = tuple(Path(event.path).name for event in watched.events if isinstance(event, Checkpoint) and event.path)
+    """Cut the largest file of the newest checkpoint in half; says which. NotPossible if there is
+    none.
+    """
+    names = tuple(
+        Path(event.path).name
+        for event in watched.events
+        if isinstance(event, Checkpoint) and event.path
+    )
     folder = RunPaths(run.folder.path).checkpoints
     file = newest_file(folder, names)
     if file is None:

@@ -1,4 +1,6 @@
-"""What the events of a drilled job tell: how far each start of its ranks had got, and from where the next went on."""
+"""What the events of a drilled job tell: how far each start of its ranks had got, and from where
+the next went on.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,16 @@ class RunHistory:
 
 def history_of(events: Iterable[Event]) -> RunHistory:
     """The history of one run by its events, in the order in which they were written."""
-    history, attempt, stopped = RunHistory(), Attempt(), 0.0
+    history = RunHistory()
+    attempt = Attempt()
+    stopped = 0.0
     for event in events:
         match event:
             case Restarted():
-                if event.why not in ("", RESTART_ELSEWHERE) and event.why not in history.restart_reasons:
+                if (
+                    event.why not in ("", RESTART_ELSEWHERE)
+                    and event.why not in history.restart_reasons
+                ):
                     history.restart_reasons.append(event.why)
                 if attempt.steps or attempt.resumed_at is not None:  # each node reports the restart
                     history.attempts.append(attempt)
@@ -90,8 +97,12 @@ def stride(steps: Sequence[float]) -> float:
 
 
 def began_anew(runs: Sequence[RunHistory], reference: RunHistory) -> bool:
-    """Whether a start of the ranks did the first step again that is reported, after more than that had been done."""
-    first = min((step for attempt in reference.attempts for step in attempt.steps[:1]), default=None)
+    """Whether a start of the ranks did the first step again that is reported, after more than that
+    had been done.
+    """
+    first = min(
+        (step for attempt in reference.attempts for step in attempt.steps[:1]), default=None
+    )
     attempts = [attempt for run in runs for attempt in run.attempts]
     reached = 0.0
     for number, attempt in enumerate(attempts):
@@ -103,15 +114,18 @@ def began_anew(runs: Sequence[RunHistory], reference: RunHistory) -> bool:
 
 
 def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float | None:
-    """How many steps were lost: done by one start of the ranks, and again by the next. None if no steps are reported.
+    """How many steps were lost: done by one start of the ranks, and again by the next. None if no
+    steps are reported.
 
-    A program that does not say where it has resumed has done so one report before the first that it makes.
+    A program that does not say where it has resumed has done so one report before the first that it
+    makes.
     """
     between = stride([step for attempt in reference.attempts for step in attempt.steps])
     attempts = [attempt for run in runs for attempt in run.attempts]
     if reference.last_step is None:
         return None
-    lost, reached = 0.0, 0.0
+    lost = 0.0
+    reached = 0.0
     for number, attempt in enumerate(attempts):
         if number and (attempt.steps or attempt.resumed_at is not None):
             begun = attempt.resumed_at

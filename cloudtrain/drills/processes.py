@@ -1,4 +1,6 @@
-"""The processes of a run on this machine: which one is a rank or a node's launcher, and what they have started."""
+"""The processes of a run on this machine: which one is a rank or a node's launcher, and what they
+have started.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from pathlib import Path
 from cloudtrain.runs.events import Event, NodeStarted, RankEnded, RankStarted
 
 LOADER_NAME = "pt_data_worker"
-"""How torch names the worker processes of its DataLoader (torch.utils.data._utils.worker, since torch 2.6)."""
+"""How torch names the worker processes of its DataLoader (torch.utils.data._utils.worker, since
+torch 2.6).
+"""
 
 SIGNAL_SECONDS = 10.0
 """How long a stop may take on its way to the ranks."""
@@ -32,12 +36,17 @@ def rank_processes(events: Iterable[Event]) -> dict[int, int]:
 
 def launchers(events: Iterable[Event]) -> dict[int, int]:
     """The launcher of each node."""
-    return {event.node: event.pid for event in events if isinstance(event, NodeStarted) and event.pid}
+    return {
+        event.node: event.pid for event in events if isinstance(event, NodeStarted) and event.pid
+    }
 
 
 def with_descendants(process: int) -> list[int]:
-    """A process and all that it has started, and those have, parents first; what has ended is left out."""
-    found, left = [], [process]
+    """A process and all that it has started, and those have, parents first; what has ended is left
+    out.
+    """
+    found = []
+    left = [process]
     while left:
         current = left.pop()
         found.append(current)
@@ -67,7 +76,9 @@ def kill_at_once(processes: Iterable[int]) -> None:
 
 
 def await_pending(signum: signal.Signals, processes: Iterable[int]) -> None:
-    """Wait until a signal has reached stopped processes, where it is pending (proc(5), ShdPnd); or they have ended."""
+    """Wait until a signal has reached stopped processes, where it is pending (proc(5), ShdPnd); or
+    they have ended.
+    """
     deadline = time.monotonic() + SIGNAL_SECONDS
     left = list(processes)
     while left and time.monotonic() < deadline:

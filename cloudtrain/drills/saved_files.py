@@ -1,4 +1,6 @@
-"""The checkpoints of a run as files: when a new one is there, and which is the newest, for programs that do not say."""
+"""The checkpoints of a run as files: when a new one is there, and which is the newest, for programs
+that do not say.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ Listing = frozenset[tuple[str, int, int, int]]
 
 
 class SavedFiles:
-    """Counts checkpoints by looking at their folder again and again: one more each time that its files have changed
-    and stay as they are.
+    """Counts checkpoints by looking at their folder again and again: one more each time that its
+    files have changed and stay as they are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +50,8 @@ def listing(folder: Path) -> Listing:
 def newest_file(folder: Path, names: tuple[str, ...] = ()) -> Path | None:
     """The largest file of the newest checkpoint: of the entry in the folder that was changed last.
 
-    `names`: entries that are known to be checkpoints, if any are; else every entry may be one. None if there is none.
+    `names`: entries that are known to be checkpoints, if any are; else every entry may be one. None
+    if there is none.
     """
     entries: dict[str, list[Path]] = {}
     for path in _files(folder):

@@ -70,13 +70,26 @@ class Scorecard:
     @property
     def is_fine(self) -> bool:
         """Whether every drill was done, and the job recovers from all of it or says what was wrong."""
-        return not self.interrupted and all(result.finding.verdict.is_fine for result in self.results)
+        return not self.interrupted and all(
+            result.finding.verdict.is_fine for result in self.results
+        )
 
     @property
     def runs_to_remove(self) -> list[str]:
-        """Those of which nothing is to be learnt: of drills after which the parameters were the same."""
-        done = [run.run for each in self.results if each.finding.verdict is Verdict.SAME for run in each.runs]
-        return [self.reference.run, *done] if len(done) == sum(len(each.runs) for each in self.results) else done
+        """Those of which nothing is to be learnt: of drills after which the parameters were the
+        same.
+        """
+        done = [
+            run.run
+            for each in self.results
+            if each.finding.verdict is Verdict.SAME
+            for run in each.runs
+        ]
+        return (
+            [self.reference.run, *done]
+            if len(done) == sum(len(each.runs) for each in self.results)
+            else done
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, for `--json` and for the file beside the runs."""

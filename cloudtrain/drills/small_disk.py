@@ -1,8 +1,10 @@
-"""A run whose checkpoints are on a small disk of their own, which can be filled: a helper process, and its other side.
+"""A run whose checkpoints are on a small disk of their own, which can be filled: a helper process,
+and its other side.
 
-The helper has a namespace of mounts of its own (mount_namespaces(7)), in which it mounts a small tmpfs over the run's
-checkpoints; that needs no privileges where users may create namespaces. Nothing of the machine is changed, and the
-disk is gone with the helper and the run. It is told by lines: `fill`, and `keep`, which ends it.
+The helper has a namespace of mounts of its own (mount_namespaces(7)), in which it mounts a small
+tmpfs over the run's checkpoints; that needs no privileges where users may create namespaces.
+Nothing of the machine is changed, and the disk is gone with the helper and the run. It is told by
+lines: `fill`, and `keep`, which ends it.
 """
 
 from __future__ import annotations
@@ -36,10 +38,16 @@ _FOLDER_SECONDS = 60.0
 
 
 class SmallDiskRun:
-    """A fresh run of an earlier job on such a disk, as the drill sees it. OSError if there can be no such disk here."""
+    """A fresh run of an earlier job on such a disk, as the drill sees it. OSError if there can be
+    no such disk here.
+    """
 
     def __init__(self, earlier: RunFolder, overrides: Sequence[str], size: int) -> None:
-        argv = [*run_module("small_disk", "cloudtrain.drills"), str(earlier.path), json.dumps(list(overrides))]
+        argv = [
+            *run_module("small_disk", "cloudtrain.drills"),
+            str(earlier.path),
+            json.dumps(list(overrides)),
+        ]
         self._helper = subprocess.Popen(
             [*argv, str(size)],
             stdin=subprocess.PIPE,
@@ -64,10 +72,13 @@ class SmallDiskRun:
         self._tell("fill")
 
     def keep(self) -> None:
-        """After the end of the run: put what was on the disk into the run's folder, and end the helper."""
+        """After the end of the run: put what was on the disk into the run's folder, and end the
+        helper.
+        """
         with suppress(OSError):
             self._tell("keep")
-            kept, folder = self.run.folder.path / KEPT, RunPaths(self.run.folder.path).checkpoints
+            kept = self.run.folder.path / KEPT
+            folder = RunPaths(self.run.folder.path).checkpoints
             if kept.is_dir():
                 folder.rmdir()
                 kept.rename(folder)
@@ -88,12 +99,18 @@ class SmallDiskRun:
             raise OSError("the helper that holds the small disk is gone")
 
     def _answer(self) -> str:
-        return self._helper.stdout.readline().rstrip("\n") if self._helper.stdout is not None else ""
+        return (
+            self._helper.stdout.readline().rstrip("\n") if self._helper.stdout is not None else ""
+        )
 
 
 def main(argv: list[str]) -> int:
-    """The helper: start the run, mount the disk, do what is told; 1 if there can be no such disk here."""
-    earlier, overrides, size = RunFolder(Path(argv[0])), json.loads(argv[1]), int(argv[2])
+    """The helper: start the run, mount the disk, do what is told; 1 if there can be no such disk
+    here.
+    """
+    earlier = RunFolder(Path(argv[0]))
+    overrides = json.loads(argv[1])
+    size = int(argv[2])
     try:
         unshare()
         mount("none", "/", MS_PRIVATE | MS_REC)

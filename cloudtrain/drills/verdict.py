@@ -40,7 +40,8 @@ class DrillRun:
     history: RunHistory
     trained: Trained
     overdue: bool = False
-    """Whether it was ended by the drill, since nothing else had ended it within the drill's limit."""
+    """Whether it was ended by the drill, since nothing else had ended it within the drill's limit.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,9 @@ class Finding:
 
 
 def is_named(state: RunState) -> bool:
-    """Whether the report of a run that did not succeed says what was wrong, and not merely that something was."""
+    """Whether the report of a run that did not succeed says what was wrong, and not merely that
+    something was.
+    """
     cause = state.error
     if cause is None:
         return bool(state.reason)
@@ -73,7 +76,9 @@ def is_named(state: RunState) -> bool:
 
 
 def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
-    """The verdict on a drill by its runs, the one with the fault first; the last decides whether the job recovers."""
+    """The verdict on a drill by its runs, the one with the fault first; the last decides whether
+    the job recovers.
+    """
     last = runs[-1]
     seen = next((text for each in runs if (text := _seen(each))), "")
     if any(each.overdue for each in runs):
@@ -85,7 +90,8 @@ def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
     differing = tuple(last.trained.differences(reference.trained))
     verdict = Verdict.OTHER if differing else Verdict.SAME
     if not reference.trained.by or last.trained.by != reference.trained.by:
-        verdict, differing = Verdict.NOT_COMPARED, ()
+        verdict = Verdict.NOT_COMPARED
+        differing = ()
     return Finding(
         verdict=verdict,
         seen=seen,
@@ -102,11 +108,17 @@ def _seen(run: DrillRun) -> str:
     reasons = run.history.restart_reasons
     if reasons:
         return reasons[0]
-    if run.overdue or run.state.state == "succeeded" or (run.state.state == "stopped" and not was_killed(run.state)):
+    if (
+        run.overdue
+        or run.state.state == "succeeded"
+        or (run.state.state == "stopped" and not was_killed(run.state))
+    ):
         return ""
     return explain(run.state)
 
 
 def was_killed(state: RunState) -> bool:
-    """Whether a run that was stopped had to be killed, since it did not end within the grace period."""
+    """Whether a run that was stopped had to be killed, since it did not end within the grace
+    period.
+    """
     return any(ended.forced for ended in state.nodes_ended.values()) or "by force" in state.reason

@@ -19,8 +19,11 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.events import Checkpoint, Event, Metrics, Progress, RankStarted
 from cloudtrain.runs.state import RunState
 
-POLL_SECONDS, CALM_POLL_SECONDS = 0.01, 0.1
-"""Between two looks at a run while it is watched closely, since a job may train for less than a second; and else."""
+POLL_SECONDS = 0.01
+CALM_POLL_SECONDS = 0.1
+"""Between two looks at a run while it is watched closely, since a job may train for less than a
+second; and else.
+"""
 OBSERVE_SECONDS = 1.0
 """Between two questions to its provider, which notices that its supervisor has died."""
 EVENT_SECONDS = 0.2
@@ -36,11 +39,14 @@ Saved = tuple[int, Listing]
 class Watched:
     """A run and what is known of it so far.
 
-    `by_events`: its program reports its checkpoints; None: that is not known yet, and if none is reported their files
-    are counted. `checkpoints`: where these are seen, if not in the run's own folder.
+    `by_events`: its program reports its checkpoints; None: that is not known yet, and if none is
+    reported their files are counted. `checkpoints`: where these are seen, if not in the run's own
+    folder.
     """
 
-    def __init__(self, run: Run, *, by_events: bool | None = None, checkpoints: Path | None = None) -> None:
+    def __init__(
+        self, run: Run, *, by_events: bool | None = None, checkpoints: Path | None = None
+    ) -> None:
         self.run = run
         self.events: list[Event] = []
         self.state = run.cached_status()
@@ -51,7 +57,8 @@ class Watched:
         """How many checkpoints it has reported."""
         self._files = SavedFiles(checkpoints or RunPaths(run.folder.path).checkpoints)
         self._frozen: set[int] = set()
-        self._by_events, self._offset = by_events, 0
+        self._by_events = by_events
+        self._offset = 0
         self._saved_before_last_report = (0, 0)
         self._observed = time.monotonic()
 
@@ -62,7 +69,9 @@ class Watched:
 
     @property
     def saves_in_time(self) -> int:
-        """How many of them it had saved when it last reported a step: those at its very end are of no use."""
+        """How many of them it had saved when it last reported a step: those at its very end are of
+        no use.
+        """
         return self._saved_before_last_report[0 if self._counts_events else 1]
 
     @property
@@ -104,13 +113,20 @@ class Watched:
                 self._saved_before_last_report = (self.reported_saves, self._files.count)
 
     def until(
-        self, ready: Callable[[Watched], bool] | None, seconds: float, draw: Draw, *, closely: bool = True
+        self,
+        ready: Callable[[Watched], bool] | None,
+        seconds: float,
+        draw: Draw,
+        *,
+        closely: bool = True,
     ) -> bool:
-        """Watch until `ready` is true, and return that; False when the run has ended, or after so many seconds.
+        """Watch until `ready` is true, and return that; False when the run has ended, or after so
+        many seconds.
 
         `overdue` tells whether the time was over.
         """
-        deadline, drawn = time.monotonic() + seconds, 0.0
+        deadline = time.monotonic() + seconds
+        drawn = 0.0
         while True:
             self.look()
             if self.state.has_ended:
@@ -126,7 +142,9 @@ class Watched:
             time.sleep(POLL_SECONDS if closely and self.training_since else CALM_POLL_SECONDS)
 
     def abort(self) -> None:
-        """End the run by force: what it started is killed, and its supervisor writes down that it has ended."""
+        """End the run by force: what it started is killed, and its supervisor writes down that it
+        has ended.
+        """
         with suppress(CloudtrainError):
             self.run.request_stop(self.run.last_known())
         deadline = time.monotonic() + END_SECONDS
@@ -141,7 +159,9 @@ class Watched:
         return processes.rank_processes(self.events)
 
     def freeze(self) -> None:
-        """Stop all ranks, so that the fault comes at the step at which they are; then read what they told before."""
+        """Stop all ranks, so that the fault comes at the step at which they are; then read what
+        they told before.
+        """
         self._frozen = set(self.ranks().values())
         processes.send(signal.SIGSTOP, self._frozen)
         deadline = time.monotonic() + EVENT_SECONDS
@@ -156,5 +176,11 @@ class Watched:
     def finished(self) -> DrillRun:
         """The run as a value, for the verdict."""
         history = history_of(self.events)
-        left = trained(self.run.folder.path, self.state) if self.state.state == "succeeded" else Trained()
-        return DrillRun(run=self.run.id, state=self.state, history=history, trained=left, overdue=self.overdue)
+        left = (
+            trained(self.run.folder.path, self.state)
+            if self.state.state == "succeeded"
+            else Trained()
+        )
+        return DrillRun(
+            run=self.run.id, state=self.state, history=history, trained=left, overdue=self.overdue
+        )

@@ -1,7 +1,8 @@
 """Where the runs of drills are kept: a data folder of their own for each job, below the usual one.
 
-So drills are neither listed among the runs, nor is one of them the last run, nor do they count as rehearsals. The next
-drill of a job replaces what the one before has left there, and ends what it left running.
+So drills are neither listed among the runs, nor is one of them the last run, nor do they count as
+rehearsals. The next drill of a job replaces what the one before has left there, and ends what it
+left running.
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ def drill_folder(data_dir: Path, job: str) -> Path:
 
 @contextmanager
 def workplace(folder: Path) -> Iterator[None]:
-    """The folder, locked and empty. RefusedError while another drill of that job goes on; StorageError."""
+    """The folder, locked and empty. RefusedError while another drill of that job goes on;
+    StorageError.
+    """
     with storing(folder):
         make_private_folder(folder)
         lock = acquire(folder / LOCK, wait=False)
         if lock is None:
             owner = (folder / LOCK).read_text(errors="replace")[:20]
             hint = f"wait for it, or end it: kill -INT {owner}"
-            raise RefusedError(f"a drill of this job goes on already, in process {owner}", hint=hint)
+            raise RefusedError(
+                f"a drill of this job goes on already, in process {owner}", hint=hint
+            )
     try:
         with storing(folder):
             os.ftruncate(lock.file, 0)

@@ -1,4 +1,6 @@
-"""Which files of its folder a Dockerfile may copy: they alone decide what it makes. Pure; in doubt it is all."""
+"""Which files of its folder a Dockerfile may copy: they alone decide what it makes. Pure; in doubt
+it is all.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,15 @@ class Unclear(Exception):
 
 
 def copied_patterns(text: str) -> list[Pattern] | None:
-    """What COPY, ADD and mounted folders name; None where it is everything, or cannot be known from the text alone."""
+    """What COPY, ADD and mounted folders name; None where it is everything, or cannot be known from
+    the text alone.
+    """
     try:
-        return [pattern_of(source) for instruction, rest in _instructions(text) for source in _named(instruction, rest)]
+        return [
+            pattern_of(source)
+            for instruction, rest in _instructions(text)
+            for source in _named(instruction, rest)
+        ]
     except (Unclear, re.error):
         return None
 
@@ -46,7 +54,8 @@ def _named(instruction: str, rest: str) -> Iterator[str]:
         return
     flags = ""
     while found := _FLAGS.match(rest):
-        flags, rest = flags + found[0], rest[found.end() :]
+        flags = flags + found[0]
+        rest = rest[found.end() :]
     if "--from=" in flags:  # another stage, or another image
         return
     try:
@@ -59,7 +68,9 @@ def _named(instruction: str, rest: str) -> Iterator[str]:
 
 
 def _mounted(rest: str) -> Iterator[str]:
-    """The folders that a RUN sees without a copy: `--mount=type=bind,source=…`, and `bind` is the default."""
+    """The folders that a RUN sees without a copy: `--mount=type=bind,source=…`, and `bind` is the
+    default.
+    """
     for flag in re.findall(r"--mount=(\S+)", rest):
         options = dict(part.partition("=")[::2] for part in flag.split(","))
         if options.get("type", "bind") == "bind" and "from" not in options:
@@ -67,6 +78,10 @@ def _mounted(rest: str) -> Iterator[str]:
 
 
 def _certain(source: str) -> str:
-    if source in _EVERYTHING or any(char in source for char in "$\"'\\") or ".." in source.split("/"):
+    if (
+        source in _EVERYTHING
+        or any(char in source for char in "$\"'\\")
+        or ".." in source.split("/")
+    ):
         raise Unclear
     return source

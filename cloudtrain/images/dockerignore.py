@@ -1,7 +1,7 @@
 """What a .dockerignore leaves out of a build, by the rules that docker itself has for it. Pure.
 
-Unlike git's: a pattern counts from the context's top, and the last one that fits a path or a folder above it decides,
-so that `!` brings back single files of an ignored folder.
+Unlike git's: a pattern counts from the context's top, and the last one that fits a path or a folder
+above it decides, so that `!` brings back single files of an ignored folder.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Callable, Sequence
 
 from cloudtrain.errors import SourceError
 
-STAR, DEEP, ANY = "[^/]*", "(?:.*/)?", ".*"
+STAR = "[^/]*"
+DEEP = "(?:.*/)?"
+ANY = ".*"
 """Within a folder; any number of whole folders; anything."""
 
 FEW = 2
-"""So many wildcards a regular expression takes well; with more it may go back and try again without end."""
+"""So many wildcards a regular expression takes well; with more it may go back and try again without
+end.
+"""
 
 Fits = Callable[[str], object]
 """Whether a whole path fits."""
@@ -28,7 +32,9 @@ Rule = tuple[bool, Pattern]
 
 
 def rules_of(text: str) -> list[Rule]:
-    """The rules of an ignore file, in order. SourceError for a line that docker would refuse as well."""
+    """The rules of an ignore file, in order. SourceError for a line that docker would refuse as
+    well.
+    """
     rules: list[Rule] = []
     for raw in text.removeprefix("\ufeff").splitlines():
         line = raw.strip()
@@ -79,45 +85,63 @@ def has_exceptions(rules: Sequence[Rule]) -> bool:
 
 def _pieces(pattern: str) -> list[str]:
     """Go's `filepath.Match`, and `**` for any number of folders."""
-    if re.fullmatch(r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern):  # docker looks at the end of the path alone
+    if re.fullmatch(
+        r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern
+    ):  # docker looks at the end of the path alone
         return [ANY, *map(re.escape, pattern[2:])]
     out: list[str] = []
     at = 0
     while at < len(pattern):
         rest = pattern[at:]
         if rest.startswith("**/"):
-            out, at = [*out, DEEP], at + 3
+            out = [*out, DEEP]
+            at = at + 3
         elif rest.startswith("**"):  # folders only, unless it is the end
-            out, at = [*out, DEEP if len(rest) > 2 else ANY], at + 2
+            out = [*out, DEEP if len(rest) > 2 else ANY]
+            at = at + 2
         elif rest[0] == "*":
-            out, at = [*out, STAR], at + 1
+            out = [*out, STAR]
+            at = at + 1
         elif rest[0] == "?":
-            out, at = [*out, "[^/]"], at + 1
+            out = [*out, "[^/]"]
+            at = at + 1
         elif rest[0] == "[" and (group := re.match(r"\[(\^?)((?:\\.|[^\]\\])+)\]", rest)):
-            inside = re.sub(r"\\(.)|([\[&|~])", lambda char: re.escape(char[1] or char[2]), group[2])
-            out, at = [*out, f"[{group[1]}{inside}]"], at + len(group[0])
+            inside = re.sub(
+                r"\\(.)|([\[&|~])", lambda char: re.escape(char[1] or char[2]), group[2]
+            )
+            out = [*out, f"[{group[1]}{inside}]"]
+            at = at + len(group[0])
         elif rest[0] == "\\" and len(rest) > 1:
-            out, at = [*out, re.escape(rest[1])], at + 2
+            out = [*out, re.escape(rest[1])]
+            at = at + 2
         else:
-            out, at = [*out, re.escape(rest[0])], at + 1
+            out = [*out, re.escape(rest[0])]
+            at = at + 1
     return out
 
 
 def matcher(pieces: Sequence[str]) -> Fits:
-    """Matches a pattern with many wildcards in time that is linear in the path: all ways are followed at once.
+    """Matches a pattern with many wildcards in time that is linear in the path: all ways are
+    followed at once.
 
-    `pieces`: wildcards, and regular expressions of one character each; re.error if one is not valid.
+    `pieces`: wildcards, and regular expressions of one character each; re.error if one is not
+    valid.
     """
     expression = re.compile("".join(pieces), re.DOTALL)
     if sum(piece in (STAR, DEEP, ANY) for piece in pieces) <= FEW:
         return expression.fullmatch
-    steps = [piece if piece in (STAR, DEEP, ANY) else re.compile(piece, re.DOTALL) for piece in pieces]
+    steps = [
+        piece if piece in (STAR, DEEP, ANY) else re.compile(piece, re.DOTALL) for piece in pieces
+    ]
     return lambda path: _fits(steps, path)
 
 
 def _fits(steps: Sequence[str | re.Pattern[str]], path: str) -> bool:
-    """`at` holds every step that may come next; `within` the `DEEP` ones that are in the middle of their folders."""
-    at, within = _reach(steps, {0}), set[int]()
+    """`at` holds every step that may come next; `within` the `DEEP` ones that are in the middle of
+    their folders.
+    """
+    at = _reach(steps, {0})
+    within = set[int]()
     for char in path:
         inside = {step for step in at if steps[step : step + 1] == [DEEP]} | within
         then = {step + 1 for step in inside if char == "/"}
@@ -127,7 +151,8 @@ def _fits(steps: Sequence[str | re.Pattern[str]], path: str) -> bool:
                 then.add(step)
             elif isinstance(wanted, re.Pattern) and wanted.fullmatch(char):
                 then.add(step + 1)
-        at, within = _reach(steps, then), inside
+        at = _reach(steps, then)
+        within = inside
         if not at and not within:
             return False
     return len(steps) in at

@@ -1,4 +1,6 @@
-"""What an image is built from: a Dockerfile, the files it may copy, and arguments; their digest is its name."""
+"""What an image is built from: a Dockerfile, the files it may copy, and arguments; their digest is
+its name.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,12 @@ class Recipe:
     platform: str = ""
     """`linux/amd64`; empty for this machine's own."""
     digest: str
-    """sha256 of all that, and of every file and folder that the Dockerfile copies, executable bits included.
+    """sha256 of all that, and of every file and folder that the Dockerfile copies, executable bits
+    included.
 
-    Of permissions it is what git keeps: the others are those of the umask under which the files came here. Not of a
-    folder `.git`, in which git writes as it likes: one that is copied must not change the name every time.
+    Of permissions it is what git keeps: the others are those of the umask under which the files
+    came here. Not of a folder `.git`, in which git writes as it likes: one that is copied must not
+    change the name every time.
     """
 
     @property
@@ -78,9 +82,15 @@ def our_recipe(kind: str, args: Sequence[str] = (), platform: str = "") -> Recip
 
 
 def recipe_of(
-    dockerfile: Path, args: Sequence[str] = (), platform: str = "", kind: str = "", limit: int | None = None
+    dockerfile: Path,
+    args: Sequence[str] = (),
+    platform: str = "",
+    kind: str = "",
+    limit: int | None = None,
 ) -> Recipe:
-    """The recipe of a Dockerfile. SourceError when its folder cannot be read, or holds more than `limit` bytes."""
+    """The recipe of a Dockerfile. SourceError when its folder cannot be read, or holds more than
+    `limit` bytes.
+    """
     given = dict(arg.partition("=")[::2] for arg in args)
     digest = sha256(repr((dockerfile.name, sorted(given.items()), platform)).encode())
     size = 0
@@ -91,18 +101,31 @@ def recipe_of(
         for path, info in sorted(_files(dockerfile, rules).items()):
             size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
             if limit is not None and size > limit:
-                message = f"{dockerfile.parent} holds more than {limit} bytes, all of which the build would get"
-                raise SourceError(message, hint="name what it needs in a .dockerignore, or give it a folder of its own")
+                message = (
+                    f"{dockerfile.parent} holds more than {limit} bytes, all of which the build"
+                    " would get"
+                )
+                raise SourceError(
+                    message,
+                    hint="name what it needs in a .dockerignore, or give it a folder of its own",
+                )
             name = path.relative_to(dockerfile.parent).as_posix()
             digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
             digest.update(_content(path, info))
     except OSError as error:
         raise SourceError(f"{error.filename or dockerfile}: {error.strerror or error}") from None
-    return Recipe(dockerfile=str(dockerfile), kind=kind, args=tuple(args), platform=platform, digest=digest.hexdigest())
+    return Recipe(
+        dockerfile=str(dockerfile),
+        kind=kind,
+        args=tuple(args),
+        platform=platform,
+        digest=digest.hexdigest(),
+    )
 
 
 def payload_archive() -> bytes:
-    """What our own image has besides the files of docker/: launcher and trainer, for `docker run IMAGE train`.
+    """What our own image has besides the files of docker/: launcher and trainer, for `docker run
+    IMAGE train`.
 
     The same bytes for the same files, whichever machine packs them, and when.
     """
@@ -111,38 +134,57 @@ def payload_archive() -> bytes:
         for name, path in sorted(payload_files().items()):
             member = tarfile.TarInfo(name)
             content = path.read_bytes()
-            member.size, member.mode = len(content), 0o644
+            member.size = len(content)
+            member.mode = 0o644
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
 
 
 def _rules(dockerfile: Path) -> list[Rule]:
     """Of the ignore file of this very Dockerfile, or else of its folder."""
-    for file in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), dockerfile.with_name(".dockerignore")):
+    for file in (
+        dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
+        dockerfile.with_name(".dockerignore"),
+    ):
         if file.is_file():
             return rules_of(read_regular_text(file, errors="surrogateescape"))
     return []
 
 
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
-    """The Dockerfile itself, and what the build may copy: files, links and the folders they are in, none of git's."""
+    """The Dockerfile itself, and what the build may copy: files, links and the folders they are in,
+    none of git's.
+    """
     found = {dockerfile: dockerfile.stat()}
     named = copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
-    top, searches_all = dockerfile.parent, has_exceptions(rules)
+    top = dockerfile.parent
+    searches_all = has_exceptions(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
         folders[:] = [name for name in folders if name != ".git"]
         names = [*files, *folders]
-        folders[:] = [name for name in folders if searches_all or not is_ignored((inside / name).as_posix(), rules)]
+        folders[:] = [
+            name
+            for name in folders
+            if searches_all or not is_ignored((inside / name).as_posix(), rules)
+        ]
         for name in names:
             path = Path(folder) / name
             info = path.lstat()
-            wanted = stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode) or stat.S_ISDIR(info.st_mode)
+            wanted = (
+                stat.S_ISREG(info.st_mode)
+                or stat.S_ISLNK(info.st_mode)
+                or stat.S_ISDIR(info.st_mode)
+            )
             wanted = wanted and (named is None or matches_any((inside / name).as_posix(), named))
             if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
                 found[path] = info
                 # A file that is brought back takes the folders above it along.
-                found |= {each: each.lstat() for each in path.parents if top in each.parents and each not in found}
+                found |= {
+                    each: each.lstat()
+                    for each in path.parents
+                    if top in each.parents and each not in found
+                }
     return found
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_AWS = r"amazonaws\.(?:com|com\.cn|eu)|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov"
-"""The domains of all partitions, and no other: a registry with such a name would be sent a login."""
+_AWS = (
+    r"amazonaws\.(?:com|com\.cn|eu)|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov"
+)
+"""The domains of all partitions, and no other: a registry with such a name would be sent a login.
+"""
 
 ECR = re.compile(rf"(\d{{12}})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.({_AWS})/.+")
 """An address in a registry of AWS: account, region, domain."""
 
 ACR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)?(\.[a-z0-9]+\.geo)?\.azurecr\.(io|cn|us)")
-"""The host of a registry of Azure: `name`, `name-hash` where its name has a label, `name.region.geo`."""
+"""The host of a registry of Azure: `name`, `name-hash` where its name has a label,
+`name.region.geo`.
+"""
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DOCKER_HUB = "docker.io"
@@ -43,7 +48,9 @@ class ResolvedImage:
 
 
 def parse_address(text: str) -> Address:
-    """The parts of an address. What stands before the first slash is a registry if it looks like a host."""
+    """The parts of an address. What stands before the first slash is a registry if it looks like a
+    host.
+    """
     name, _, digest = text.partition("@")
     head, slash, rest = name.partition("/")
     is_host = bool(slash) and ("." in head or ":" in head or head == "localhost")

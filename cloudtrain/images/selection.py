@@ -1,4 +1,6 @@
-"""Which image a spec selects for one provider, and the recipe where it is one that we build. Reads only the disk."""
+"""Which image a spec selects for one provider, and the recipe where it is one that we build. Reads
+only the disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
 
 CLOUD_PLATFORM = "linux/amd64"
-"""What all machines of both clouds run but those with NVIDIA's own processors, whatever your own machine is."""
+"""What all machines of both clouds run but those with NVIDIA's own processors, whatever your own
+machine is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +28,13 @@ class PlannedImage:
     """What a job runs in."""
 
     address: str
-    """An address in a registry, a local name, or what else its provider reads; empty where it is not known."""
+    """An address in a registry, a local name, or what else its provider reads; empty where it is
+    not known.
+    """
     recipe: Recipe | None = None
-    """How it is built, where we build it. Its address ends in a tag then: the digest is known when it was pushed."""
+    """How it is built, where we build it. Its address ends in a tag then: the digest is known when
+    it was pushed.
+    """
     contents: ImageContents | None = field(default=None, compare=False, repr=False)
     """What it brings, where its provider knows that of its own image."""
 
@@ -53,7 +61,9 @@ class ImageSelection(NamedTuple):
 
 
 def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelection:
-    """What `image:` says for a provider: a Dockerfile, the provider's entry, or `auto` where it has none."""
+    """What `image:` says for a provider: a Dockerfile, the provider's entry, or `auto` where it has
+    none.
+    """
     if not isinstance(image, Mapping):
         return ImageSelection(("image",), image)
     if "build" in image:
@@ -64,15 +74,27 @@ def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelectio
 def recipe_for(
     selected: ImageSelection, settings: Settings, *, gpu: bool, platform: str = ""
 ) -> tuple[Recipe | None, list[Issue]]:
-    """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong with it."""
+    """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong
+    with it.
+    """
     at, text = selected
     try:
         if not selected.is_build:
-            return our_recipe("cuda" if gpu else "cpu", settings.get("image.args") or (), platform), []
+            return our_recipe(
+                "cuda" if gpu else "cpu", settings.get("image.args") or (), platform
+            ), []
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():
-            return None, [Issue(at, f"there is no file {dockerfile}", "the path counts from the folder of job.yaml")]
-        args = settings.get("image.build_args") or ()  # what `image.args` name is ours: their BASE_IMAGE is another
+            return None, [
+                Issue(
+                    at,
+                    f"there is no file {dockerfile}",
+                    "the path counts from the folder of job.yaml",
+                )
+            ]
+        args = (
+            settings.get("image.build_args") or ()
+        )  # what `image.args` name is ours: their BASE_IMAGE is another
         return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
     except SourceError as error:
         return None, [Issue(at, error.message, error.hint)]

@@ -1,7 +1,8 @@
-"""What an account needs before jobs run there: the interface by which a provider sets it up, shows it and removes it.
+"""What an account needs before jobs run there: the interface by which a provider sets it up, shows
+it and removes it.
 
-A provider that can implements `Infrastructure` and returns it from `Provider.infrastructure`. `cloudtrain infra` does
-the rest: it shows the plan, asks, prints progress, and writes the settings.
+A provider that can implements `Infrastructure` and returns it from `Provider.infrastructure`.
+`cloudtrain infra` does the rest: it shows the plan, asks, prints progress, and writes the settings.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ Report = Callable[["ResourceEvent"], None]
 
 
 class Infrastructure(ABC):
-    """One deployment in one account: everything there that bears its name. Planning changes no resource.
+    """One deployment in one account: everything there that bears its name. Planning changes no
+    resource.
 
-    Every method but `template` asks the cloud and may raise CloudError; a UsageError says which setting is missing.
+    Every method but `template` asks the cloud and may raise CloudError; a UsageError says which
+    setting is missing.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]]
@@ -36,16 +39,18 @@ class Infrastructure(ABC):
     def plan_up(self, values: Mapping[str, str]) -> ChangePlan:
         """What would be created and changed. `values`: the parameters that are given, checked.
 
-        A parameter that is not given keeps the value of the deployment there is, else it has its default. Planning
-        twice is harmless; if the cloud keeps something of a plan, such as a change set, `discard` removes it.
+        A parameter that is not given keeps the value of the deployment there is, else it has its
+        default. Planning twice is harmless; if the cloud keeps something of a plan, such as a
+        change set, `discard` removes it.
         """
 
     @abstractmethod
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
-        """Carry out a plan of `plan_up`, and wait until it is done. After a kill, planning and `up` go on from there.
+        """Carry out a plan of `plan_up`, and wait until it is done. After a kill, planning and `up`
+        go on from there.
 
-        CloudError names the resource that failed, with the cloud's reason, and what to do next. A plan without
-        changes does nothing; the deployment is returned all the same.
+        CloudError names the resource that failed, with the cloud's reason, and what to do next. A
+        plan without changes does nothing; the deployment is returned all the same.
         """
 
     def discard(self, plan: ChangePlan) -> None:  # noqa: B027  (most clouds keep nothing of a plan)
@@ -57,12 +62,18 @@ class Infrastructure(ABC):
 
     @abstractmethod
     def plan_down(self, *, delete_data: bool) -> ChangePlan:
-        """What would be deleted, and what is kept because it holds data. `delete_data`: that is deleted, too."""
+        """What would be deleted, and what is kept because it holds data. `delete_data`: that is
+        deleted, too.
+        """
 
     @abstractmethod
     def down(self, plan: ChangePlan, report: Report) -> None:
-        """Carry out a plan of `plan_down`, and wait until it is done. What is already gone is passed over."""
+        """Carry out a plan of `plan_down`, and wait until it is done. What is already gone is
+        passed over.
+        """
 
     @abstractmethod
     def template(self, format_: str) -> str:
-        """The template in one of `formats`, for those who deploy by a pipeline of their own. No network."""
+        """The template in one of `formats`, for those who deploy by a pipeline of their own. No
+        network.
+        """

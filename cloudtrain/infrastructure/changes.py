@@ -1,4 +1,6 @@
-"""What a deployment is, and what would be done to it: values that are shown before anything happens."""
+"""What a deployment is, and what would be done to it: values that are shown before anything
+happens.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Action = Literal["create", "update", "replace", "delete", "keep"]
-"""`replace`: deleted and created anew, under another name; `keep`: left as it is, where one may expect otherwise."""
+"""`replace`: deleted and created anew, under another name; `keep`: left as it is, where one may
+expect otherwise.
+"""
 
 SettingValue = str | tuple[str, ...]
 """A setting as it is written to cloudtrain.toml: a text, or a list of texts."""
@@ -79,7 +83,9 @@ class ChangePlan:
 
     @property
     def idle_usd_per_month(self) -> float:
-        """What all resources cost in a month without jobs, as far as it does not depend on what is stored."""
+        """What all resources cost in a month without jobs, as far as it does not depend on what is
+        stored.
+        """
         left = [change for change in self.changes if change.action != "delete"]
         return sum(each.idle_cost.usd_per_month or 0.0 for each in left if each.idle_cost)
 
@@ -139,13 +145,19 @@ class Deployment:
             "state": self.state,
             "reason": self.reason,
             "resources": [
-                {"name": each.name, "kind": each.kind, "identity": each.identity, "state": each.state}
+                {
+                    "name": each.name,
+                    "kind": each.kind,
+                    "identity": each.identity,
+                    "state": each.state,
+                }
                 for each in self.resources
             ],
             "parameters": dict(self.parameters),
             "outputs": dict(self.outputs),
             "settings": {
-                key: list(value) if isinstance(value, tuple) else value for key, value in self.settings.items()
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in self.settings.items()
             },
         }
 
@@ -156,7 +168,9 @@ class ResourceEvent:
 
     resource: str
     kind: str
-    state: Literal["creating", "created", "changing", "changed", "deleting", "deleted", "kept", "failed"]
+    state: Literal[
+        "creating", "created", "changing", "changed", "deleting", "deleted", "kept", "failed"
+    ]
     identity: str = ""
     reason: str = ""
     """Why it failed or is kept; else what else there is to say."""

@@ -1,4 +1,6 @@
-"""What resources cost while no job runs: `infra/CLOUD/idle_costs.csv`, where each price has a date and a source."""
+"""What resources cost while no job runs: `infra/CLOUD/idle_costs.csv`, where each price has a date
+and a source.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Price:
     def cost(self) -> IdleCost:
         """For people: with its date, and whether it is assumed."""
         assumed = "assumed, " if self.basis == "assumed" else ""
-        return IdleCost(usd_per_month=self.usd_per_month, note=f"{self.note} ({assumed}{self.as_of})")
+        return IdleCost(
+            usd_per_month=self.usd_per_month, note=f"{self.note} ({assumed}{self.as_of})"
+        )
 
 
 @cache
@@ -63,8 +67,13 @@ def idle_cost(cloud: str, type_: str, tier: str = "") -> IdleCost | None:
 
 
 def usd_per_month(cloud: str, *resources: Priced) -> float:
-    """What these cost together, as far as it does not depend on what is stored. KeyError if one has no price."""
-    found = (each.how_many * (prices(cloud)[each.type, each.tier].usd_per_month or 0.0) for each in resources)
+    """What these cost together, as far as it does not depend on what is stored. KeyError if one has
+    no price.
+    """
+    found = (
+        each.how_many * (prices(cloud)[each.type, each.tier].usd_per_month or 0.0)
+        for each in resources
+    )
     return round(sum(found), 2)
 
 

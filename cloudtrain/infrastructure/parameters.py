@@ -1,6 +1,8 @@
-"""What can be chosen about a deployment, `--set KEY=VALUE`: declared by the provider, checked before it is asked.
+"""What can be chosen about a deployment, `--set KEY=VALUE`: declared by the provider, checked
+before it is asked.
 
-A declaration also says which parameter of the cloud's template it is, so that values are translated in one place.
+A declaration also says which parameter of the cloud's template it is, so that values are translated
+in one place.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Parameter:
     example: str = ""
     """A value that fits, for the message about one that does not."""
     idle_usd_per_month: Mapping[str, float] = field(default_factory=dict)
-    """Value -> what it makes a deployment cost while no job runs; values that are not named cost nothing."""
+    """Value -> what it makes a deployment cost while no job runs; values that are not named cost
+    nothing.
+    """
     template: str = ""
     """Its name in the cloud's template."""
     empty: str = ""
@@ -49,9 +53,16 @@ class Parameter:
     def problem(self, value: str) -> str:
         """What is wrong with a value; empty if nothing is."""
         if self.choices and value not in self.choices:
-            return f"{value!r} is not one of {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
+            return (
+                f"{value!r} is not one of"
+                f" {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
+            )
         if self.pattern and not re.fullmatch(self.pattern, value):
-            return f"expected a value such as {self.example}, got {value!r}" if self.example else f"cannot be {value!r}"
+            return (
+                f"expected a value such as {self.example}, got {value!r}"
+                if self.example
+                else f"cannot be {value!r}"
+            )
         return ""
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +78,9 @@ class Parameter:
 
 
 def github_subject(template: str) -> Parameter:
-    """Which GitHub workflow may submit: both clouds trust its token by this subject, whole and without wildcards."""
+    """Which GitHub workflow may submit: both clouds trust its token by this subject, whole and
+    without wildcards.
+    """
     return Parameter(
         name="github_subject",
         meaning="the whole subject of the GitHub workflow that may submit; none: no workflow",
@@ -80,7 +93,9 @@ def github_subject(template: str) -> Parameter:
 
 
 def network_range(template: str, default: str, prefixes: str) -> Parameter:
-    """The addresses of a new network. `prefixes`: a pattern for the lengths that the cloud takes: `1[6-9]|20`."""
+    """The addresses of a new network. `prefixes`: a pattern for the lengths that the cloud takes:
+    `1[6-9]|20`.
+    """
     return Parameter(
         name="network_range",
         meaning="addresses of a new network",
@@ -91,7 +106,9 @@ def network_range(template: str, default: str, prefixes: str) -> Parameter:
     )
 
 
-def read_parameters(given: Sequence[str], known: Iterable[Parameter], command: str) -> dict[str, str]:
+def read_parameters(
+    given: Sequence[str], known: Iterable[Parameter], command: str
+) -> dict[str, str]:
     """The values of `--set KEY=VALUE`, checked; of a key that is given twice the last counts.
 
     UsageError for the first that is wrong. `command`: what to type to be shown all of them.
@@ -103,8 +120,12 @@ def read_parameters(given: Sequence[str], known: Iterable[Parameter], command: s
         if not equals:
             raise UsageError(f"--set {text}: expected KEY=VALUE", hint=f"{command} shows the keys")
         if name not in parameters:
-            message = f"--set {text}: there is no parameter {name!r}{did_you_mean(name, parameters)}"
-            raise UsageError(message, hint=f"one of: {', '.join(parameters)}; {command} explains them")
+            message = (
+                f"--set {text}: there is no parameter {name!r}{did_you_mean(name, parameters)}"
+            )
+            raise UsageError(
+                message, hint=f"one of: {', '.join(parameters)}; {command} explains them"
+            )
         if problem := parameters[name].problem(value):
             raise UsageError(f"--set {text}: {problem}", hint=parameters[name].meaning)
         values[name] = value
@@ -117,11 +138,19 @@ def defaults(parameters: Iterable[Parameter]) -> dict[str, str]:
 
 
 def to_template(parameters: Iterable[Parameter], values: Mapping[str, str]) -> dict[str, Any]:
-    """The values as the template takes them, by its own names. Parameters without a value are left out."""
+    """The values as the template takes them, by its own names. Parameters without a value are left
+    out.
+    """
     chosen = [(each, values[each.name]) for each in parameters if each.name in values]
-    return {each.template: each.write("" if value == each.empty else value) for each, value in chosen}
+    return {
+        each.template: each.write("" if value == each.empty else value) for each, value in chosen
+    }
 
 
 def from_template(parameters: Iterable[Parameter], found: Mapping[str, Any]) -> dict[str, str]:
     """What was chosen for a deployment, by the template's parameters; absent where those are."""
-    return {each.name: each.read(found[each.template]) or each.empty for each in parameters if each.template in found}
+    return {
+        each.name: each.read(found[each.template]) or each.empty
+        for each in parameters
+        if each.template in found
+    }

@@ -34,8 +34,12 @@ class SettingsEdit:
 
     def diff(self) -> list[str]:
         """The lines that go (`- `) and come (`+ `), with those around them."""
-        lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), lineterm="", n=1)
-        return [f"{line[0]} {line[1:]}" for line in lines if not line.startswith(("---", "+++", "@@"))]
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), lineterm="", n=1
+        )
+        return [
+            f"{line[0]} {line[1:]}" for line in lines if not line.startswith(("---", "+++", "@@"))
+        ]
 
     def write(self) -> None:
         """Replace the file at once. StorageError where that cannot be done."""
@@ -48,13 +52,16 @@ class SettingsEdit:
             draft.replace(target)
         except OSError as error:
             draft.unlink(missing_ok=True)
-            raise StorageError(f"{self.path} cannot be written: {error}", hint="write the settings by hand") from error
+            raise StorageError(
+                f"{self.path} cannot be written: {error}", hint="write the settings by hand"
+            ) from error
 
 
 def settings_edit(
     path: Path, settings: Mapping[str, SettingValue], gone: Mapping[str, SettingValue] | None = None
 ) -> SettingsEdit:
-    """The edit that gives these settings, by dotted key, their values. UsageError if the file cannot be edited so.
+    """The edit that gives these settings, by dotted key, their values. UsageError if the file
+    cannot be edited so.
 
     `gone`: settings that hold no longer; each is removed if the file has it with this very value.
     """
@@ -90,19 +97,31 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         text = read_regular_text(path) if path.exists() else ""
         return text, tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: {error}", hint="put it right first: the settings are added to it") from error
+        raise UsageError(
+            f"{path}: {error}", hint="put it right first: the settings are added to it"
+        ) from error
 
 
 def _present(document: Mapping[str, Any], settings: Mapping[str, SettingValue]) -> list[str]:
-    found = {key: _value_in(document, key.rpartition(".")[0], key.rpartition(".")[2]) for key in settings}
+    found = {
+        key: _value_in(document, key.rpartition(".")[0], key.rpartition(".")[2]) for key in settings
+    }
     return [key for key, value in settings.items() if found[key] == _plain(value)]
 
 
 def _check(
-    path: Path, old: Mapping[str, Any], settings: Mapping[str, SettingValue], stale: Iterable[str], after: str
+    path: Path,
+    old: Mapping[str, Any],
+    settings: Mapping[str, SettingValue],
+    stale: Iterable[str],
+    after: str,
 ) -> None:
-    """That the new text means the old one and the settings. UsageError for forms of TOML that no line stands for."""
-    wanted: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in old.items()}
+    """That the new text means the old one and the settings. UsageError for forms of TOML that no
+    line stands for.
+    """
+    wanted: dict[str, Any] = {
+        key: dict(value) if isinstance(value, dict) else value for key, value in old.items()
+    }
     for key in stale:
         table, _, name = key.rpartition(".")
         del (wanted[table] if table else wanted)[name]
@@ -118,11 +137,15 @@ def _check(
     if not is_right:
         lines = "\n".join(f"{key} = {_written(value)}" for key, value in settings.items())
         hint = f"write them there by hand:\n{lines}"
-        raise UsageError(f"{path} is written in a way that the settings cannot be added to", hint=hint)
+        raise UsageError(
+            f"{path} is written in a way that the settings cannot be added to", hint=hint
+        )
 
 
 def _set(lines: list[str], table: str, name: str, value: SettingValue) -> None:
-    """Give one key its value: in its line, else as the last of its table, else in a new table at the end."""
+    """Give one key its value: in its line, else as the last of its table, else in a new table at
+    the end.
+    """
     start, end = _extent(lines, table)
     place = _place(lines, start, end, name)
     if place is not None:
@@ -137,7 +160,9 @@ def _set(lines: list[str], table: str, name: str, value: SettingValue) -> None:
 
 
 def _remove(lines: list[str], table: str, name: str) -> None:
-    """Take one key out; what stands around it stays. Nothing where no line stands for it: `_check` tells."""
+    """Take one key out; what stands around it stays. Nothing where no line stands for it: `_check`
+    tells.
+    """
     place = _place(lines, *_extent(lines, table), name)
     if place is not None:
         del lines[place]
@@ -153,14 +178,23 @@ def _place(lines: list[str], start: int, end: int, name: str) -> slice | None:
 
 def _extent(lines: list[str], table: str) -> tuple[int, int]:
     """The first line of a table's keys, and the line after its last; (-1, -1) if it has no header."""
-    headers = [(number, match[1]) for number, line in enumerate(lines) if (match := _HEADER.fullmatch(line))]
+    headers = [
+        (number, match[1])
+        for number, line in enumerate(lines)
+        if (match := _HEADER.fullmatch(line))
+    ]
     starts = [(0, "")] + [(number + 1, name) for number, name in headers]
     ends = [number for number, _ in headers] + [len(lines)]
-    return next(((start, end) for (start, name), end in zip(starts, ends, strict=True) if name == table), (-1, -1))
+    return next(
+        ((start, end) for (start, name), end in zip(starts, ends, strict=True) if name == table),
+        (-1, -1),
+    )
 
 
 def _value_ends(lines: list[str], first: int, end: int) -> Iterator[int]:
-    """The last line of the value that begins on a line: a list may go over several. The first one itself at worst."""
+    """The last line of the value that begins on a line: a list may go over several. The first one
+    itself at worst.
+    """
     for last in range(first, end):
         try:
             tomllib.loads("\n".join(lines[first : last + 1]))

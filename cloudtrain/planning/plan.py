@@ -1,4 +1,6 @@
-"""The plan: spec, context and target put together into one frozen value. No network, no process, no SDK."""
+"""The plan: spec, context and target put together into one frozen value. No network, no process, no
+SDK.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class SourceSummary:
     secrets: tuple[str, ...] = ()
     """Paths that are left out since they are likely to hold secrets."""
     requirements: str = ""
-    """The file that says which packages are installed; empty for none, or for a list in the spec."""
+    """The file that says which packages are installed; empty for none, or for a list in the spec.
+    """
     packages: tuple[str, ...] = ()
     """What it asks for, a requirement each, for people."""
     wheels: int = 0
@@ -51,21 +54,29 @@ class TrialRules:
     goal: str
     """minimize or maximize."""
     rungs: tuple[int, ...]
-    """At which reports of the metric it is compared with the others, from 1; those that it has passed, too."""
+    """At which reports of the metric it is compared with the others, from 1; those that it has
+    passed, too.
+    """
     eta: int
     until: int | None = None
-    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is behind there."""
+    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is
+    behind there.
+    """
     reports: int = 0
     """How many reports earlier runs of the trial have made."""
     position: float | None = None
     """The step, or else the epoch, of the latest of them; None where it has neither."""
     measures: bool = False
-    """Whether it is to measure the metric once, and end there: a trial of a search for a batch size."""
+    """Whether it is to measure the metric once, and end there: a trial of a search for a batch
+    size.
+    """
 
     @staticmethod
     def of_measurement(trial: int, metric: str, goal: str) -> TrialRules:
         """The rules of a trial that is compared with no other."""
-        return TrialRules(trial=trial, metric=metric, goal=goal, rungs=(), eta=2, until=1, measures=True)
+        return TrialRules(
+            trial=trial, metric=metric, goal=goal, rungs=(), eta=2, until=1, measures=True
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +102,8 @@ class PlanContext:
     data_dir: str
     """Where runs are kept on this machine."""
     submitted_from: str = ""
-    """The folder in which the command was typed: commands without a name look for runs from there."""
+    """The folder in which the command was typed: commands without a name look for runs from there.
+    """
     source: SourceSummary
     local_files: tuple[str, ...] = ()
     """Inputs, by name, that are single files on this machine."""
@@ -155,15 +167,25 @@ class Plan:
     @property
     def inputs(self) -> dict[str, str]:
         """Where the target finds each input, by name, as the spec says it."""
-        return {name: self.target.location_for(item.uri) or "" for name, item in self.spec.inputs.items()}
+        return {
+            name: self.target.location_for(item.uri) or ""
+            for name, item in self.spec.inputs.items()
+        }
 
     @property
     def secrets(self) -> dict[str, str]:
-        """Where the target finds each secret, by the variable that is to hold it, as the spec says it."""
-        return {name: self.target.location_for(places) or "" for name, places in self.spec.secrets.items()}
+        """Where the target finds each secret, by the variable that is to hold it, as the spec says
+        it.
+        """
+        return {
+            name: self.target.location_for(places) or ""
+            for name, places in self.spec.secrets.items()
+        }
 
     def where(self, path: str) -> str:
-        """Where a field was set, or else the nearest field around it; empty when none of them was set."""
+        """Where a field was set, or else the nearest field around it; empty when none of them was
+        set.
+        """
         keys = path
         while keys and keys not in self.origins:
             cut = max(keys.rfind("."), keys.rfind("["))
@@ -175,7 +197,9 @@ class Plan:
         return issue.at(self.where(issue.field))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; the run folder keeps it beside the spec's own text. Its `facts` are the context."""
+        """Plain JSON; the run folder keeps it beside the spec's own text. Its `facts` are the
+        context.
+        """
         return {
             "version": __version__,
             "run_id": self.run_id,
@@ -192,9 +216,14 @@ class Plan:
 
 
 def make_plan(
-    spec: JobSpec, document: Document, context: PlanContext, target: Target, host: Target | None = None
+    spec: JobSpec,
+    document: Document,
+    context: PlanContext,
+    target: Target,
+    host: Target | None = None,
 ) -> Plan:
-    """Put spec, context and target together. SpecError lists what this target cannot do, each at its line.
+    """Put spec, context and target together. SpecError lists what this target cannot do, each at
+    its line.
 
     `host`: where it is executed, for a rehearsal; by default at the target itself.
     """
@@ -222,7 +251,9 @@ def make_plan(
 
 def spec_values(spec: JobSpec) -> dict[str, Any]:
     """The spec as plain JSON, defaults left out."""
-    values: dict[str, Any] = json.loads(json.dumps(spec.model_dump(exclude_defaults=True), default=list))
+    values: dict[str, Any] = json.loads(
+        json.dumps(spec.model_dump(exclude_defaults=True), default=list)
+    )
     return values
 
 
@@ -239,30 +270,43 @@ def json_digest(value: Any) -> str:
 def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
     """What the target cannot do: reported before anything is spent."""
     found: list[Issue] = []
-    name, resources = target.provider, spec.resources
+    name = target.provider
+    resources = spec.resources
     if resources.nodes > target.max_nodes:
         message = f"{resources.nodes} nodes are more than {name} runs at once ({target.max_nodes})"
         found.append(Issue(("resources", "nodes"), message))
     for key, item in spec.inputs.items():
         uri = target.location_for(item.uri)
         if uri is None:
-            found.append(Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …"))
+            found.append(
+                Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …")
+            )
             continue
         scheme = uri.partition("://")[0].lower() if "://" in uri else ""
         if scheme not in target.declaration.input_schemes:
             example = target.declaration.input_example
             hint = f"name one per provider: {{{name}: '{example}', {_owner(scheme)}: '{uri}'}}"
-            found.append(Issue(("inputs", key), f"{uri} cannot be read by the {name} provider", hint))
+            found.append(
+                Issue(("inputs", key), f"{uri} cannot be read by the {name} provider", hint)
+            )
     for key, locations in spec.secrets.items():
         if target.location_for(locations) is None:
-            hint = f"add {name}: 'env:{key}'" if "env" in target.declaration.secret_stores else f"add {name}: …"
+            hint = (
+                f"add {name}: 'env:{key}'"
+                if "env" in target.declaration.secret_stores
+                else f"add {name}: …"
+            )
             found.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
     return found
 
 
 def _owner(scheme: str) -> str:
     """The provider that owns the scheme; `uri`, which means all of them, where none does."""
-    own = (each.name for each in declarations() if scheme and each.input_example.startswith(f"{scheme}://"))
+    own = (
+        each.name
+        for each in declarations()
+        if scheme and each.input_example.startswith(f"{scheme}://")
+    )
     return next(own, "uri")
 
 

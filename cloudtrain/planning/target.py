@@ -1,4 +1,6 @@
-"""Where a plan is to run, as a value: a provider, what it can do, its machines, its image and its own settings."""
+"""Where a plan is to run, as a value: a provider, what it can do, its machines, its image and its
+own settings.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:  # a provider that looks after a run needs none of these
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProviderConfig:
-    """What a provider decides for one plan besides what every target has: each declares its own fields."""
+    """What a provider decides for one plan besides what every target has: each declares its own
+    fields.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -25,7 +29,9 @@ class ProviderConfig:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """What `to_json` gave, read back. Unknown keys are passed over; what is missing takes its default."""
+        """What `to_json` gave, read back. Unknown keys are passed over; what is missing takes its
+        default.
+        """
         known = {each.name for each in fields(cls)}
         return cls(**{name: _frozen(value) for name, value in document.items() if name in known})
 
@@ -81,22 +87,31 @@ class Target:
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Dotted names of account settings that are not set, and have placeholders here: nothing of it may be sent."""
+        """Dotted names of account settings that are not set, and have placeholders here: nothing of
+        it may be sent.
+        """
         found: tuple[str, ...] = getattr(self.config, "placeholders", ())
         return found
 
     def config_as(self, kind: type[Config]) -> Config:
         """The provider's own settings, of its own type. TypeError for another provider's target."""
         if not isinstance(self.config, kind):
-            raise TypeError(f"the target of {self.provider} has {type(self.config).__name__}, not {kind.__name__}")
+            raise TypeError(
+                f"the target of {self.provider} has {type(self.config).__name__}, not"
+                f" {kind.__name__}"
+            )
         return self.config
 
     def location_for(self, locations: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of the locations by provider ("*": all); None for none."""
+        """Where this provider finds an input or a secret, of the locations by provider ("*": all);
+        None for none.
+        """
         return self.declaration.location_for(locations)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, without the problems. `facts`, as plan.json has always called it, is the provider's part."""
+        """Plain JSON, without the problems. `facts`, as plan.json has always called it, is the
+        provider's part.
+        """
         facts = self.config.to_json()
         if self.image is not None:
             recipe = self.image.recipe

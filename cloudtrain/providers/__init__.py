@@ -1,4 +1,6 @@
-"""The interface that every provider implements, the values it uses, and how a provider is found by name."""
+"""The interface that every provider implements, the values it uses, and how a provider is found by
+name.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ class DiscoveredRun:
         from cloudtrain import __version__
         from cloudtrain.runs.files import as_text
 
-        provider, contract = self.submitting.provider, self.submitting.contract
+        provider = self.submitting.provider
+        contract = self.submitting.contract
         plan = {
             "version": __version__,
             "run_id": self.run_id,
@@ -87,12 +90,16 @@ class DiscoveredRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownRuns:
-    """The runs at a provider that this machine knows already, so that only new and changed ones are asked for."""
+    """The runs at a provider that this machine knows already, so that only new and changed ones are
+    asked for.
+    """
 
     states: Mapping[str, str] = field(default_factory=dict)
     """Run id -> state as last seen."""
     synced_until: dict[str, float] = field(default_factory=dict)
-    """Account -> Unix timestamp by the cloud's clock, up to which all changes are known; `discover_runs` updates it."""
+    """Account -> Unix timestamp by the cloud's clock, up to which all changes are known;
+    `discover_runs` updates it.
+    """
 
 
 Progress = Callable[[int, int], None]
@@ -103,14 +110,17 @@ Note = Callable[[str], None]
 
 
 class Provider(ABC):
-    """A platform that runs jobs. Everything up to `render` is pure; everything after it has effects.
+    """A platform that runs jobs. Everything up to `render` is pure; everything after it has
+    effects.
 
-    A provider sets `declaration` and implements the abstract methods. The others have defaults, for platforms that can
-    do more.
+    A provider sets `declaration` and implements the abstract methods. The others have defaults, for
+    platforms that can do more.
     """
 
     declaration: Declaration
-    """Name, label, section of job.yaml and URI schemes: what can be known without importing the provider."""
+    """Name, label, section of job.yaml and URI schemes: what can be known without importing the
+    provider.
+    """
 
     @property
     def contracts(self) -> tuple[str, ...]:
@@ -119,25 +129,28 @@ class Provider(ABC):
 
     @abstractmethod
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """The target that these settings and this spec mean. No network; problems are listed in the target.
+        """The target that these settings and this spec mean. No network; problems are listed in the
+        target.
 
-        `rehearsal`: the request will be executed on this machine, so account settings that are missing may be
-        replaced by placeholders.
+        `rehearsal`: the request will be executed on this machine, so account settings that are
+        missing may be replaced by placeholders.
         """
 
     def rules(self, plan: Plan) -> list[Issue]:  # noqa: ARG002
         """Problems that rules, tables and the disk show: no network, no process, no SDK.
 
-        `plan` shows them. For a rehearsal both providers are asked: the one whose request it is and the one that runs
-        it.
+        `plan` shows them. For a rehearsal both providers are asked: the one whose request it is and
+        the one that runs it.
         """
         return []
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002
-        """Problems that only a process, a container engine or an SDK can find. Nothing that costs money is done.
+        """Problems that only a process, a container engine or an SDK can find. Nothing that costs
+        money is done.
 
-        `starting`: whether the job is started if there are no errors. If not, no program is executed that a file beside
-        the job names: planning a repository that is not trusted must not run code from it.
+        `starting`: whether the job is started if there are no errors. If not, no program is
+        executed that a file beside the job names: planning a repository that is not trusted must
+        not run code from it.
         """
         return []
 
@@ -149,10 +162,12 @@ class Provider(ABC):
         return []
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Questions to the platform about what a job of this spec would need there, with their answers as they come.
+        """Questions to the platform about what a job of this spec would need there, with their
+        answers as they come.
 
-        `cloudtrain doctor` shows them, `check --online` those of a job. Only calls that read are made: what these
-        credentials may not look at is not wrong. `target` may have problems; they are shown by themselves.
+        `cloudtrain doctor` shows them, `check --online` those of a job. Only calls that read are
+        made: what these credentials may not look at is not wrong. `target` may have problems; they
+        are shown by themselves.
         """
         return ()
 
@@ -164,21 +179,35 @@ class Provider(ABC):
         """
 
     def repository(self, settings: Settings) -> str:  # noqa: ARG002
-        """The repository that images for its jobs are pushed to. UsageError if the settings name none."""
-        raise UsageError("no repository is configured", hint="--to REPOSITORY, or --provider with that of a cloud")
+        """The repository that images for its jobs are pushed to. UsageError if the settings name
+        none.
+        """
+        raise UsageError(
+            "no repository is configured",
+            hint="--to REPOSITORY, or --provider with that of a cloud",
+        )
 
     @abstractmethod
     def start(
-        self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+        self,
+        plan: Plan,
+        request: Request,
+        run: RunFolder,
+        archive: Path,
+        progress: Progress | None,
+        record: Record,
     ) -> dict[str, Any]:
-        """Start a job and return a reference by which it is found again. Idempotent: the remote name is the run id.
+        """Start a job and return a reference by which it is found again. Idempotent: the remote
+        name is the run id.
 
-        `archive`: the source as tar.gz. `record` stores an observation at once, so that it is known even if this
-        process dies right after. An error without `Outcome.UNKNOWN` means that nothing was started.
+        `archive`: the source as tar.gz. `record` stores an observation at once, so that it is known
+        even if this process dies right after. An error without `Outcome.UNKNOWN` means that nothing
+        was started.
         """
 
     def warm(self, data_dir: Path) -> AbstractContextManager[None]:  # noqa: ARG002
-        """While it is open, many short jobs of this process and data folder start sooner, where the platform can.
+        """While it is open, many short jobs of this process and data folder start sooner, where the
+        platform can.
 
         Nothing else about a job changes, and one that cannot be started so starts as ever.
         """
@@ -190,51 +219,74 @@ class Provider(ABC):
 
     @abstractmethod
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """What the run folder does not have yet: log lines, events, and the end of a job that was not watched.
+        """What the run folder does not have yet: log lines, events, and the end of a job that was
+        not watched.
 
-        Each observation is stored and `state` updated before the next one is requested, because events in the log
-        decide how a job has ended. CloudError when the platform cannot be reached.
+        Each observation is stored and `state` updated before the next one is requested, because
+        events in the log decide how a job has ended. CloudError when the platform cannot be
+        reached.
         """
 
     @abstractmethod
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the job to save a checkpoint and end. False: not possible yet, try again. Repeating it does no harm.
+        """Ask the job to save a checkpoint and end. False: not possible yet, try again. Repeating
+        it does no harm.
 
         `record` stores an observation and updates `state`.
         """
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
-        """Leave a small file where the job of this run reads it by itself, whole at once; an earlier one is replaced.
+        """Leave a small file where the job of this run reads it by itself, whole at once; an
+        earlier one is replaced.
 
         Idempotent, and no request to the job. UsageError where the platform has no such place, as
         `Declaration.publishes` says before.
         """
-        raise UsageError(f"{self.declaration.label} has no place at which a job reads what is published for it")
+        raise UsageError(
+            f"{self.declaration.label} has no place at which a job reads what is published for it"
+        )
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
         """URI or path of `model`, `output` and `checkpoints`, those that there are. No network."""
         return {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:  # noqa: ARG002
-        """URI or path of a run's checkpoints, for another run to resume from; empty if there are none."""
+        """URI or path of a run's checkpoints, for another run to resume from; empty if there are
+        none.
+        """
         return ""
 
     @abstractmethod
     def fetch(
-        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+        self,
+        run: RunFolder,
+        state: RunState,
+        names: Sequence[str],
+        folder: Path,
+        progress: Progress | None,
+        note: Note,
     ) -> list[str]:
         """Copy these artifacts, each into `folder/<name>`; returns the names of those that exist.
 
-        Symbolic links to something inside the artifact are kept as relative links. Links that point outside and devices
-        are left out, and `note` is called for each; the rest is still copied.
+        Symbolic links to something inside the artifact are kept as relative links. Links that point
+        outside and devices are left out, and `note` is called for each; the rest is still copied.
         """
 
-    def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:  # noqa: ARG002
-        """Jobs that cloudtrain started from any machine and that are new or changed; `run_id`: that one alone."""
+    def discover_runs(
+        self,
+        settings: Settings,  # noqa: ARG002
+        run_id: str | None,  # noqa: ARG002
+        known: KnownRuns,  # noqa: ARG002
+    ) -> list[DiscoveredRun]:
+        """Jobs that cloudtrain started from any machine and that are new or changed; `run_id`: that
+        one alone.
+        """
         return []
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:  # noqa: ARG002
-        """All log lines and events of an ended run that another machine started. Called once per run."""
+        """All log lines and events of an ended run that another machine started. Called once per
+        run.
+        """
         return ()
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
@@ -244,14 +296,18 @@ class Provider(ABC):
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:  # noqa: ARG002
         """What sets up its account: the deployment of that name. UsageError if it sets up none.
 
-        `region`: where, empty for what the settings say; no setting needs to be there to print the template.
+        `region`: where, empty for what the settings say; no setting needs to be there to print the
+        template.
         """
         hint = "aws and azure do: --provider aws"
         raise UsageError(f"the provider {self.declaration.name!r} sets up no account", hint=hint)
 
     def native_sweeps(self) -> NativeSweeps:
         """Its cloud's own service for sweeps. UsageError if there is none."""
-        raise UsageError(f"{self.declaration.label} has no service for sweeps of its own", hint="engine: portable")
+        raise UsageError(
+            f"{self.declaration.label} has no service for sweeps of its own",
+            hint="engine: portable",
+        )
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
         """The job as an object of the platform's own SDK. UsageError if there is no such SDK."""

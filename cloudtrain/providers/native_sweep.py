@@ -1,9 +1,11 @@
-"""The interface of native sweeps: a cloud's own service chooses the values and starts the trials of a `sweep` section.
+"""The interface of native sweeps: a cloud's own service chooses the values and starts the trials of
+a `sweep` section.
 
-The sweep's folder is laid out as a run's is, so that submitting, looking again after a lost answer, and stopping are
-recorded as those of a job are: plan.json, request.json, job.json and events.jsonl. Its plan is the job's, with the
-sweep's id as run id. A trial is a job of the cloud with a name that the cloud chose: `NativeTrial.run` makes an
-ordinary run of it, which is listed, watched and fetched as any other.
+The sweep's folder is laid out as a run's is, so that submitting, looking again after a lost answer,
+and stopping are recorded as those of a job are: plan.json, request.json, job.json and events.jsonl.
+Its plan is the job's, with the sweep's id as run id. A trial is a job of the cloud with a name that
+the cloud chose: `NativeTrial.run` makes an ordinary run of it, which is listed, watched and fetched
+as any other.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class NativeTrial:
     value: float | None = None
     """The latest value of the metric; None where the service does not say."""
     curve: Sequence[float] = ()
-    """Every report of the metric, where the service keeps them; else they are among the events of its run."""
+    """Every report of the metric, where the service keeps them; else they are among the events of
+    its run.
+    """
     usd: float | None = None
     """What it has cost; None where that is not known (yet)."""
     seconds: float = 0.0
@@ -55,8 +59,9 @@ class NativeSweepState:
     """A sweep as the cloud's service describes it."""
 
     state: Literal["running", "stopping", "succeeded", "failed", "stopped"]
-    """The last three are final, and no trial changes any more. succeeded: all trials have ended, and one has a value;
-    failed: none has, or the service could not go on."""
+    """The last three are final, and no trial changes any more. succeeded: all trials have ended,
+    and one has a value; failed: none has, or the service could not go on.
+    """
     reason: str = ""
     trials: Sequence[NativeTrial] = ()
     """All of them, by number."""
@@ -70,12 +75,16 @@ class NativeSweepState:
 
 
 class NativeSweeps(Protocol):
-    """What a provider with a service for sweeps implements. Up to `render` all is pure; `plan.spec.sweep` is set."""
+    """What a provider with a service for sweeps implements. Up to `render` all is pure;
+    `plan.spec.sweep` is set.
+    """
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """What the service cannot express, each at its line, and what it may cost against the budget.
+        """What the service cannot express, each at its line, and what it may cost against the
+        budget.
 
-        Nothing is approximated: an error refuses the sweep. Problems of the job itself are those of `Provider.rules`.
+        Nothing is approximated: an error refuses the sweep. Problems of the job itself are those of
+        `Provider.rules`.
         """
         ...
 
@@ -88,23 +97,36 @@ class NativeSweeps(Protocol):
         ...
 
     def start(
-        self, plan: Plan, request: Request, folder: RunFolder, archive: Path, progress: Progress | None, record: Record
+        self,
+        plan: Plan,
+        request: Request,
+        folder: RunFolder,
+        archive: Path,
+        progress: Progress | None,
+        record: Record,
     ) -> dict[str, Any]:
-        """Start the sweep and return a reference by which it is found again: as `Provider.start` does for a job.
+        """Start the sweep and return a reference by which it is found again: as `Provider.start`
+        does for a job.
 
-        Idempotent: the remote name is the sweep's id. An error without `Outcome.UNKNOWN` means that nothing was
-        started.
+        Idempotent: the remote name is the sweep's id. An error without `Outcome.UNKNOWN` means that
+        nothing was started.
         """
         ...
 
-    def observe(self, folder: RunFolder, state: RunState, record: Record) -> NativeSweepState | None:
-        """The sweep and all its trials as they are now. CloudError when the service cannot be reached.
+    def observe(
+        self, folder: RunFolder, state: RunState, record: Record
+    ) -> NativeSweepState | None:
+        """The sweep and all its trials as they are now. CloudError when the service cannot be
+        reached.
 
-        `state`: that of `folder`, in which `record` writes what became of an interrupted submission. None: it is not
-        known yet whether the sweep was started, or `state` has ended since it was not.
+        `state`: that of `folder`, in which `record` writes what became of an interrupted
+        submission. None: it is not known yet whether the sweep was started, or `state` has ended
+        since it was not.
         """
         ...
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the service to stop all trials, each of which saves a checkpoint. False: not possible yet, try again."""
+        """Ask the service to stop all trials, each of which saves a checkpoint. False: not possible
+        yet, try again.
+        """
         ...

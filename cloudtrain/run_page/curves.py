@@ -1,4 +1,6 @@
-"""Curves of one run or two: metrics over steps, throughput over time, how busy GPUs or ranks were, phases of ranks."""
+"""Curves of one run or two: metrics over steps, throughput over time, how busy GPUs or ranks were,
+phases of ranks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def metric_chart(name: str, curves: Curves, *, x_name: str = "step") -> str:
 
 
 def unseen_values(curves: Curves, ends: Sequence[float] = ()) -> str:
-    """What a chart of these curves does not show, in words: values beyond its axis, and those that are no number."""
+    """What a chart of these curves does not show, in words: values beyond its axis, and those that
+    are no number.
+    """
     values = [value for _, points in curves for _, value in points]
     finite = [value for value in values if math.isfinite(value)]
     y = y_scale(*_values_of(curves), ends=ends)
@@ -39,11 +43,15 @@ def unseen_values(curves: Curves, ends: Sequence[float] = ()) -> str:
 
 def throughput_chart(stories: Sequence[tuple[str, Story]]) -> str:
     """Samples per second of each run, over the time since it was submitted."""
-    return _over_time("samples per second", [(name, story, story.throughput) for name, story in stories], CLASSES)
+    return _over_time(
+        "samples per second", [(name, story, story.throughput) for name, story in stories], CLASSES
+    )
 
 
 def busy_chart(name: str, story: Story) -> str:
-    """How busy each GPU was, or each rank's cores, over the time since the run was submitted. A thin line for each."""
+    """How busy each GPU was, or each rank's cores, over the time since the run was submitted. A
+    thin line for each.
+    """
     what = "GPU busy (%)" if story.gpus else "CPU of each rank (100 % is a core)"
     curves = [(f"{name}, {each}", story, points) for each, points in story.busy.items()]
     return _over_time(what, curves, ("curve good",) * len(curves), highest=100.0)
@@ -58,12 +66,19 @@ def _values(found: Sequence[float]) -> str:
 
 
 def _over_time(
-    name: str, curves: Sequence[tuple[str, Story, Sequence[Point]]], classes: Sequence[str], *, highest: float = 0.0
+    name: str,
+    curves: Sequence[tuple[str, Story, Sequence[Point]]],
+    classes: Sequence[str],
+    *,
+    highest: float = 0.0,
 ) -> str:
     """From zero: a share or a rate that differs by a hundredth must not look like a collapse."""
     longest = max((story.end - story.begin for _, story, _ in curves), default=0.0)
     unit, size = time_unit(longest)
-    shifted = [(label, [((t - story.begin) / size, v) for t, v in points]) for label, story, points in curves]
+    shifted = [
+        (label, [((t - story.begin) / size, v) for t, v in points])
+        for label, story, points in curves
+    ]
     reach = (0.0, longest / size), (0.0, highest)
     return _chart(name, shifted, f"time since it was submitted ({unit})", classes, reach=reach)
 
@@ -76,7 +91,8 @@ def _chart(
     label: str = "",
     reach: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> str:
-    """`name` stands above the axis; `label` is read out where there is none. Nothing without a finite point.
+    """`name` stands above the axis; `label` is read out where there is none. Nothing without a
+    finite point.
 
     `reach`: values that lie on the axis across in any case, and on that upwards.
     """
@@ -87,7 +103,11 @@ def _chart(
     x = x_scale(min(across), max(across))
     y = y_scale(*_values_of(curves), ends=reach[1])
     whole = all(at == int(at) for at, _ in everything)
-    parts = [frame(x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None)]
+    parts = [
+        frame(
+            x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None
+        )
+    ]
     for (title, points), class_ in zip(curves, classes, strict=False):
         for part in (part for piece in pieces(points) for part in inside(piece, y)):
             drawn = [(x.at(at), y.at(value)) for at, value in (*part, part[-1])]

@@ -1,4 +1,6 @@
-"""Why a run failed, for a reader who has nothing but the page: cause, remedy, traceback and last lines."""
+"""Why a run failed, for a reader who has nothing but the page: cause, remedy, traceback and last
+lines.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ def _last_lines_of(run: Run, rank: int | None) -> str:
     with suppress(StorageError):
         printed = (line for line in LogReader(run.folder).read_backward() if not line.kind)
         chosen = (line for line in printed if rank is None or line.rank == rank)
-        latest = [f"[{line.source or f'node {line.node}'}] {line.text}" for line in islice(chosen, MAX_LINES)]
+        latest = [
+            f"[{line.source or f'node {line.node}'}] {line.text}"
+            for line in islice(chosen, MAX_LINES)
+        ]
         return "\n".join(line[:MAX_LINE_CHARACTERS] for line in reversed(latest))
     return ""
 

@@ -1,4 +1,6 @@
-"""The page of one run, or of two side by side: what it was, why it ended so, its timeline and its charts."""
+"""The page of one run, or of two side by side: what it was, why it ended so, its timeline and its
+charts.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class _Shown:
 
 
 def page(runs: Sequence[Run], now: float) -> str:
-    """One run or two as an HTML document, as they were last seen. StorageError when a run folder cannot be read."""
+    """One run or two as an HTML document, as they were last seen. StorageError when a run folder
+    cannot be read.
+    """
     shown = [_read(run, now) for run in runs]
     if len(shown) == 1:
         return document(shown[0].run.id, *_one(shown[0]))
@@ -73,13 +77,18 @@ def _one(shown: _Shown) -> list[str]:
 def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
     names = [each.run.id for each in shown]
     compared = compare([each.run for each in shown])
-    settings = [[name, *(_plain(value) for value in values)] for name, values in compared.settings.items()]
+    settings = [
+        [name, *(_plain(value) for value in values)] for name, values in compared.settings.items()
+    ]
     lines = [
         element("p", words(f"{each.run.id} ({look}): {headline(each.state, each.story.end)}"))
         for each, look in zip(shown, ("solid lines", "dashed lines"), strict=False)
     ]
     facts = [dict(_facts(each)) for each in shown]
-    rows = [[name, *(each.get(name, "") for each in facts)] for name in dict.fromkeys(n for f in facts for n in f)]
+    rows = [
+        [name, *(each.get(name, "") for each in facts)]
+        for name in dict.fromkeys(n for f in facts for n in f)
+    ]
     return [
         element("h1", words(" and ".join(names))),
         *lines,
@@ -100,9 +109,16 @@ def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
 def headline(state: RunState, end: float) -> str:
     """`succeeded in 14 s on local`: how a run stands. `end`: when it ended, or now."""
     took = format_duration(state.seconds(end))
-    where = f"on {state.provider}" + (f" as {state.contract}" if state.contract not in ("plain", "") else "")
-    size = f"{state.nodes} node{'s' * (state.nodes != 1)} x {state.processes} process{'es' * (state.processes != 1)}"
-    verb = {"succeeded": "succeeded in", "failed": "failed after", "stopped": "stopped after"}.get(state.state)
+    where = f"on {state.provider}" + (
+        f" as {state.contract}" if state.contract not in ("plain", "") else ""
+    )
+    size = (
+        f"{state.nodes} node{'s' * (state.nodes != 1)} x {state.processes}"
+        f" process{'es' * (state.processes != 1)}"
+    )
+    verb = {"succeeded": "succeeded in", "failed": "failed after", "stopped": "stopped after"}.get(
+        state.state
+    )
     return f"{verb or f'{state.state} for'} {took}, {size} {where}"
 
 
@@ -111,7 +127,10 @@ def _verdict(shown: _Shown, name: str = "") -> list[str]:
     found = diagnose_slowness(shown.run.folder, shown.state)
     if found.cause == "unknown":
         return []
-    rows = [_of(name, found.sentence), *([f"What to change: {found.change}"] if found.change else [])]
+    rows = [
+        _of(name, found.sentence),
+        *([f"What to change: {found.change}"] if found.change else []),
+    ]
     return [element("div", *(element("p", words(text)) for text in rows if text), class_="verdict")]
 
 
@@ -141,7 +160,9 @@ def _facts(shown: _Shown) -> list[list[str]]:
         "resumed from step": _plain(state.resumed.step) if state.resumed else "",
         "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
         "forecast": forecast_words.shown(forecast) if (forecast := shown.run.forecast()) else "",
-        "limit": forecast_words.limit_warning(forecast) if forecast and not state.limit_too_low else "",
+        "limit": (
+            forecast_words.limit_warning(forecast) if forecast and not state.limit_too_low else ""
+        ),
         "cost": _cost(state),
         "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
         **_origin(shown.run),
@@ -154,7 +175,8 @@ def _origin(run: Run) -> dict[str, str]:
     """What it was made from; nothing where its plan cannot be read."""
     record = RunRecord(run.folder)
     with suppress(StorageError):
-        commit, digest = record.git_commit[:12], record.source_digest[:12]
+        commit = record.git_commit[:12]
+        digest = record.source_digest[:12]
         return {"git commit": commit, "source sha256": digest, "cloudtrain": record.version}
     return {}
 
@@ -166,7 +188,11 @@ def _moment(when: float) -> str:
 def _cost(state: RunState) -> str:
     if state.billing is None:
         return ""
-    return "price unknown" if state.billing.usd is None else f"{state.billing.usd:.2f} USD at list price"
+    return (
+        "price unknown"
+        if state.billing.usd is None
+        else f"{state.billing.usd:.2f} USD at list price"
+    )
 
 
 def _plain(value: Any) -> str:
@@ -181,7 +207,13 @@ def _timeline(shown: _Shown) -> list[str]:
     drawing = timeline(shown.story)
     if not drawing:
         return []
-    return [chart(f"Timeline of {shown.run.id}", "More where the mouse rests.", legend(shown.story) + drawing)]
+    return [
+        chart(
+            f"Timeline of {shown.run.id}",
+            "More where the mouse rests.",
+            legend(shown.story) + drawing,
+        )
+    ]
 
 
 def _charts(shown: Sequence[_Shown]) -> list[str]:
@@ -195,8 +227,14 @@ def _charts(shown: Sequence[_Shown]) -> list[str]:
         steps = "report" if any(name in each.story.without_steps for each in shown) else "step"
         drawn.append((name, unseen_values(curves), metric_chart(name, curves, x_name=steps)))
     rates = unseen_values([(each.run.id, each.story.throughput) for each in shown], (0.0,))
-    drawn.append(("Throughput", rates, throughput_chart([(each.run.id, each.story) for each in shown])))
-    return [chart(name, f"{both} {unseen}".strip(), drawing) for name, unseen, drawing in drawn if drawing or unseen]
+    drawn.append(
+        ("Throughput", rates, throughput_chart([(each.run.id, each.story) for each in shown]))
+    )
+    return [
+        chart(name, f"{both} {unseen}".strip(), drawing)
+        for name, unseen, drawing in drawn
+        if drawing or unseen
+    ]
 
 
 def _metric_names(shown: Sequence[_Shown]) -> list[str]:

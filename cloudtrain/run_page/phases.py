@@ -9,7 +9,9 @@ from cloudtrain.charts.page import legend
 from cloudtrain.charts.svg import line, picture, text
 from cloudtrain.runs.step_times import PHASES, PhaseSums
 
-LEFT, RIGHT, ROW = 64.0, 428.0, 24.0
+LEFT = 64.0
+RIGHT = 428.0
+ROW = 24.0
 MAX_RANKS = 32
 """So many ranks have a bar."""
 
@@ -19,18 +21,30 @@ def phases_chart(totals: Mapping[int, PhaseSums]) -> str:
     ranks = [rank for rank, sums in totals.items() if sums.wall > 0][:MAX_RANKS]
     parts = []
     for row, rank in enumerate(ranks):
-        y, at = 12.0 + ROW * row, LEFT
+        y = 12.0 + ROW * row
+        at = LEFT
         parts.append(text(f"rank {rank}", 4, y + 4, class_="name"))
         for phase in PHASES:
             width = (RIGHT - LEFT) * totals[rank].share(phase)
             about = f"{phase}: {totals[rank].share(phase):.0%}"
-            parts.append(line([(at, y), (at + width, y)], f"span {phase}", about) if width >= 0.1 else "")
+            parts.append(
+                line([(at, y), (at + width, y)], f"span {phase}", about) if width >= 0.1 else ""
+            )
             at += width
-    return picture(WIDTH, ROW * len(ranks), "where the time of each rank went", *parts) if ranks else ""
+    return (
+        picture(WIDTH, ROW * len(ranks), "where the time of each rank went", *parts)
+        if ranks
+        else ""
+    )
 
 
 def phases_legend(totals: Mapping[int, PhaseSums]) -> str:
     """What the colours mean, with the share of each phase on average over the ranks, as HTML."""
-    shares = {phase: sum(sums.share(phase) for sums in totals.values()) / max(len(totals), 1) for phase in PHASES}
+    shares = {
+        phase: sum(sums.share(phase) for sums in totals.values()) / max(len(totals), 1)
+        for phase in PHASES
+    }
     shown = [(phase, share) for phase, share in shares.items() if share >= 0.005]
-    return legend((line([(1, 8), (15, 8)], f"span {phase}"), f"{phase} {share:.0%}") for phase, share in shown)
+    return legend(
+        (line([(1, 8), (15, 8)], f"span {phase}"), f"{phase} {share:.0%}") for phase, share in shown
+    )

@@ -1,4 +1,6 @@
-"""A scaling curve as one page of HTML: speed-up and what a sample costs over the number of ranks, and the table."""
+"""A scaling curve as one page of HTML: speed-up and what a sample costs over the number of ranks,
+and the table.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from cloudtrain.units import format_number
 def page(name: str, kind: str, curve: ScalingCurve, rows: Sequence[tuple[str, str]]) -> str:
     """The curve of a job as one HTML document.
 
-    `kind`: `strong `, `weak ` or empty. `rows`: what is said of it, a word and a text each, the verdict first.
+    `kind`: `strong `, `weak ` or empty. `rows`: what is said of it, a word and a text each, the
+    verdict first.
     """
     charts = [
         chart(
@@ -39,11 +42,18 @@ def _ranks(count: int) -> str:
 
 
 def _speedup(curve: ScalingCurve) -> str:
-    x, most = _x(curve), max(curve.measured) / curve.base
+    x = _x(curve)
+    most = max(curve.measured) / curve.base
     y = y_scale([0.0, most, *(high for point in curve.points for high in point.interval)])
     ideal = [(x.at(curve.base), y.at(1.0)), (x.at(max(curve.measured)), y.at(most))]
     spreads = [
-        line([(x.at(each.ranks), y.at(each.interval[0])), (x.at(each.ranks), y.at(each.interval[1]))], "moment")
+        line(
+            [
+                (x.at(each.ranks), y.at(each.interval[0])),
+                (x.at(each.ranks), y.at(each.interval[1])),
+            ],
+            "moment",
+        )
         for each in curve.points
     ]
     points = [(x.at(each.ranks), y.at(each.speedup)) for each in curve.points]
@@ -53,10 +63,13 @@ def _speedup(curve: ScalingCurve) -> str:
 
 
 def _throughput(curve: ScalingCurve) -> str:
-    x, y = _x(curve), y_scale([0.0, *curve.rates.values()])
+    x = _x(curve)
+    y = y_scale([0.0, *curve.rates.values()])
     points = [(x.at(ranks), y.at(rate)) for ranks, rate in curve.rates.items()]
     names = frame(x, y, "ranks", "samples per second", sorted(curve.measured))
-    return picture(WIDTH, HEIGHT, "samples per second over the number of ranks", names, _curve(points))
+    return picture(
+        WIDTH, HEIGHT, "samples per second over the number of ranks", names, _curve(points)
+    )
 
 
 def _curve(points: Sequence[Point]) -> str:

@@ -1,4 +1,6 @@
-"""What happened in a run, by its events: spans of time, moments and measurements, as its page draws them. Pure."""
+"""What happened in a run, by its events: spans of time, moments and measurements, as its page draws
+them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class Story:
 
 
 def story_of(found: Iterable[Event], state: RunState, now: float) -> Story:
-    """What happened in a run, by all of its events in their order. `now`: a Unix timestamp, for one that goes on."""
+    """What happened in a run, by all of its events in their order. `now`: a Unix timestamp, for one
+    that goes on.
+    """
     teller = _Teller(Story(begin=state.created, end=state.ended or now))
     seen = SeenEvents()
     for event in found:
@@ -91,7 +95,12 @@ class _Teller:
         elif isinstance(event, events.Submitted):
             self._begin(JOB, "waiting", "waiting for machines", event.time or self.story.begin)
         elif isinstance(event, events.Phase):
-            self._begin(JOB, "preparing" if event.running else "waiting", event.phase, event.since or event.time)
+            self._begin(
+                JOB,
+                "preparing" if event.running else "waiting",
+                event.phase,
+                event.since or event.time,
+            )
         elif isinstance(event, events.NodeStarted):
             self._begin_unless(JOB, "training", "preparing", "starting", event.time)
         elif isinstance(event, events.RankStarted):
@@ -111,9 +120,12 @@ class _Teller:
         for lane in [*self._open]:
             self._end(lane, self.story.end)
         story = self.story
-        story.gpus, story.busy = bool(self._gpus), self._gpus or self._cores
+        story.gpus = bool(self._gpus)
+        story.busy = self._gpus or self._cores
         if state.error is not None:
-            story.moments.append(Moment(JOB, "error", state.error.message, state.error.time or story.end))
+            story.moments.append(
+                Moment(JOB, "error", state.error.message, state.error.time or story.end)
+            )
         return story
 
     def _activity(self, event: events.Activity) -> None:

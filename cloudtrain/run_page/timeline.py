@@ -8,7 +8,10 @@ from cloudtrain.charts.svg import element, line, picture, plain, text, tooltip
 from cloudtrain.run_page.story import Moment, Span, Story
 from cloudtrain.units import format_duration
 
-LEFT, RIGHT, TOP, LANE = 74.0, 412.0, 14.0, 30.0
+LEFT = 74.0
+RIGHT = 412.0
+TOP = 14.0
+LANE = 30.0
 KINDS = {
     "waiting": "waiting",
     "preparing": "preparing",
@@ -20,12 +23,18 @@ KINDS = {
 """The kinds of spans, with what they mean in the legend."""
 MARKS = {"checkpoint": "checkpoint", "restart": "restart or resume", "error": "error"}
 """The kinds of moments, with what they mean in the legend."""
-_MOMENTS = {"checkpoint": "M0 -8L0 8", "restart": "M-5 -6L5 0L-5 6Z", "error": "M-5 -5L5 5M-5 5L5 -5"}
+_MOMENTS = {
+    "checkpoint": "M0 -8L0 8",
+    "restart": "M-5 -6L5 0L-5 6Z",
+    "error": "M-5 -5L5 5M-5 5L5 -5",
+}
 
 
 def timeline(story: Story) -> str:
     """All lanes over time."""
-    lanes = sorted({each.lane for each in story.spans} | {each.lane for each in story.moments}, key=_order)
+    lanes = sorted(
+        {each.lane for each in story.spans} | {each.lane for each in story.moments}, key=_order
+    )
     if not lanes:
         return ""
     unit, size = time_unit(story.end - story.begin)
@@ -42,16 +51,28 @@ def timeline(story: Story) -> str:
     for number, lane in enumerate(lanes):
         y = TOP + LANE * (number + 0.5)
         parts.append(text(lane, 4, y + 4, class_="name"))
-        parts += [_span(span, at(span.begin), at(span.end), y) for span in story.spans if span.lane == lane]
-        parts += [_moment(moment, at(moment.time), y) for moment in story.moments if moment.lane == lane]
+        parts += [
+            _span(span, at(span.begin), at(span.end), y)
+            for span in story.spans
+            if span.lane == lane
+        ]
+        parts += [
+            _moment(moment, at(moment.time), y) for moment in story.moments if moment.lane == lane
+        ]
     return picture(WIDTH, bottom + 22, "what the run did over time", *parts)
 
 
 def legend(story: Story) -> str:
     """What the colours of the spans mean, and the marks of the moments, as HTML."""
     found = {span.kind for span in story.spans}, {moment.kind for moment in story.moments}
-    spans = [(line([(1, 8), (15, 8)], f"span {kind}"), what) for kind, what in KINDS.items() if kind in found[0]]
-    return page.legend([*spans, *((_mark(kind, 8, 8), what) for kind, what in MARKS.items() if kind in found[1])])
+    spans = [
+        (line([(1, 8), (15, 8)], f"span {kind}"), what)
+        for kind, what in KINDS.items()
+        if kind in found[0]
+    ]
+    return page.legend(
+        [*spans, *((_mark(kind, 8, 8), what) for kind, what in MARKS.items() if kind in found[1])]
+    )
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -75,4 +96,6 @@ def _moment(moment: Moment, x: float, y: float) -> str:
 
 def _mark(kind: str, x: float, y: float, about: str = "") -> str:
     place = f"translate({plain(x)} {plain(y)})"
-    return element("path", *tooltip(about), d=_MOMENTS[kind], transform=place, class_=f"moment {kind}")
+    return element(
+        "path", *tooltip(about), d=_MOMENTS[kind], transform=place, class_=f"moment {kind}"
+    )

@@ -1,4 +1,5 @@
-"""The events of a run, as the launcher's own files define them (cloudtrain_launcher/events.py, which explains them).
+"""The events of a run, as the launcher's own files define them (cloudtrain_launcher/events.py,
+which explains them).
 
 They are loaded from beside this package: see `cloudtrain.bundle.launcher_module`.
 """
@@ -14,8 +15,12 @@ else:
     from cloudtrain.bundle import launcher_module
 
     _events = launcher_module("events")
-    globals().update({name: value for name, value in vars(_events).items() if not name.startswith("_")})
+    globals().update(
+        {name: value for name, value in vars(_events).items() if not name.startswith("_")}
+    )
 
 
-RESERVED_EVENTS: tuple[str, ...] = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
+RESERVED_EVENTS: tuple[str, ...] = tuple(
+    name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT
+)
 """The types of events that only this package may write; a job that prints one is not believed."""

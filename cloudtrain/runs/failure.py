@@ -12,15 +12,19 @@ from cloudtrain.runs.state import RunState
 def first_cause(
     causes: Iterable[Cause], finished_ranks: Mapping[int, tuple[int, float]] = MappingProxyType({})
 ) -> Cause | None:
-    """Of several nodes' own root causes the earliest that is no mere consequence of another; None where there is none.
+    """Of several nodes' own root causes the earliest that is no mere consequence of another; None
+    where there is none.
 
-    `finished_ranks`: the ranks that ended with 0, their node and when (a Unix timestamp). Where all that is known is
-    that a peer was gone, the rank that had ended while others still waited for it is the cause.
+    `finished_ranks`: the ranks that ended with 0, their node and when (a Unix timestamp). Where all
+    that is known is that a peer was gone, the rank that had ended while others still waited for it
+    is the cause.
     """
     cause = min(causes, key=lambda cause: (cause.consequence, cause.time), default=None)
     if cause is None or not cause.consequence or cause.exception == "SIGTERM":
         return cause
-    early = [(when, rank, node) for rank, (node, when) in finished_ranks.items() if when <= cause.time]
+    early = [
+        (when, rank, node) for rank, (node, when) in finished_ranks.items() if when <= cause.time
+    ]
     if not early:
         return cause
     when, rank, node = min(early)
@@ -34,7 +38,9 @@ def failed_process(cause: Cause) -> str:
 
 
 def explain(state: RunState) -> str:
-    """Why a run ended as it did, in one line: the first failing rank and what it raised. Empty when it succeeded."""
+    """Why a run ended as it did, in one line: the first failing rank and what it raised. Empty when
+    it succeeded.
+    """
     cause = state.error
     if cause is None:
         return state.reason

@@ -1,4 +1,6 @@
-"""Files of the data folder: private to this user, locked while written, read a block at a time; and their JSON."""
+"""Files of the data folder: private to this user, locked while written, read a block at a time; and
+their JSON.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from typing import IO, Any
 from cloudtrain.errors import CloudtrainError, StorageError
 from cloudtrain.runs.locks import locked
 
-FOLDER_MODE, FILE_MODE = 0o700, 0o600
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
 OTHERS_MASK = 0o077
 """The permissions of group and others, all of which are taken away."""
 
@@ -29,7 +32,9 @@ DATA_DIR_HINT = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, readable by this user only. OSError when the disk refuses."""
+    """Make a folder and its missing parents, readable by this user only. OSError when the disk
+    refuses.
+    """
     missing = []
     while not folder.exists():  # below a file the disk says what is wrong
         missing.append(folder)
@@ -44,19 +49,30 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def restrict_permissions(data_dir: Path) -> None:
-    """Take away permissions that an earlier version left to others; files of other users stay as they are."""
+    """Take away permissions that an earlier version left to others; files of other users stay as
+    they are.
+    """
     for name in _PRIVATE_NAMES:
         with suppress(OSError):  # it does not exist, or the disk has no permissions
             about = os.lstat(data_dir / name)
             mode = stat.S_IMODE(about.st_mode)
-            if mode & OTHERS_MASK and about.st_uid == os.geteuid() and not stat.S_ISLNK(about.st_mode):
+            if (
+                mode & OTHERS_MASK
+                and about.st_uid == os.geteuid()
+                and not stat.S_ISLNK(about.st_mode)
+            ):
                 (data_dir / name).chmod(mode & ~OTHERS_MASK)
 
 
-def read_lines(file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
-    """The complete lines after a byte offset, without line ends; each with the offset of the line after it."""
+def read_lines(
+    file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[tuple[bytes, int]]:
+    """The complete lines after a byte offset, without line ends; each with the offset of the line
+    after it.
+    """
     file.seek(offset)
-    rest, left_out = b"", 0
+    rest = b""
+    left_out = 0
     while block := file.read(BLOCK_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
@@ -67,9 +83,14 @@ def read_lines(file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTE
         rest = rest[:max_line_bytes]
 
 
-def read_lines_backward(file: IO[bytes], end: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """The complete lines before a byte offset at which a line ends, the last one first, without line ends."""
-    position, rest = end - 1, b""
+def read_lines_backward(
+    file: IO[bytes], end: int, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[bytes]:
+    """The complete lines before a byte offset at which a line ends, the last one first, without
+    line ends.
+    """
+    position = end - 1
+    rest = b""
     while position > 0:
         size = min(BLOCK_BYTES, position)
         position -= size
@@ -118,7 +139,9 @@ def as_text(document: object) -> str:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Write a file that only this user can read, whole at once: nobody reads it half-written. OSError."""
+    """Write a file that only this user can read, whole at once: nobody reads it half-written.
+    OSError.
+    """
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     with open(temporary, "wb", opener=private_opener) as draft:
         draft.write(encode_json(text))
@@ -140,12 +163,15 @@ def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
 
 
 def encode_json(text: str) -> bytes:
-    """JSON text as UTF-8. Half a surrogate pair, which JSON may hold and UTF-8 may not, stays JSON's escape for it."""
+    """JSON text as UTF-8. Half a surrogate pair, which JSON may hold and UTF-8 may not, stays
+    JSON's escape for it.
+    """
     return text.encode("utf-8", "backslashreplace")
 
 
 def append_lines(path: Path, lines: str, *, durable: bool) -> None:
-    """Append whole lines of JSON in one piece, under a lock. `durable`: flushed to the disk before this returns.
+    """Append whole lines of JSON in one piece, under a lock. `durable`: flushed to the disk before
+    this returns.
 
     StorageError when the disk refuses.
     """

@@ -13,9 +13,11 @@ MAX_WARNINGS = 20
 
 
 def fold(run_id: str, new_events: Iterable[Event], state: RunState | None = None) -> RunState:
-    """Apply events, in order, to a state, which is changed in place (a new one by default), and return it.
+    """Apply events, in order, to a state, which is changed in place (a new one by default), and
+    return it.
 
-    An event that comes twice, as one that was read from a log again, counts once: (node, rank, seq) names it.
+    An event that comes twice, as one that was read from a log again, counts once: (node, rank, seq)
+    names it.
     """
     state = state or RunState(run_id=run_id)
     for event in new_events:
@@ -29,14 +31,18 @@ def fold(run_id: str, new_events: Iterable[Event], state: RunState | None = None
 
 def _submitting(state: RunState, event: events.Submitting) -> None:
     state.created = event.time
-    state.name, state.provider, state.contract = event.name, event.provider, event.contract
-    state.nodes, state.processes = event.nodes, event.processes
+    state.name = event.name
+    state.provider = event.provider
+    state.contract = event.contract
+    state.nodes = event.nodes
+    state.processes = event.processes
     state.adopted = event.adopted
     state.owner = event.owner or ("another machine" if event.adopted else "")
 
 
 def _image(state: RunState, event: events.Image) -> None:
-    state.image, state.image_digest = event.address, event.digest
+    state.image = event.address
+    state.image_digest = event.digest
 
 
 def _creating(state: RunState, event: events.Creating) -> None:
@@ -54,7 +60,8 @@ def _submitted(state: RunState, event: events.Submitted) -> None:
 
 
 def _phase(state: RunState, event: events.Phase) -> None:
-    state.phase, state.phase_seen = event.phase, event.time
+    state.phase = event.phase
+    state.phase_seen = event.time
     state.phase_since = event.since or event.time
     state.instance = event.instance or state.instance
     if event.running:
@@ -121,7 +128,9 @@ def _metrics(state: RunState, event: events.Metrics) -> None:
 
 
 def _progress(state: RunState, event: events.Progress) -> None:
-    if state.progress is None and not state.laps.leads_to(event.step):  # metrics have counted something else
+    if state.progress is None and not state.laps.leads_to(
+        event.step
+    ):  # metrics have counted something else
         state.laps = state.laps.forgotten()
     state.progress = event
     for name, value in (("loss", event.loss), ("samples/s", event.samples_per_s)):
@@ -192,13 +201,16 @@ def _kept(state: RunState, event: events.Kept) -> None:
 def _stop_requested(state: RunState, event: events.StopRequested) -> None:
     state.stop_requested = state.stop_requested or event.time
     if not state.has_ended:
-        state.state, state.reason = "stopping", event.reason
+        state.state = "stopping"
+        state.reason = event.reason
 
 
 def _ended(state: RunState, event: events.Ended) -> None:
     if state.has_ended:  # the first end counts
         return
-    state.state, state.ended, state.reason = event.state, event.time, event.reason
+    state.state = event.state
+    state.ended = event.time
+    state.reason = event.reason
     state.billing = event.billing
     state.results = event.left
     cause = event.error

@@ -11,14 +11,22 @@ from typing import Any, TypeVar
 from cloudtrain.bounded_files import open_regular_file, read_regular_file
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.events import Event, parse
-from cloudtrain.runs.files import append_lines, end_of_lines, read_lines, read_lines_backward, strict_json
+from cloudtrain.runs.files import (
+    append_lines,
+    end_of_lines,
+    read_lines,
+    read_lines_backward,
+    strict_json,
+)
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import is_locked
 
 SUBMIT_LOCK = "submit.lock"
 
 REMOTE_SUBMIT_SECONDS = 3600
-"""How long a submission on another machine may take: large sources and images are sent before the start."""
+"""How long a submission on another machine may take: large sources and images are sent before the
+start.
+"""
 
 MAX_EVENT_BYTES = 1 << 24
 """The longest event that is read."""
@@ -37,8 +45,11 @@ class RunFolder:
         self.run_id = path.name
         self.events_file = path / "events.jsonl"
 
-    def document(self, name: str, required: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
-        """One of the JSON documents that the submit wrote. `required`: the types of what it must hold, by dotted paths.
+    def document(
+        self, name: str, required: Mapping[str, type | tuple[type, ...]] | None = None
+    ) -> dict[str, Any]:
+        """One of the JSON documents that the submit wrote. `required`: the types of what it must
+        hold, by dotted paths.
 
         StorageError when it cannot be read, or lacks something that is required.
         """
@@ -70,10 +81,11 @@ class RunFolder:
         return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
 
     def is_being_submitted(self) -> bool:
-        """Whether the process that submits the run is alive: the kernel releases its lock when it dies.
+        """Whether the process that submits the run is alive: the kernel releases its lock when it
+        dies.
 
-        The lock of a process on another machine may be invisible here. Its submission counts as going on for
-        REMOTE_SUBMIT_SECONDS: it may be about to start the job.
+        The lock of a process on another machine may be invisible here. Its submission counts as
+        going on for REMOTE_SUBMIT_SECONDS: it may be about to start the job.
         """
         locked = is_locked(self.path / SUBMIT_LOCK)
         if locked:
@@ -86,7 +98,8 @@ class RunFolder:
         return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
 
     def was_submitted_by_a_dead_process(self) -> bool:
-        """Return whether the process that has submitted the run is known, and does not live any more.
+        """Return whether the process that has submitted the run is known, and does not live any
+        more.
 
         A living one may have started the job without a word of it on a full disk.
         """
@@ -104,15 +117,20 @@ class RunFolder:
             return None, 0.0
 
     def append(self, *events: Event, durable: bool = False) -> None:
-        """Append events, one line of JSON each, under a lock. `durable`: flushed to the disk before this returns.
+        """Append events, one line of JSON each, under a lock. `durable`: flushed to the disk before
+        this returns.
 
         StorageError when the disk refuses.
         """
-        lines = "".join(strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events)
+        lines = "".join(
+            strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events
+        )
         append_lines(self.events_file, lines, durable=durable)
 
     def events(self) -> list[Event]:
-        """All events so far, in the order they were appended. StorageError when they cannot be read."""
+        """All events so far, in the order they were appended. StorageError when they cannot be
+        read.
+        """
         return list(self.each_event())
 
     def each_event(self) -> Iterator[Event]:
@@ -131,7 +149,9 @@ class RunFolder:
         return found, offset
 
     def events_end(self) -> int:
-        """The byte offset after the last event; 0 where there is none. StorageError when they cannot be read."""
+        """The byte offset after the last event; 0 where there is none. StorageError when they
+        cannot be read.
+        """
         try:
             with open_regular_file(self.events_file) as file:
                 return end_of_lines(file)
@@ -141,7 +161,8 @@ class RunFolder:
             raise self._unreadable(error) from None
 
     def events_from(self, offset: int) -> Iterator[tuple[Event | None, int]]:
-        """The events appended after a byte offset, each with the offset after it; None for a line that holds none.
+        """The events appended after a byte offset, each with the offset after it; None for a line
+        that holds none.
 
         StorageError when they cannot be read.
         """
@@ -155,7 +176,8 @@ class RunFolder:
             raise self._unreadable(error) from None
 
     def last_event(self, kind: type[E]) -> E | None:
-        """The latest event of a class, None where there is none; looked for from the end of the file.
+        """The latest event of a class, None where there is none; looked for from the end of the
+        file.
 
         StorageError when they cannot be read.
         """
@@ -169,4 +191,6 @@ class RunFolder:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: OSError) -> StorageError:
-        return StorageError(f"{self.events_file}: cannot be read: {error.strerror or error}", hint=_DAMAGED_HINT)
+        return StorageError(
+            f"{self.events_file}: cannot be read: {error.strerror or error}", hint=_DAMAGED_HINT
+        )

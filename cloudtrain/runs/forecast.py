@@ -1,11 +1,13 @@
-"""How long a run will take, and what it will cost, with an interval: from the laps that it has reported. Pure.
+"""How long a run will take, and what it will cost, with an interval: from the laps that it has
+reported. Pure.
 
     found = forecast(state, terms_of(folder), now=time.time())
     found.total.likely, found.total.low, found.total.high      seconds, from its start to its end
 
-What is left is added up of three parts: the steps, at the pace of the laps that were seen; evaluations and checkpoints,
-as often as the program has announced them, or as they were seen to come; and the end. Warm-up is counted once and never
-extrapolated. The interval is made to hold the real time of 19 runs in 20; tests/bench/bench_forecast.py counts.
+What is left is added up of three parts: the steps, at the pace of the laps that were seen;
+evaluations and checkpoints, as often as the program has announced them, or as they were seen to
+come; and the end. Warm-up is counted once and never extrapolated. The interval is made to hold the
+real time of 19 runs in 20; tests/bench/bench_forecast.py counts.
 """
 
 from __future__ import annotations
@@ -24,21 +26,28 @@ HOLDS = "19 of 20"
 """How often the real time is meant to be in the interval."""
 
 EVALUATION = 0.1, 0.35, 1.1
-"""What an evaluation of a batch takes at least, likely and at most, as a part of a step with as many samples: a forward
-pass of three passes; waiting for data takes as long as in a step. Used until one was seen."""
+"""What an evaluation of a batch takes at least, likely and at most, as a part of a step with as
+many samples: a forward pass of three passes; waiting for data takes as long as in a step. Used
+until one was seen.
+"""
 
 UNSEEN = {"evaluating": 0.15, "saving": 0.05}
-"""How much longer the rest may take for evaluations and checkpoints of which nothing is known, as a part of it. It
-shrinks as more of the run passes without any."""
+"""How much longer the rest may take for evaluations and checkpoints of which nothing is known, as a
+part of it. It shrinks as more of the run passes without any.
+"""
 
 END = 0.0, 1.0, 6.0
-"""Seconds from the last step, evaluation and checkpoint to the end of the run: the model is written, processes end."""
+"""Seconds from the last step, evaluation and checkpoint to the end of the run: the model is
+written, processes end.
+"""
 
 LONGEST_SECONDS = 1e10
 """Of three hundred years nothing is said."""
 
 TOLD_FROM_SECONDS = 60.0
-"""Training must have gone on for so long, after its first step, before anybody is told without asking."""
+"""Training must have gone on for so long, after its first step, before anybody is told without
+asking.
+"""
 
 _Part = tuple[float, float, float]
 """At least, likely, at most; seconds."""
@@ -54,11 +63,17 @@ class Span:
 
     def scaled(self, factor: float, more: float = 0.0) -> Span:
         """The same in another unit, with something added."""
-        return Span(self.low * factor + more, self.likely * factor + more, self.high * factor + more)
+        return Span(
+            self.low * factor + more, self.likely * factor + more, self.high * factor + more
+        )
 
     def to_json(self) -> dict[str, float]:
         """Plain JSON."""
-        return {"low": round(self.low, 3), "likely": round(self.likely, 3), "high": round(self.high, 3)}
+        return {
+            "low": round(self.low, 3),
+            "likely": round(self.likely, 3),
+            "high": round(self.high, 3),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +81,9 @@ class Ending:
     """A limit that ends a run before its last step."""
 
     certainty: Literal["sure", "likely", "possible"]
-    """What is beyond the limit. sure: all of the interval; likely: the likely time; possible: the interval's end."""
+    """What is beyond the limit. sure: all of the interval; likely: the likely time; possible: the
+    interval's end.
+    """
     limit: str
     """`limits.max_cost` or `limits.max_runtime`; empty: the platform's own."""
     seconds: float
@@ -74,7 +91,9 @@ class Ending:
     step: int
     """How far it gets, about."""
     needs: float
-    """What the limit must be for the end of the interval: US dollars of `limits.max_cost`, else seconds."""
+    """What the limit must be for the end of the interval: US dollars of `limits.max_cost`, else
+    seconds.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +113,12 @@ class Forecast:
     seen_seconds: float
     """What the pace was taken from."""
     trend: Literal["slower", "faster", ""] = ""
-    """Whether steps get slower or faster all along: the interval then reaches to where that leads."""
+    """Whether steps get slower or faster all along: the interval then reaches to where that leads.
+    """
     unseen: tuple[str, ...] = ()
-    """`evaluating`, `saving`: what is still to come for the first time, so that the interval is wider."""
+    """`evaluating`, `saving`: what is still to come for the first time, so that the interval is
+    wider.
+    """
     ending: Ending | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +138,9 @@ class Forecast:
 
 
 def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Forecast | None:
-    """The forecast at `now`, a Unix timestamp; None where the number of steps is not known, or too few were seen."""
+    """The forecast at `now`, a Unix timestamp; None where the number of steps is not known, or too
+    few were seen.
+    """
     try:
         found = _forecast(state, terms, now)
     except (ArithmeticError, ValueError):  # a program may report numbers that no run has
@@ -125,8 +149,16 @@ def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Fore
 
 
 def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | None:
-    laps, steps, terms = state.laps, state.progress.steps if state.progress else None, terms or Terms()
-    if state.has_ended or not state.started or steps is None or len(laps.laps) < 2 or not laps.seconds:
+    laps = state.laps
+    steps = state.progress.steps if state.progress else None
+    terms = terms or Terms()
+    if (
+        state.has_ended
+        or not state.started
+        or steps is None
+        or len(laps.laps) < 2
+        or not laps.seconds
+    ):
         return None
     pace, spread = pace_of(laps.laps)
     rest = max(0.0, steps - laps.step)
@@ -137,7 +169,10 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         pace = (pace + ahead) / 2  # a trend may go on, or have been a machine's load
     parts: list[_Part] = [(rest * min(paces), rest * pace, rest * max(paces)), END]
     unseen = []
-    for activity, part in (("evaluating", _evaluating(state, steps, pace)), ("saving", _saving(state, steps, pace))):
+    for activity, part in (
+        ("evaluating", _evaluating(state, steps, pace)),
+        ("saving", _saving(state, steps, pace)),
+    ):
         if part is None:
             unseen.append(activity)
             part = 0.0, 0.0, UNSEEN[activity] * rest * pace * rest / steps
@@ -147,7 +182,10 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     done = max(0.0, laps.time + laps.paused - state.started - state.waited)
     elapsed = max(done, (state.waiting_since or now) - state.started - state.waited)
     rest_of_all = _sum(parts)
-    low, likely, high = (max(elapsed, done + each) for each in (rest_of_all.low, rest_of_all.likely, rest_of_all.high))
+    low, likely, high = (
+        max(elapsed, done + each)
+        for each in (rest_of_all.low, rest_of_all.likely, rest_of_all.high)
+    )
     total = Span(low, likely, high)
     rate = terms.usd_per_hour if terms.is_billed else None
     return Forecast(
@@ -165,14 +203,17 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
 
 
 def seconds_left(state: RunState, now: float) -> float | None:
-    """How long the rest takes, for where there is room for one number; None where the number of steps is not known."""
+    """How long the rest takes, for where there is room for one number; None where the number of
+    steps is not known.
+    """
     found = forecast(state, now=now)
     return found.left.likely if found else state.eta_seconds(now)
 
 
 def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
     """The evaluations that are still to come; None where nothing is known of them."""
-    laps, schedule = state.laps, state.schedule
+    laps = state.laps
+    schedule = state.schedule
     seen = laps.pauses.get("evaluating")
     if schedule is None or schedule.evaluations is None:
         return _repeated(seen, _times(state, seen, steps)) if seen else None
@@ -191,7 +232,8 @@ def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
 
 def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
     """The same of checkpoints."""
-    laps, schedule = state.laps, state.schedule
+    laps = state.laps
+    schedule = state.schedule
     seen = laps.pauses.get("saving")
     if schedule is None:
         return _repeated(seen, _times(state, seen, steps)) if seen else None
@@ -225,12 +267,17 @@ def _ending(terms: Terms, total: Span, done: float, step: int, rest: float) -> E
     """What the limit on time, or on money as a time, means for the run."""
     if not terms.seconds or terms.seconds >= total.high:
         return None
-    needs, rate = total.high, terms.usd_per_hour
+    needs = total.high
+    rate = terms.usd_per_hour
     if terms.limit == "limits.max_cost" and rate is not None:
         needs = rate * (total.high + terms.overhead_seconds) / 3600
     share = (terms.seconds - done) / max(1e-9, total.likely - done)
     return Ending(
-        certainty="sure" if terms.seconds < total.low else "likely" if terms.seconds < total.likely else "possible",
+        certainty="sure"
+        if terms.seconds < total.low
+        else "likely"
+        if terms.seconds < total.likely
+        else "possible",
         limit=terms.limit,
         seconds=float(terms.seconds),
         step=int(step + rest * min(1.0, max(0.0, share))),

@@ -15,16 +15,24 @@ ENDS = {"sure": "will stop", "likely": "will probably stop", "possible": "may st
 
 def in_all(found: Forecast) -> str:
     """`1 h 52 min in all (1 h 45 min to 2 h 3 min), 11.40 USD (10.70 to 12.50)`."""
-    text = f"{format_duration(found.total.likely)} in all ({_interval(found.total, format_duration)})"
+    text = (
+        f"{format_duration(found.total.likely)} in all ({_interval(found.total, format_duration)})"
+    )
     if found.usd is not None:
         text += f", {found.usd.likely:.2f} USD ({_interval(found.usd, lambda usd: f'{usd:.2f}')})"
     return text
 
 
 def caveat(found: Forecast) -> str:
-    """`no evaluation was seen yet`: what makes the interval wider than it will be; empty if nothing does."""
+    """`no evaluation was seen yet`: what makes the interval wider than it will be; empty if nothing
+    does.
+    """
     kinds = " and no ".join(UNSEEN[kind] for kind in found.unseen)
-    trend = f"steps get {found.trend}, and the interval reaches to where that leads" if found.trend else ""
+    trend = (
+        f"steps get {found.trend}, and the interval reaches to where that leads"
+        if found.trend
+        else ""
+    )
     return "; ".join(filter(None, (f"no {kinds} was seen yet" if kinds else "", trend)))
 
 

@@ -1,4 +1,6 @@
-"""The one place that writes what was observed of a run, each event and line once, and the state that they add up to."""
+"""The one place that writes what was observed of a run, each event and line once, and the state
+that they add up to.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from cloudtrain.runs.state import RunState
 
 
 class History:
-    """The events of one run, and the state that they add up to: `state` is one object, changed in place."""
+    """The events of one run, and the state that they add up to: `state` is one object, changed in
+    place.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -32,16 +36,25 @@ class History:
         self._offset = 0
 
     def read(self) -> RunState:
-        """The state by all events that are there now; only new ones are read. StorageError when that fails."""
+        """The state by all events that are there now; only new ones are read. StorageError when
+        that fails.
+        """
         return fold(self.folder.run_id, self._new_events(), self.state)
 
-    def take(self, observations: Iterable[Observation], *, durable: bool = False, unstored_ok: bool = False) -> bool:
-        """Write down and apply each observation before the next one is made; returns whether any had an event.
+    def take(
+        self,
+        observations: Iterable[Observation],
+        *,
+        durable: bool = False,
+        unstored_ok: bool = False,
+    ) -> bool:
+        """Write down and apply each observation before the next one is made; returns whether any
+        had an event.
 
-        So a provider that makes them one by one sees the events among the lines just read in the state. `durable`:
-        events are flushed to the disk before this returns. StorageError when the disk refuses, unless `unstored_ok`:
-        then the events count in this process alone, and `unstored` says why. A provider that is asked again tells
-        them again.
+        So a provider that makes them one by one sees the events among the lines just read in the
+        state. `durable`: events are flushed to the disk before this returns. StorageError when the
+        disk refuses, unless `unstored_ok`: then the events count in this process alone, and
+        `unstored` says why. A provider that is asked again tells them again.
         """
         has_events = False
         for observation in observations:
@@ -64,7 +77,9 @@ class History:
         else:
             self.unstored = None
 
-    def _store_lines(self, read: Callable[[Positions], Iterable[LogPart]], unstored_ok: bool) -> None:
+    def _store_lines(
+        self, read: Callable[[Positions], Iterable[LogPart]], unstored_ok: bool
+    ) -> None:
         try:
             sync_logs(self.folder, read)
         except StorageError as error:
@@ -86,7 +101,8 @@ class History:
 
 
 def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) -> bool:
-    """Append what `read` returns to the run's log files and events, part by part. False: another process does it.
+    """Append what `read` returns to the run's log files and events, part by part. False: another
+    process does it.
 
     StorageError when the disk refuses.
     """
@@ -99,10 +115,12 @@ def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) ->
 
 
 class LogSync:
-    """Appends to the log files of a run, so that each line is there once even if the reader is killed.
+    """Appends to the log files of a run, so that each line is there once even if the reader is
+    killed.
 
-    How far each log was read is an event, appended together with the events among those lines. Lines in the files
-    beyond it, of a reader that was killed before it wrote that event, are cut off and read again.
+    How far each log was read is an event, appended together with the events among those lines.
+    Lines in the files beyond it, of a reader that was killed before it wrote that event, are cut
+    off and read again.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -115,7 +133,9 @@ class LogSync:
         self._sizes: dict[str, int] = dict((last and last.sizes) or {})
 
     def add(self, part: LogPart) -> None:
-        """Append lines of a node, and record how far their log was read. StorageError when the disk refuses."""
+        """Append lines of a node, and record how far their log was read. StorageError when the disk
+        refuses.
+        """
         events: list[Event] = []
         text = bytearray()
         for when, line in part.lines:
@@ -123,7 +143,8 @@ class LogSync:
             events += found
             for output_line in output:
                 text += format_timestamp(when).encode() + b" " + output_line + b"\n"
-        path, size = log_file(self._run.path, part.node), self._sizes.get(str(part.node), 0)
+        path = log_file(self._run.path, part.node)
+        size = self._sizes.get(str(part.node), 0)
         with storing(path), open(os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE), "r+b") as file:
             file.truncate(size)
             file.seek(size)
@@ -136,7 +157,9 @@ class LogSync:
 
 @contextmanager
 def log_reader_lock(run: RunFolder) -> Iterator[bool]:
-    """Lock the reading of the run's logs; False when another process has the lock. StorageError if the disk refuses."""
+    """Lock the reading of the run's logs; False when another process has the lock. StorageError if
+    the disk refuses.
+    """
     path = run.path / "logs" / "reading.lock"
     with storing(path):
         path.parent.mkdir(exist_ok=True)

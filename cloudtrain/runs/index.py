@@ -1,6 +1,7 @@
 """An index with one line for each ended run, so that listing thousands of runs opens one file.
 
-It is a cache: the run folders say which runs there are, and a run that the index lacks is read from its folder.
+It is a cache: the run folders say which runs there are, and a run that the index lacks is read from
+its folder.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ DAMAGED = "damaged"
 def summaries(store: RunStore) -> list[dict[str, Any]]:
     """A summary of every run, newest first. A run that has not ended is read from its own events.
 
-    StorageError when the folder of all runs cannot be read; a run that cannot be read is listed as damaged.
+    StorageError when the folder of all runs cannot be read; a run that cannot be read is listed as
+    damaged.
     """
     ids = set(store.ids())
     known = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
@@ -81,7 +83,9 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
 
 def index_run(folder: RunFolder, state: RunState) -> None:
-    """Add a run to the index when it has ended. An error of the disk is ignored: the index is a cache."""
+    """Add a run to the index when it has ended. An error of the disk is ignored: the index is a
+    cache.
+    """
     if _belongs(state):
         _append(RunStore(folder.path.parents[1]), [summary(state)])
 
@@ -93,7 +97,9 @@ def forget_run(folder: RunFolder) -> None:
 
 
 def _belongs(state: RunState) -> bool:
-    """Whether nothing will change any more: a job that counts as not started may be found after all."""
+    """Whether nothing will change any more: a job that counts as not started may be found after
+    all.
+    """
     return state.has_ended and not state.may_have_started
 
 
@@ -117,9 +123,14 @@ def _is_valid(line: Any) -> bool:
     """Whether a line of the index has all fields of a summary, with values that can be."""
     return (
         isinstance(line, dict)
-        and all(isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)) for field in _FIELDS)
+        and all(
+            isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)) for field in _FIELDS
+        )
         and line["state"] in ENDED
-        and all(0 <= (line[field] or 0) < _MAX_TIMESTAMP for field in ("created", "started", "ended", "kept_until"))
+        and all(
+            0 <= (line[field] or 0) < _MAX_TIMESTAMP
+            for field in ("created", "started", "ended", "kept_until")
+        )
     )
 
 
@@ -132,7 +143,9 @@ def _read(store: RunStore) -> list[Any]:
     try:
         return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
     except (ValueError, RecursionError):
-        (store.data_dir / "index.jsonl").unlink(missing_ok=True)  # it is a cache, and is written again
+        (store.data_dir / "index.jsonl").unlink(
+            missing_ok=True
+        )  # it is a cache, and is written again
         return []
 
 
@@ -140,4 +153,6 @@ def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
     lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK
     with suppress(OSError), locked(store.data_dir / "index.jsonl", flags=flags) as file:
-        os.write(file, lines.encode("utf-8", "backslashreplace"))  # half a surrogate pair stays an escape
+        os.write(
+            file, lines.encode("utf-8", "backslashreplace")
+        )  # half a surrogate pair stays an escape

@@ -1,7 +1,8 @@
 """How fast a run trains: its laps, each from one report of a step to the next, and its pauses.
 
-A lap is training alone. What the first rank does in between, such as `evaluating` and `saving`, is a pause of its own;
-what a process does in its first steps (memory is allocated, kernels are chosen, models compiled) is warm-up.
+A lap is training alone. What the first rank does in between, such as `evaluating` and `saving`, is
+a pause of its own; what a process does in its first steps (memory is allocated, kernels are chosen,
+models compiled) is warm-up.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ class Pauses:
     longest: float = 0.0
     shortest: float = 0.0
     steps: float = 0.0
-    """Trained from the first report of the run to the latest of these pauses; steps that were repeated count again."""
+    """Trained from the first report of the run to the latest of these pauses; steps that were
+    repeated count again.
+    """
 
     def add(self, seconds: float, steps: float) -> None:
         """Another one."""
         self.shortest = min(self.shortest, seconds) if self.count else seconds
-        self.count, self.seconds, self.steps = self.count + 1, self.seconds + seconds, steps
+        self.count = self.count + 1
+        self.seconds = self.seconds + seconds
+        self.steps = steps
         self.longest = max(self.longest, seconds)
 
     @property
@@ -88,12 +93,15 @@ class Laps:
         if self._reported and (step < self.step or time < self.time):
             self.restart()
         if not self._reported:
-            self._reported, self.first = True, self.first or time
+            self._reported = True
+            self.first = self.first or time
         elif step == self.step:
             return  # said twice: the time belongs to the steps that follow
         else:
             self._lap(time, step)
-        self.time, self.step, self.paused = time, step, 0.0
+        self.time = time
+        self.step = step
+        self.paused = 0.0
 
     def pausing(self, time: float, activity: str) -> None:
         """The first rank does something else; empty: it trains again."""
@@ -108,7 +116,10 @@ class Laps:
 
     def restart(self, step: float = 0.0) -> None:
         """Another process takes over, from a checkpoint of that step; the laps that were seen stay."""
-        self._reported, self._begin, self._pause, self.paused = False, step, None, 0.0
+        self._reported = False
+        self._begin = step
+        self._pause = None
+        self.paused = 0.0
 
     @property
     def steps(self) -> float:
@@ -122,16 +133,21 @@ class Laps:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Seconds of a step at present, by its warm-up where no more is known; None before two different steps."""
+        """Seconds of a step at present, by its warm-up where no more is known; None before two
+        different steps.
+        """
         steps, seconds = (0.0, 0.0) if self.laps else (self.trained, self.warm_up)
         for lap in reversed(self.laps):
-            steps, seconds = steps + lap.steps, seconds + lap.seconds
+            steps = steps + lap.steps
+            seconds = seconds + lap.seconds
             if seconds >= RECENT_SECONDS:
                 break
         return seconds / steps if steps and seconds else None
 
     def leads_to(self, step: float | None) -> bool:
-        """Whether that step may follow the latest one: it is not further from it than that was from the one before."""
+        """Whether that step may follow the latest one: it is not further from it than that was from
+        the one before.
+        """
         stride = self.laps[-1].steps if self.laps else 1.0
         return step is not None and 0 <= step - self.step <= stride
 
@@ -140,7 +156,8 @@ class Laps:
         return Laps(_begin=self._begin, _pause=self._pause)
 
     def _lap(self, time: float, step: float) -> None:
-        steps, seconds = step - self.step, max(0.0, time - self.time - self.paused)
+        steps = step - self.step
+        seconds = max(0.0, time - self.time - self.paused)
         self.trained += steps
         if self.step - self._begin < WARM_UP_STEPS:
             self.warm_up += seconds

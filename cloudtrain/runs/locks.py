@@ -15,5 +15,9 @@ else:
     from cloudtrain.bundle import launcher_module
 
     _locks = launcher_module("file_locks")
-    FileLock, acquire, disk_time = _locks.FileLock, _locks.acquire, _locks.disk_time
-    is_locked, locked, stand_in = _locks.is_locked, _locks.locked, _locks.stand_in
+    FileLock = _locks.FileLock
+    acquire = _locks.acquire
+    disk_time = _locks.disk_time
+    is_locked = _locks.is_locked
+    locked = _locks.locked
+    stand_in = _locks.stand_in

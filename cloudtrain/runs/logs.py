@@ -1,4 +1,6 @@
-"""Log files of a run, one for each node, with a timestamp on every line; and the events among a node's lines."""
+"""Log files of a run, one for each node, with a timestamp on every line; and the events among a
+node's lines.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class LogLine:
         return int(self.source[5:]) if self.source.startswith("rank ") else None
 
 
-_TAG = re.compile(r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\] ?")
+_TAG = re.compile(
+    r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\] ?"
+)
 
 
 def log_line(time: float, node: int, raw: str) -> LogLine:
@@ -56,9 +60,11 @@ def log_line(time: float, node: int, raw: str) -> LogLine:
 def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[bytes]]:
     """The job's events among a node's lines, and the lines of its log.
 
-    These are its output, the lines that only look like an event, and a line for each event with metrics.
+    These are its output, the lines that only look like an event, and a line for each event with
+    metrics.
     """
-    events, output = [], []
+    events = []
+    output = []
     for line in lines:
         event = parse(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
         if event is None or event.type in RESERVED_EVENTS:
@@ -85,7 +91,8 @@ class LogReader:
 
     def read_batch(self) -> list[LogLine]:
         """The next lines, at most BATCH_LINES; empty when all that is there has been read."""
-        found, size = [], 0
+        found = []
+        size = 0
         for line in self.read_all():
             found.append(line)
             size += len(line.text)
@@ -102,7 +109,9 @@ class LogReader:
                 yield line
 
     def read_backward(self) -> Iterator[LogLine]:
-        """All lines that are there, the latest first; they count as read. StorageError when a file cannot be read."""
+        """All lines that are there, the latest first; they count as read. StorageError when a file
+        cannot be read.
+        """
         with ExitStack() as stack:
             parts = []
             for node, path in reversed(self._files()):
@@ -122,7 +131,9 @@ class LogReader:
             raise StorageError(f"{self._folder}: cannot be read: {error.strerror}") from None
         return sorted((int(match[1]), path) for match, path in names if match)
 
-    def _forwards(self, node: int, path: Path, file: IO[bytes]) -> Iterator[tuple[float, Path, int, LogLine]]:
+    def _forwards(
+        self, node: int, path: Path, file: IO[bytes]
+    ) -> Iterator[tuple[float, Path, int, LogLine]]:
         at = 0.0
         for raw, offset in read_lines(file, self._offsets.get(path, 0)):
             line = _parse_line(raw, node)
@@ -132,7 +143,8 @@ class LogReader:
 
 _LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
 
-BATCH_LINES, BATCH_CHARACTERS = 10_000, 1 << 22
+BATCH_LINES = 10_000
+BATCH_CHARACTERS = 1 << 22
 
 
 def _backwards(node: int, file: IO[bytes], end: int) -> Iterator[tuple[float, LogLine]]:
@@ -147,13 +159,19 @@ def _open(path: Path, stack: ExitStack) -> IO[bytes]:
     try:
         return stack.enter_context(open_regular_file(path))
     except OSError as error:
-        hint = f"{path.parent.parent.name}: the run's folder was changed by hand, or its disk failed"
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}", hint=hint) from None
+        hint = (
+            f"{path.parent.parent.name}: the run's folder was changed by hand, or its disk failed"
+        )
+        raise StorageError(
+            f"{path}: cannot be read: {error.strerror or error}", hint=hint
+        ) from None
 
 
 def _parse_line(raw: bytes, node: int) -> LogLine:
     text = raw.decode("utf-8", "replace")
-    return log_line(parse_timestamp(text[:TIMESTAMP_CHARACTERS]), node, text[TIMESTAMP_CHARACTERS + 1 :])
+    return log_line(
+        parse_timestamp(text[:TIMESTAMP_CHARACTERS]), node, text[TIMESTAMP_CHARACTERS + 1 :]
+    )
 
 
 def format_timestamp(seconds: float) -> str:

@@ -7,11 +7,15 @@ from cloudtrain.units import format_number
 
 
 def metric_line(event: Event) -> bytes | None:
-    """The line of the log for an event, `[rank 0 metrics] step 100  loss 0.25`; None for an event without numbers."""
+    """The line of the log for an event, `[rank 0 metrics] step 100  loss 0.25`; None for an event
+    without numbers.
+    """
     if isinstance(event, Metrics):
-        kind, text = "metrics", metrics_text(event)
+        kind = "metrics"
+        text = metrics_text(event)
     elif isinstance(event, Progress):
-        kind, text = "progress", progress_text(event)
+        kind = "progress"
+        text = progress_text(event)
     else:
         return None
     who = f"rank {event.rank}" if event.rank >= 0 else f"node {event.node}"
@@ -21,8 +25,14 @@ def metric_line(event: Event) -> bytes | None:
 
 def metrics_text(event: Metrics) -> str:
     """`epoch 1  step 100  loss 0.25  val_accuracy 0.93`."""
-    where = [f"{name} {value}" for name, value in (("epoch", event.epoch), ("step", event.step)) if value is not None]
-    return "  ".join([*where, *(f"{name} {format_number(value)}" for name, value in event.values.items())])
+    where = [
+        f"{name} {value}"
+        for name, value in (("epoch", event.epoch), ("step", event.step))
+        if value is not None
+    ]
+    return "  ".join(
+        [*where, *(f"{name} {format_number(value)}" for name, value in event.values.items())]
+    )
 
 
 def progress_text(event: Progress) -> str:
@@ -36,6 +46,12 @@ def progress_text(event: Progress) -> str:
 
 
 def position_parts(progress: Progress) -> list[str]:
-    """`epoch 1/3` and `step 100/300`, with `?` for a total that is not known; what is not reported is left out."""
+    """`epoch 1/3` and `step 100/300`, with `?` for a total that is not known; what is not reported
+    is left out.
+    """
     parts = (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps))
-    return [f"{name} {done}/{'?' if total is None else total}" for name, done, total in parts if done is not None]
+    return [
+        f"{name} {done}/{'?' if total is None else total}"
+        for name, done, total in parts
+        if done is not None
+    ]

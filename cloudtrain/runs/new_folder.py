@@ -14,9 +14,11 @@ from cloudtrain.runs.files import encode_json, make_private_folder, private_open
 
 @contextmanager
 def new_folder(path: Path, documents: Mapping[str, str], kind: str) -> Iterator[Path]:
-    """A folder with these documents (text by file name), to be filled further; at the end of the block it is `path`.
+    """A folder with these documents (text by file name), to be filled further; at the end of the
+    block it is `path`.
 
-    RunExists when that is taken, as by another `kind` ("run") of that name; StorageError when the disk refuses.
+    RunExists when that is taken, as by another `kind` ("run") of that name; StorageError when the
+    disk refuses.
     """
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     with storing(path):
@@ -32,5 +34,7 @@ def new_folder(path: Path, documents: Mapping[str, str], kind: str) -> Iterator[
 
             shutil.rmtree(draft, ignore_errors=True)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise RunExists(f"{kind} {path.name} exists already", hint=f"cloudtrain status {path.name}") from None
+                raise RunExists(
+                    f"{kind} {path.name} exists already", hint=f"cloudtrain status {path.name}"
+                ) from None
             raise

@@ -1,4 +1,6 @@
-"""What a provider has observed of a run: events and log lines. The provider returns it, `History` writes it down."""
+"""What a provider has observed of a run: events and log lines. The provider returns it, `History`
+writes it down.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,19 @@ class LogPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What one request to the platform has returned. Its events are written first, then its lines, a part at a time."""
+    """What one request to the platform has returned. Its events are written first, then its lines,
+    a part at a time.
+    """
 
     events: Sequence[Event] = ()
     """Events that the run folder lacks, in order."""
     lines: Callable[[Positions], Iterable[LogPart]] | None = None
-    """Reads the new part of each log from its position on. It is not called while another process reads them."""
+    """Reads the new part of each log from its position on. It is not called while another process
+    reads them.
+    """
 
 
 Record = Callable[[Observation], None]
-"""Writes an observation to the disk and applies it to the run's state before it returns. StorageError otherwise."""
+"""Writes an observation to the disk and applies it to the run's state before it returns.
+StorageError otherwise.
+"""

@@ -1,4 +1,6 @@
-"""The documents that a submit wrote, read back as types. A document that lacks something is reported as damaged."""
+"""The documents that a submit wrote, read back as types. A document that lacks something is
+reported as damaged.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLAN, REQUEST, JOB = "plan.json", "request.json", "job.json"
+PLAN = "plan.json"
+REQUEST = "request.json"
+JOB = "job.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +66,9 @@ class PlanRecord:
 
 
 class RunRecord:
-    """The documents of one run; its plan is read once. StorageError wherever one is not what was written."""
+    """The documents of one run; its plan is read once. StorageError wherever one is not what was
+    written.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -93,17 +99,23 @@ class RunRecord:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """The spec as the plan writes it, defaults left out; of a run of another machine the name alone."""
+        """The spec as the plan writes it, defaults left out; of a run of another machine the name
+        alone.
+        """
         return self._part("spec")
 
     @property
     def quote(self) -> Mapping[str, Any]:
-        """What its machines were to cost, as the plan writes a CostEstimate; empty where nothing is paid for."""
+        """What its machines were to cost, as the plan writes a CostEstimate; empty where nothing is
+        paid for.
+        """
         return self._part("target", "quote")
 
     @property
     def trial(self) -> Mapping[str, Any]:
-        """What it was told as a trial that may end itself, as the plan writes TrialRules; else empty."""
+        """What it was told as a trial that may end itself, as the plan writes TrialRules; else
+        empty.
+        """
         return self._part("facts", "trial")
 
     @property
@@ -123,10 +135,14 @@ class RunRecord:
 
     @property
     def places(self) -> frozenset[str]:
-        """The folder of its job, and the one in which the command was typed; empty if that is not known here."""
+        """The folder of its job, and the one in which the command was typed; empty if that is not
+        known here.
+        """
         with suppress(StorageError):
             facts = self._part("facts")
-            return frozenset(str(facts[key]) for key in ("folder", "submitted_from") if facts.get(key))
+            return frozenset(
+                str(facts[key]) for key in ("folder", "submitted_from") if facts.get(key)
+            )
         return frozenset()
 
     @property
@@ -136,12 +152,16 @@ class RunRecord:
 
     @property
     def source_digest(self) -> str:
-        """The SHA-256 of its source's files, as SourceTree has it; empty where that is not known here."""
+        """The SHA-256 of its source's files, as SourceTree has it; empty where that is not known
+        here.
+        """
         return str(self._part("facts", "source").get("digest") or "")
 
     @property
     def stop_after_seconds(self) -> int:
-        """When its launcher stops it, before the platform does; 0: never, or that is not known here."""
+        """When its launcher stops it, before the platform does; 0: never, or that is not known
+        here.
+        """
         with suppress(StorageError):
             return int(self._folder.document(JOB).get("stop_after_seconds") or 0)
         return 0

@@ -12,10 +12,12 @@ from cloudtrain.runs.events import Event, Metrics
 from cloudtrain.runs.state import SeenEvents
 
 _LOWER_IS_BETTER = re.compile(
-    r"(^|[_/. -])(loss|err|error|errors|perplexity|ppl|mae|mse|rmse|wer|cer|fid|latency|seconds|regret)($|[_/. -])"
+    r"(^|[_/."
+    r" -])(loss|err|error|errors|perplexity|ppl|mae|mse|rmse|wer|cer|fid|latency|seconds|regret)($|[_/. -])"
 )
 _HIGHER_IS_BETTER = re.compile(
-    r"(^|[_/. -])(acc|accuracy|auc|f1|precision|recall|iou|miou|map|bleu|rouge|reward|return|score|top[0-9]+|r2)"
+    r"(^|[_/."
+    r" -])(acc|accuracy|auc|f1|precision|recall|iou|miou|map|bleu|rouge|reward|return|score|top[0-9]+|r2)"
     r"($|[_/. -])"
 )
 
@@ -33,14 +35,24 @@ class MetricPoint:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {"time": self.time, "step": self.step, "epoch": self.epoch, "values": dict(self.values)}
+        return {
+            "time": self.time,
+            "step": self.step,
+            "epoch": self.epoch,
+            "values": dict(self.values),
+        }
 
 
 def metric_points(events: Iterable[Event]) -> list[MetricPoint]:
-    """Every report of metrics among the events, in their order; one that was read twice counts once."""
-    seen, found = SeenEvents(), []
+    """Every report of metrics among the events, in their order; one that was read twice counts
+    once.
+    """
+    seen = SeenEvents()
+    found = []
     for event in events:
-        if isinstance(event, Metrics) and (event.seq is None or seen.add(event.node, event.rank, event.seq)):
+        if isinstance(event, Metrics) and (
+            event.seq is None or seen.add(event.node, event.rank, event.seq)
+        ):
             found.append(MetricPoint(event.time, event.step, event.epoch, event.values))
     return found
 
@@ -57,7 +69,9 @@ class Series:
 
     @property
     def best(self) -> tuple[float, float | None] | None:
-        """The best value and its step; None where the name does not tell whether less or more is better."""
+        """The best value and its step; None where the name does not tell whether less or more is
+        better.
+        """
         if _LOWER_IS_BETTER.search(self.name.lower()):
             return self.low
         return self.high if _HIGHER_IS_BETTER.search(self.name.lower()) else None
@@ -71,7 +85,9 @@ class Series:
 
 
 def series_of(points: Iterable[MetricPoint]) -> dict[str, Series]:
-    """Each metric by its name, in the order in which they were first reported. NaN is never the best value."""
+    """Each metric by its name, in the order in which they were first reported. NaN is never the
+    best value.
+    """
     found: dict[str, Series] = {}
     for point in points:
         for name, value in point.values.items():

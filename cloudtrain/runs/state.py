@@ -32,7 +32,9 @@ from cloudtrain.runs.step_times import StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
 
 ENDED = ("succeeded", "failed", "stopped")
-"""The states that a run never leaves, unless it counts as not started and its job is found after all."""
+"""The states that a run never leaves, unless it counts as not started and its job is found after
+all.
+"""
 
 STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
@@ -42,7 +44,9 @@ KEPT_POINTS = 500
 
 @dataclass(slots=True)
 class Curve:
-    """One metric over time, thinned evenly as it grows; the first and the latest value are always there."""
+    """One metric over time, thinned evenly as it grows; the first and the latest value are always
+    there.
+    """
 
     points: list[float] = field(default_factory=list)
     stride: int = 1
@@ -53,7 +57,8 @@ class Curve:
         """The next value."""
         if self.count % self.stride == 0:
             self.points.append(value)
-        self.count, self.latest = self.count + 1, value
+        self.count = self.count + 1
+        self.latest = value
         if len(self.points) > KEPT_POINTS:
             del self.points[1::2]
             self.stride *= 2
@@ -69,10 +74,14 @@ _MAX_SEQ = 1 << 63
 
 @dataclass(slots=True)
 class SeenEvents:
-    """The (node, rank, seq) of events that were applied, in eight bytes for each: a long run has millions."""
+    """The (node, rank, seq) of events that were applied, in eight bytes for each: a long run has
+    millions.
+    """
 
     _sequences: dict[tuple[int, int], array[int]] = field(default_factory=dict)
-    """By node and rank, sorted; seq grows from event to event of a rank, so that most come at the end."""
+    """By node and rank, sorted; seq grows from event to event of a rank, so that most come at the
+    end.
+    """
 
     def add(self, node: int, rank: int, seq: int) -> bool:
         """Remember an event; whether it is new."""
@@ -118,7 +127,9 @@ class RunState:
     kept: Kept | None = None
     """Machines that are kept after the end, and billed."""
     image: str = ""
-    """The address of the image that it runs in; empty where there is none, and for runs of an earlier version."""
+    """The address of the image that it runs in; empty where there is none, and for runs of an
+    earlier version.
+    """
     image_digest: str = ""
     """`sha256:…` of that image, if a registry has returned it."""
     stop_requested: float = 0
@@ -150,7 +161,9 @@ class RunState:
     waited: float = 0.0
     """Seconds in which it waited for machines again after its start: nothing is billed for them."""
     waiting_since: float = 0.0
-    """Since when it has not been running, though it had started; 0: it runs. Only if it runs again was it a wait."""
+    """Since when it has not been running, though it had started; 0: it runs. Only if it runs again
+    was it a wait.
+    """
     metrics: dict[str, float] = field(default_factory=dict)
     """The latest value of each metric."""
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
@@ -173,8 +186,9 @@ class RunState:
     """The latest steps that were profiled."""
     result: Result | None = None
     trial_outcome: str = ""
-    """How a trial of a sweep has ended itself: `pruned` at a rung, `paused` to wait for its promotion, `measured` in a
-    search for a batch size; else empty."""
+    """How a trial of a sweep has ended itself: `pruned` at a rung, `paused` to wait for its
+    promotion, `measured` in a search for a batch size; else empty.
+    """
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
     """Warnings to show at the end; each once, though every node reports it."""
@@ -188,11 +202,17 @@ class RunState:
     def lasting_warnings(self) -> list[str]:
         """The warnings, after its end without the one that says how to have it end."""
         too_low = self.limit_too_low
-        return [text for text in self.warnings if not (self.has_ended and too_low and text == too_low.message)]
+        return [
+            text
+            for text in self.warnings
+            if not (self.has_ended and too_low and text == too_low.message)
+        ]
 
     @property
     def activity(self) -> Activity | None:
-        """What the run is doing besides training: the first rank's activity, else the first that a launcher began."""
+        """What the run is doing besides training: the first rank's activity, else the first that a
+        launcher began.
+        """
         doing = self.activities.values()
         return min(doing, key=lambda each: (each.rank != 0, each.time), default=None)
 
@@ -207,7 +227,9 @@ class RunState:
         return latest
 
     def eta_seconds(self, now: float) -> float | None:
-        """How long the rest takes at the present pace, in seconds; None where the number of steps is not known."""
+        """How long the rest takes at the present pace, in seconds; None where the number of steps
+        is not known.
+        """
         at = self.position
         if at.steps is None or at.step is None or self.has_ended:
             return None
@@ -234,7 +256,9 @@ class RunState:
     @property
     def kept_until(self) -> float:
         """Until when machines are kept after its end; 0 when none are."""
-        return float(self.kept.until) if self.kept and self.has_ended and self.keeps_machines else 0.0
+        return (
+            float(self.kept.until) if self.kept and self.has_ended and self.keeps_machines else 0.0
+        )
 
     @property
     def log_error(self) -> str:

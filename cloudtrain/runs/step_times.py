@@ -1,8 +1,9 @@
-"""Where the time of each rank went, by its `step_times` events: sums over intervals of steps, in bounded memory.
+"""Where the time of each rank went, by its `step_times` events: sums over intervals of steps, in
+bounded memory.
 
-times = store.get(run_id).state().step_times
-times.totals()[0].seconds["data"]       what rank 0 waited for data, in seconds
-times.intervals()                       oldest first, each with the sums of all ranks that have reported it
+times = store.get(run_id).state().step_times times.totals()[0].seconds["data"]       what rank 0
+waited for data, in seconds times.intervals()                       oldest first, each with the sums
+of all ranks that have reported it
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ class PhaseSums:
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by phase; a phase that was never reported is missing."""
     run_delay: float = 0.0
-    """Seconds, within the phases, in which the rank could have run and had no core; 0 where it is not known."""
+    """Seconds, within the phases, in which the rank could have run and had no core; 0 where it is
+    not known.
+    """
 
     def add(self, other: PhaseSums) -> None:
         """Further steps."""
-        self.steps, self.samples, self.wall = (
-            self.steps + other.steps,
-            self.samples + other.samples,
-            self.wall + other.wall,
-        )
+        self.steps = self.steps + other.steps
+        self.samples = self.samples + other.samples
+        self.wall = self.wall + other.wall
         self.run_delay += other.run_delay
         for phase, seconds in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
@@ -53,7 +54,13 @@ class PhaseSums:
 def sums_of(event: StepTimes) -> PhaseSums:
     """The sums of one event."""
     seconds = {phase: value for phase in PHASES if (value := getattr(event, phase)) is not None}
-    return PhaseSums(event.steps, event.samples or 0, max(0.0, event.wall), seconds, max(0.0, event.run_delay or 0.0))
+    return PhaseSums(
+        event.steps,
+        event.samples or 0,
+        max(0.0, event.wall),
+        seconds,
+        max(0.0, event.run_delay or 0.0),
+    )
 
 
 @dataclass(slots=True)
@@ -87,10 +94,11 @@ class StepTimesHistory:
             self._halve()
 
     def intervals(self) -> list[Mapping[int, PhaseSums]]:
-        """Oldest first: the sums by rank of the steps in one interval, without the first steps of a process.
+        """Oldest first: the sums by rank of the steps in one interval, without the first steps of a
+        process.
 
-        Ranks report by the clock, and not all at the same step: an interval goes on until all have reported that report
-        as a rule, so that what they did can be compared.
+        Ranks report by the clock, and not all at the same step: an interval goes on until all have
+        reported that report as a rule, so that what they did can be compared.
         """
         expected = {rank for rank, sums in self.totals().items() if 2 * sums.steps >= self.steps}
         found: list[dict[int, PhaseSums]] = []
@@ -119,12 +127,14 @@ class StepTimesHistory:
 
     def _halve(self) -> None:
         """Make one interval of two; the latest stays, since ranks may still report it."""
-        ends, intervals = self._ends, self._intervals
+        ends = self._ends
+        intervals = self._intervals
         for at in range(0, len(intervals) - 2, 2):
             for rank, sums in intervals[at].items():
                 _add(intervals[at + 1], rank, sums)
         keep = [*range(1, len(intervals) - 1, 2), len(intervals) - 1]
-        self._ends, self._intervals = [ends[at] for at in keep], [intervals[at] for at in keep]
+        self._ends = [ends[at] for at in keep]
+        self._intervals = [intervals[at] for at in keep]
 
 
 def _add(to: dict[int, PhaseSums], rank: int, sums: PhaseSums) -> None:

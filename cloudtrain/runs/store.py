@@ -26,7 +26,9 @@ MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""
 
 CLEANUP_FOLDER = "leftovers"
-"""A folder with one entry for each run that has left something outside of its own folder, still to be removed."""
+"""A folder with one entry for each run that has left something outside of its own folder, still to
+be removed.
+"""
 
 
 class RunStore:
@@ -43,10 +45,12 @@ class RunStore:
         first_event: Event | None = None,
         submit_lock: list[FileLock] | None = None,
     ) -> RunFolder:
-        """Make a run folder with these documents (text by file name) and its first event, complete or not at all.
+        """Make a run folder with these documents (text by file name) and its first event, complete
+        or not at all.
 
-        `submit_lock` gets the lock that says the run is being submitted: it is held from the moment in which the folder
-        appears until it is released. RunExists when the id is taken, StorageError when the disk refuses.
+        `submit_lock` gets the lock that says the run is being submitted: it is held from the moment
+        in which the folder appears until it is released. RunExists when the id is taken,
+        StorageError when the disk refuses.
         """
         folder = RunFolder(self.runs_dir / run_id)
         with new_folder(folder.path, documents, "run") as draft:
@@ -63,7 +67,9 @@ class RunStore:
         return folder
 
     def _drop_from_index(self, run_id: str) -> None:
-        """Delete the index when it lists an earlier run of that id, whose folder was removed; it is written again."""
+        """Delete the index when it lists an earlier run of that id, whose folder was removed; it is
+        written again.
+        """
         index = self.data_dir / "index.jsonl"
         with suppress(OSError):
             content = read_regular_file(index, MAX_INDEX_BYTES)
@@ -76,43 +82,66 @@ class RunStore:
         restrict_permissions(self.data_dir)
         try:
             with os.scandir(self.runs_dir) as entries:
-                return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+                return [
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and entry.is_dir()
+                ]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise StorageError(f"{self.runs_dir}: {error.strerror}", hint=DATA_DIR_HINT) from None
 
     def runs_to_clean_up(self) -> frozenset[str]:
-        """Ids of runs that may have left something outside of their folders for the provider to remove; often empty."""
+        """Ids of runs that may have left something outside of their folders for the provider to
+        remove; often empty.
+        """
         try:
             return frozenset(path.name for path in (self.data_dir / CLEANUP_FOLDER).iterdir())
         except OSError:
             return frozenset()
 
     def open(self, name: str) -> RunFolder:
-        """The run of that id or, of those that this machine started, the only one that begins so, or the `last` one.
+        """The run of that id or, of those that this machine started, the only one that begins so,
+        or the `last` one.
 
-        RunNotFound otherwise. A run of another machine, which was imported from a cloud's list, needs its whole id.
+        RunNotFound otherwise. A run of another machine, which was imported from a cloud's list,
+        needs its whole id.
         """
         ids = self.ids()
         if not ids:
-            raise RunNotFound(f"there are no runs in {self.runs_dir}", hint="cloudtrain submit starts one")
+            raise RunNotFound(
+                f"there are no runs in {self.runs_dir}", hint="cloudtrain submit starts one"
+            )
         if name == "last":
             mine = next(filter(self._is_own, sorted(ids, key=self._created, reverse=True)), None)
             if mine is None:
-                raise RunNotFound("this machine has started no run", hint="cloudtrain list shows those of others")
+                raise RunNotFound(
+                    "this machine has started no run", hint="cloudtrain list shows those of others"
+                )
             return RunFolder(self.runs_dir / mine)
-        fitting = [name] if name in ids else sorted(run_id for run_id in ids if name and run_id.startswith(name))
+        fitting = (
+            [name]
+            if name in ids
+            else sorted(run_id for run_id in ids if name and run_id.startswith(name))
+        )
         matches = [run_id for run_id in fitting if run_id == name or self._is_own(run_id)]
         if len(matches) == 1:
             return RunFolder(self.runs_dir / matches[0])
         if matches:
             shown = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
-            raise RunNotFound(f"{name!r} fits {len(matches)} runs: {shown}", hint="give more letters of the id")
+            raise RunNotFound(
+                f"{name!r} fits {len(matches)} runs: {shown}", hint="give more letters of the id"
+            )
         if fitting:
             message = f"{name!r} fits runs of other machines only: {', '.join(fitting[:5])}"
-            raise RunNotFound(message, hint="a run that this machine has not started is meant by its whole id")
-        raise RunNotFound(f"there is no run {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all runs")
+            raise RunNotFound(
+                message, hint="a run that this machine has not started is meant by its whole id"
+            )
+        raise RunNotFound(
+            f"there is no run {name!r}{did_you_mean(name, ids)}",
+            hint="cloudtrain list shows all runs",
+        )
 
     def _is_own(self, run_id: str) -> bool:
         return not RunRecord(RunFolder(self.runs_dir / run_id)).is_of_another_machine

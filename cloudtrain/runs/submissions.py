@@ -28,7 +28,9 @@ class Submission:
 
     @property
     def places(self) -> frozenset[str]:
-        """The folder of its job, and the one in which the command was typed. Empty if its plan cannot be read."""
+        """The folder of its job, and the one in which the command was typed. Empty if its plan
+        cannot be read.
+        """
         return RunRecord(self.folder).places
 
     def is_from(self, folder: Path) -> bool:
@@ -37,12 +39,15 @@ class Submission:
 
 
 def submissions(store: RunStore) -> Iterator[Submission]:
-    """Yield what this machine has submitted, the newest first. A sweep stands for all of its trials.
+    """Yield what this machine has submitted, the newest first. A sweep stands for all of its
+    trials.
 
     StorageError when the folder of all runs cannot be read.
     """
     sweeps = sweep_ids(store.data_dir)
-    candidates = [Submission(RunFolder(store.data_dir / SWEEPS / sweep), is_sweep=True) for sweep in sweeps]
+    candidates = [
+        Submission(RunFolder(store.data_dir / SWEEPS / sweep), is_sweep=True) for sweep in sweeps
+    ]
     for run_id in store.ids():
         if not sweep_of_run(run_id, sweeps):
             candidates.append(Submission(RunFolder(store.runs_dir / run_id), is_sweep=False))

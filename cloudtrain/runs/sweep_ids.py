@@ -1,4 +1,6 @@
-"""Ids of sweeps, and which runs are trials of one: by names alone, so that listing runs reads nothing of a sweep."""
+"""Ids of sweeps, and which runs are trials of one: by names alone, so that listing runs reads
+nothing of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _TRIAL = re.compile(r"(.+)-(?:t[0-9]{3,}(?:-[0-9]+)?|[0-9]{3,}-[0-9a-z]{8})")
 
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:
-    """The id of a trial's run, by which it is found again: `digits-k2x9-t007`, `digits-k2x9-t007-2` for its second."""
+    """The id of a trial's run, by which it is found again: `digits-k2x9-t007`, `digits-k2x9-t007-2`
+    for its second.
+    """
     return f"{sweep_id}-t{trial:03}" + (f"-{attempt}" if attempt > 1 else "")
 
 
@@ -32,7 +36,9 @@ def sweep_ids(data_dir: Path) -> set[str]:
     root = data_dir / SWEEPS
     try:
         with os.scandir(root) as entries:
-            return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
+            return {
+                entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
+            }
     except FileNotFoundError:
         return set()
     except OSError as error:
@@ -40,7 +46,9 @@ def sweep_ids(data_dir: Path) -> set[str]:
 
 
 def sweep_named(name: str, data_dir: Path, runs: Iterable[str]) -> str:
-    """The sweep that a name means: its id, or a beginning that only it and its own trials have; empty for none."""
+    """The sweep that a name means: its id, or a beginning that only it and its own trials have;
+    empty for none.
+    """
     sweeps = sweep_ids(data_dir)
     if name in sweeps:
         return name

@@ -17,7 +17,9 @@ class Terms:
     usd_per_hour: float | None = None
     """Of all its machines at list price; None: the price is not known, or they have none."""
     is_billed: bool = True
-    """Whether that is paid: not for a rehearsal, which keeps the limits of the cloud without its price."""
+    """Whether that is paid: not for a rehearsal, which keeps the limits of the cloud without its
+    price.
+    """
     kept_seconds: int = 0
     """How long its machines are kept, and billed, after its end."""
     seconds: int = 0
@@ -29,11 +31,15 @@ class Terms:
 
 
 def terms_of(folder: RunFolder) -> Terms:
-    """The terms of a run; of one whose plan cannot be read, or that another machine submitted, none are known."""
+    """The terms of a run; of one whose plan cannot be read, or that another machine submitted, none
+    are known.
+    """
     with suppress(StorageError, TypeError, ValueError):
         record = RunRecord(folder)
-        quote, earlier = record.quote, record.stop_after_seconds
-        usd, allowed = part_of(quote, "price").get("usd"), part_of(record.spec, "limits").get("max_runtime")
+        quote = record.quote
+        earlier = record.stop_after_seconds
+        usd = part_of(quote, "price").get("usd")
+        allowed = part_of(record.spec, "limits").get("max_runtime")
         seconds = int(quote.get("max_seconds") or allowed or 0)
         if record.trial:  # it is to end early, at a rung
             seconds = 0
@@ -42,7 +48,8 @@ def terms_of(folder: RunFolder) -> Terms:
             is_billed=not record.is_rehearsal,
             kept_seconds=0 if record.is_rehearsal else int(quote.get("kept_seconds") or 0),
             seconds=min(filter(None, (seconds, earlier)), default=0),
-            overhead_seconds=max(0, seconds - (earlier or seconds)) + int(quote.get("overhead_seconds") or 0),
+            overhead_seconds=max(0, seconds - (earlier or seconds))
+            + int(quote.get("overhead_seconds") or 0),
             limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
         )
     return Terms()

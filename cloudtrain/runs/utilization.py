@@ -19,7 +19,8 @@ class Mean:
     def add(self, value: float) -> None:
         """The next number; one that is not finite is left out."""
         if math.isfinite(value):
-            self.total, self.count = self.total + value, self.count + 1
+            self.total = self.total + value
+            self.count = self.count + 1
 
     @property
     def value(self) -> float:

@@ -1,1 +1,3 @@
-"""The source of a job: which files are sent, the digest that names them, the .tar.gz that holds them."""
+"""The source of a job: which files are sent, the digest that names them, the .tar.gz that holds
+them.
+"""

@@ -14,8 +14,8 @@ from cloudtrain.source.hashes import read_content
 from cloudtrain.source.links import read_link
 from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
 
-# 32 MB of source code: level 4 takes 0.4 s; level 6, gzip's own default, 1.1 s for 8 % fewer bytes; level 1
-# takes 0.2 s for 18 % more bytes.
+# 32 MB of source code: level 4 takes 0.4 s; level 6, gzip's own default, 1.1 s for 8 % fewer bytes;
+# level 1 takes 0.2 s for 18 % more bytes.
 _LEVEL = 4
 # No name, no time, no flags, and "unknown" for the system, whatever this Python's zlib would write.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -28,8 +28,8 @@ _USTAR_MAX_NAME = 100
 def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
     """Writes `store/<digest>.tar.gz` unless it is there already, and returns its path.
 
-    SourceError if a file is not what the scan saw, StorageError if the store cannot be written: the store
-    holds the whole archive or nothing.
+    SourceError if a file is not what the scan saw, StorageError if the store cannot be written: the
+    store holds the whole archive or nothing.
     """
     target = store / f"{tree.digest}.tar.gz"
     count = tree.files_count
@@ -81,7 +81,8 @@ class _Gzip:
     def __init__(self, stream: BinaryIO) -> None:
         self.size = 0
         self.failure: OSError | None = None
-        """What the stream refused: not to be taken for an error of the file that is being copied."""
+        """What the stream refused: not to be taken for an error of the file that is being copied.
+        """
         self._crc = 0
         self._stream = stream
         self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
@@ -97,7 +98,9 @@ class _Gzip:
             raise
 
     def finish(self) -> None:
-        self._stream.write(self._deflate.flush() + struct.pack("<LL", self._crc, self.size & 0xFFFFFFFF))
+        self._stream.write(
+            self._deflate.flush() + struct.pack("<LL", self._crc, self.size & 0xFFFFFFFF)
+        )
 
 
 def _copy(tree: SourceTree, entry: SourceEntry, archive: _Gzip) -> None:
@@ -124,14 +127,16 @@ def _current_link(tree: SourceTree, entry: SourceEntry) -> str | None:
 
 def _changed(entry: SourceEntry, detail: str | None = None) -> SourceError:
     return SourceError(
-        f"{entry.path} changed after the source folder was scanned{f' ({detail})' if detail else ''}",
+        f"{entry.path} changed after the source folder was"
+        f" scanned{f' ({detail})' if detail else ''}",
         hint="run again",
     )
 
 
 def _header(entry: SourceEntry) -> bytes:
     """The tar header of an entry: the very bytes that tarfile writes, faster for the usual names."""
-    name, link = entry.path.encode(), (entry.link or "").encode()
+    name = entry.path.encode()
+    link = (entry.link or "").encode()
     plain = entry.path.isascii() and (entry.link is None or entry.link.isascii())
     if not plain or max(len(name), len(link)) > _USTAR_MAX_NAME or entry.size > _USTAR_MAX_SIZE:
         return _long_header(entry)
@@ -160,7 +165,9 @@ def _long_header(entry: SourceEntry) -> bytes:
 
 
 def _mode(entry: SourceEntry) -> int:
-    """Access for its owner alone: a file that only its owner may read must not become readable to others in a copy."""
+    """Access for its owner alone: a file that only its owner may read must not become readable to
+    others in a copy.
+    """
     return FOLDER_MODE if entry.executable or entry.link is not None else FILE_MODE
 
 

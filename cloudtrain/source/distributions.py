@@ -1,6 +1,8 @@
-"""Which distributions of the package index bring a module, where their names differ; and what is brought along.
+"""Which distributions of the package index bring a module, where their names differ; and what is
+brought along.
 
-By name only: no network is asked, so that a warning made from it can be wrong, and is never more than a warning.
+By name only: no network is asked, so that a warning made from it can be wrong, and is never more
+than a warning.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ _BRINGS: dict[str, str] = {
     "PIL": "pillow pillow-simd",
     "attr": "attrs",
     "bs4": "beautifulsoup4",
-    "cv2": "opencv-python opencv-python-headless opencv-contrib-python opencv-contrib-python-headless",
+    "cv2": (
+        "opencv-python opencv-python-headless opencv-contrib-python opencv-contrib-python-headless"
+    ),
     "dateutil": "python-dateutil",
     "docx": "python-docx",
     "dotenv": "python-dotenv",
@@ -51,16 +55,25 @@ _BRINGS: dict[str, str] = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""Module -> the distributions that bring it, the usual one first. Any other is brought by that of its own name."""
+"""Module -> the distributions that bring it, the usual one first. Any other is brought by that of
+its own name.
+"""
 
 _ALONG: dict[str, str] = {
     "accelerate": "huggingface-hub numpy packaging psutil pyyaml safetensors",
-    "datasets": "dill filelock fsspec huggingface-hub multiprocess numpy pandas pyarrow pyyaml requests tqdm xxhash",
+    "datasets": (
+        "dill filelock fsspec huggingface-hub multiprocess numpy pandas pyarrow pyyaml requests"
+        " tqdm xxhash"
+    ),
     "diffusers": "filelock huggingface-hub numpy pillow regex requests safetensors",
     "hydra-core": "omegaconf antlr4-python3-runtime packaging",
     "keras": "absl-py h5py ml-dtypes namex numpy optree packaging rich",
-    "lightning": "fsspec lightning-utilities numpy packaging pytorch-lightning pyyaml torchmetrics tqdm",
-    "matplotlib": "contourpy cycler fonttools kiwisolver numpy packaging pillow pyparsing python-dateutil",
+    "lightning": (
+        "fsspec lightning-utilities numpy packaging pytorch-lightning pyyaml torchmetrics tqdm"
+    ),
+    "matplotlib": (
+        "contourpy cycler fonttools kiwisolver numpy packaging pillow pyparsing python-dateutil"
+    ),
     "mlflow": "flask numpy pandas pyyaml scikit-learn scipy sqlalchemy requests",
     "pandas": "numpy python-dateutil pytz",
     "peft": "accelerate huggingface-hub numpy psutil pyyaml safetensors tqdm transformers",
@@ -74,7 +87,9 @@ _ALONG: dict[str, str] = {
     "torch": "filelock fsspec jinja2 networkx sympy typing-extensions triton setuptools",
     "torchmetrics": "lightning-utilities numpy packaging",
     "torchvision": "numpy pillow",
-    "transformers": "filelock huggingface-hub numpy packaging pyyaml regex requests safetensors tokenizers tqdm",
+    "transformers": (
+        "filelock huggingface-hub numpy packaging pyyaml regex requests safetensors tokenizers tqdm"
+    ),
     "trl": "accelerate datasets transformers numpy",
     "wandb": "click gitpython protobuf psutil pydantic pyyaml requests sentry-sdk",
 }

@@ -1,4 +1,6 @@
-"""Extracts the .tar.gz of a job's results, which is not trusted: whole and undamaged, or an error; never outside."""
+"""Extracts the .tar.gz of a job's results, which is not trusted: whole and undamaged, or an error;
+never outside.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ from cloudtrain.units import format_size
 
 _BLOCK = 1 << 20
 
-MAX_RATIO, FREE_BYTES = 100, 10 * 10**9
-"""An archive may expand to this multiple of its size, or to this many bytes if that is more: beyond it is a bomb."""
+MAX_RATIO = 100
+FREE_BYTES = 10 * 10**9
+"""An archive may expand to this multiple of its size, or to this many bytes if that is more: beyond
+it is a bomb.
+"""
 
 MAX_HEADER_BYTES = 1 << 16
 """Of an extended header, which is read into memory as a whole."""
@@ -50,7 +55,9 @@ DAMAGED = (
 
 
 class Header(tarfile.TarInfo):
-    """A header that raises when it is damaged; tarfile itself takes that for the archive's end, after the first."""
+    """A header that raises when it is damaged; tarfile itself takes that for the archive's end,
+    after the first.
+    """
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -70,19 +77,25 @@ class Header(tarfile.TarInfo):
 
 
 def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name: str) -> bool:
-    """Extract into a new folder what can be kept; returns whether there was anything. `note` gets what was left out.
+    """Extract into a new folder what can be kept; returns whether there was anything. `note` gets
+    what was left out.
 
-    `roots`: the absolute names that the folder had in the job; `name`: what to call the archive. StorageError if it is
-    damaged, names a path outside, or would become far more than its size; the folder may then hold a part of it.
-    OSError if the disk refuses.
+    `roots`: the absolute names that the folder had in the job; `name`: what to call the archive.
+    StorageError if it is damaged, names a path outside, or would become far more than its size; the
+    folder may then hold a part of it. OSError if the disk refuses.
     """
     limit = _Limit(archive.stat().st_size, shutil.disk_usage(folder.parent).free)
     try:
-        with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as tar:
+        with (
+            gzip.open(archive) as stream,
+            tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as tar,
+        ):
             results = Results(folder, roots, note)
             reached = -1
             for member in tar:
-                if member.size < 0 or tar.offset <= reached:  # an extended header may say so, and loop forever
+                if (
+                    member.size < 0 or tar.offset <= reached
+                ):  # an extended header may say so, and loop forever
                     raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
                 reached = tar.offset
                 limit.take(member.size + ENTRY_BYTES)
@@ -94,7 +107,8 @@ def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name:
                 limit.take(len(rest))
     except DAMAGED as error:
         raise StorageError(
-            f"{name}: the archive is damaged or hostile: {error}", hint="aws s3 cp brings it as it is"
+            f"{name}: the archive is damaged or hostile: {error}",
+            hint="aws s3 cp brings it as it is",
         ) from None
     return results.finish()
 
@@ -105,15 +119,22 @@ class _Limit:
     def __init__(self, packed: int, free: int) -> None:
         self._limit = min(free, max(FREE_BYTES, MAX_RATIO * packed))
         self._full = self._limit == free
-        self._packed, self._taken = packed, 0
+        self._packed = packed
+        self._taken = 0
 
     def take(self, size: int) -> None:
         """Count bytes. ValueError when they are too many."""
         self._taken += size
         if self._taken > self._limit and not self._full:
-            raise ValueError(f"of {format_size(self._packed)} it would become more than {format_size(self._limit)}")
+            raise ValueError(
+                f"of {format_size(self._packed)} it would become more than"
+                f" {format_size(self._limit)}"
+            )
         if self._taken > self._limit:
-            raise OSError(errno.ENOSPC, f"the archive would become more than the {format_size(self._limit)} free here")
+            raise OSError(
+                errno.ENOSPC,
+                f"the archive would become more than the {format_size(self._limit)} free here",
+            )
 
 
 def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> None:
@@ -131,9 +152,13 @@ def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> 
     elif member.type in _FILES:
         modified = int(member.mtime * 1e9) if 0 <= member.mtime < 1 << 33 else None
         executable = bool(member.mode & 0o100)
-        results.add_file(path, _content(stream, member), executable=executable, modified_ns=modified)
+        results.add_file(
+            path, _content(stream, member), executable=executable, modified_ns=modified
+        )
     else:
-        results.leave_out(path, f"{_KINDS.get(member.type, 'an entry of an unknown kind')}, not a file")
+        results.leave_out(
+            path, f"{_KINDS.get(member.type, 'an entry of an unknown kind')}, not a file"
+        )
 
 
 def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes | int]:
@@ -163,6 +188,8 @@ def _parts(member: tarfile.TarInfo) -> list[tuple[int, int]]:
 
 
 def _plain(name: str) -> str | None:
-    """A member's path below the folder, as tar takes it: a leading slash is dropped. None if it leads outside."""
+    """A member's path below the folder, as tar takes it: a leading slash is dropped. None if it
+    leads outside.
+    """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return None if ".." in parts or "\0" in name else "/".join(parts)

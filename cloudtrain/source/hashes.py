@@ -1,6 +1,8 @@
-"""Hashes files, and keeps the sha256 of unchanged ones and translated ignore patterns between scans.
+"""Hashes files, and keeps the sha256 of unchanged ones and translated ignore patterns between
+scans.
 
-One cache file per folder. It is only a shortcut: missing, damaged or unwritable means that files are read again.
+One cache file per folder. It is only a shortcut: missing, damaged or unwritable means that files
+are read again.
 """
 
 from __future__ import annotations
@@ -14,23 +16,26 @@ from typing import Any
 from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.runs.files import make_private_folder, private_opener
 
-# A file that changed this shortly before it was read may change again and keep its timestamps: file systems
-# tick every few milliseconds, some of them every two seconds.
+# A file that changed this shortly before it was read may change again and keep its timestamps: file
+# systems tick every few milliseconds, some of them every two seconds.
 _RACY_NS = 2_000_000_000
 _VERSION = 2
 _BLOCK = 1 << 20
 MAX_CACHE_BYTES = 1 << 30
 """The hashes of some millions of files."""
-# A file may turn into a FIFO or a link between being listed and being opened: neither block nor follow.
+# A file may turn into a FIFO or a link between being listed and being opened: neither block nor
+# follow.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def read_content(
     path: str, size: int, sink: Callable[[bytes], object] | None = None, *, follow: bool = False
 ) -> str | None:
-    """sha256 (hex digits) of the file, None if it is not exactly `size` bytes; OSError if it is unreadable.
+    """sha256 (hex digits) of the file, None if it is not exactly `size` bytes; OSError if it is
+    unreadable.
 
-    `sink` receives the content, never more than `size` + 1 bytes of it. `follow`: the path may be a link.
+    `sink` receives the content, never more than `size` + 1 bytes of it. `follow`: the path may be a
+    link.
     """
     digest = hashlib.sha256()
     left = size
@@ -53,7 +58,9 @@ def stamp(info: os.stat_result) -> str:
 
 
 class HashCache:
-    """Hashes of the last scan and of this one. `started` is the clock, in ns, before this scan read anything."""
+    """Hashes of the last scan and of this one. `started` is the clock, in ns, before this scan read
+    anything.
+    """
 
     def __init__(self, cache_dir: Path | None, root: str, started: int) -> None:
         self._root = root
@@ -68,7 +75,8 @@ class HashCache:
             self._file = cache_dir / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
             content = _read(self._file)
             if content.get("head") == _head(root):
-                self._known, self.patterns = content["files"], content["patterns"]
+                self._known = content["files"]
+                self.patterns = content["patterns"]
 
     def get(self, path: str, now: str) -> str | None:
         """sha256 of the file at `path` if its stamp is still `now`."""
@@ -76,12 +84,16 @@ class HashCache:
         return digest if before == now else None
 
     def put(self, path: str, now: str, info: os.stat_result, digest: str) -> None:
-        """Remember a file for the next scan, unless it is so new that a later change could go unnoticed."""
+        """Remember a file for the next scan, unless it is so new that a later change could go
+        unnoticed.
+        """
         if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self._started:
             self._fresh[path] = f"{now} {digest}"
 
     def save(self, patterns: dict[str, str | None]) -> None:
-        """Write what this scan learned, if anything. A folder that cannot be written is not an error."""
+        """Write what this scan learned, if anything. A folder that cannot be written is not an
+        error.
+        """
         if self._file is None or (self._fresh == self._known and patterns == self.patterns):
             return
         import json
@@ -107,7 +119,8 @@ def _read(file: Path) -> dict[str, Any]:
         data = read_regular_file(file, MAX_CACHE_BYTES)
     except OSError:
         return {}
-    seal, body = data[:65], data[65:]
+    seal = data[:65]
+    body = data[65:]
     if not body or seal != _checksum_line(body):
         return {}
     import json
@@ -121,9 +134,16 @@ def _checksum_line(body: bytes) -> bytes:
 
 
 def _head(root: str) -> list[object]:
-    """What a cache must have been written for. Another pathspec may translate a pattern differently."""
+    """What a cache must have been written for. Another pathspec may translate a pattern
+    differently.
+    """
     from importlib.util import find_spec
 
     spec = find_spec("pathspec")
     origin = spec.origin if spec and spec.origin else ""
-    return [_VERSION, os.fsencode(root).hex(), origin, os.stat(origin).st_mtime_ns if origin else 0]  # noqa: PTH116
+    return [
+        _VERSION,
+        os.fsencode(root).hex(),
+        origin,
+        os.stat(origin).st_mtime_ns if origin else 0,  # noqa: PTH116
+    ]

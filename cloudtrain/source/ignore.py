@@ -1,7 +1,9 @@
-"""One ignore file: its patterns, translated by pathspec, matched against one entry at a time during the walk.
+"""One ignore file: its patterns, translated by pathspec, matched against one entry at a time during
+the walk.
 
-git decides about a folder first and never looks into an ignored one, so a pattern has to match the entry
-itself, not one of its parents. pathspec's own matcher answers for whole paths and does not distinguish the two.
+git decides about a folder first and never looks into an ignored one, so a pattern has to match the
+entry itself, not one of its parents. pathspec's own matcher answers for whole paths and does not
+distinguish the two.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _CLASSES = {
 }
 
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\(\?:\.\+/\)\?|\(\?:/\.\+\)\?|\(\?:\(\?:/\)\|\$\)|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?[^\]]*\]|\(\?:\.\+/\)\?|\(\?:/\.\+\)\?|\(\?:\(\?:/\)\|\$\)|.", re.DOTALL
+)
 _DEEP = ("(?:.+/)?", "(?:/.+)?")
 _END = "(?:(?:/)|$)"
 _NAME = "[^/]"
@@ -38,7 +42,8 @@ class _Rule:
     regex: str
     """Compiled when it is needed: most rules match nothing, and compiling is what takes time."""
     by_name: bool
-    """Matched against the name in any folder; else against the path from the ignore file's folder."""
+    """Matched against the name in any folder; else against the path from the ignore file's folder.
+    """
     folders_only: bool
     ignores: bool
     reach: tuple[str, ...]
@@ -46,7 +51,9 @@ class _Rule:
 
 
 class IgnoreFile:
-    """The rules of one file. `base` is its folder, "" or "a/b/"; paths and base start at the same folder."""
+    """The rules of one file. `base` is its folder, "" or "a/b/"; paths and base start at the same
+    folder.
+    """
 
     __slots__ = ("_any_name", "_any_path", "_cut", "_rules")
 
@@ -92,7 +99,9 @@ class Patterns:
     def translate(self, pattern: str) -> str | None:
         """See `Translate`."""
         if pattern not in self.used:
-            self.used[pattern] = self.known[pattern] if pattern in self.known else _translate(pattern)
+            self.used[pattern] = (
+                self.known[pattern] if pattern in self.known else _translate(pattern)
+            )
         return self.used[pattern]
 
 
@@ -100,8 +109,11 @@ def _translate(pattern: str) -> str | None:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     try:
-        # git lets `a/**` match what is in a, pathspec also a itself, where a `!a/keep` would come too late.
-        text, _ = GitIgnoreSpecPattern.pattern_to_regex(pattern + "/*" if pattern.endswith("/**") else pattern)
+        # git lets `a/**` match what is in a, pathspec also a itself, where a `!a/keep` would come
+        # too late.
+        text, _ = GitIgnoreSpecPattern.pattern_to_regex(
+            pattern + "/*" if pattern.endswith("/**") else pattern
+        )
         if text is None or text == ".":
             return text and ".+"
         # Group names must go, for `_any` to join the rules.
@@ -115,12 +127,15 @@ def _translate(pattern: str) -> str | None:
 def _linear(text: str) -> str:
     """An expression that matches whole paths (relative, no slash at their end) in linear time.
 
-    `text`: as pathspec translates it, where a star may go back and try again. What a star or `**/` has passed over is
-    never tried again: for a star it is enough to take what follows it at its first place, since a later place leaves
-    less to the stars behind it. So all stars but a segment's last go into atomic groups, and all `**/` but the last.
+    `text`: as pathspec translates it, where a star may go back and try again. What a star or `**/`
+    has passed over is never tried again: for a star it is enough to take what follows it at its
+    first place, since a later place leaves less to the stars behind it. So all stars but a
+    segment's last go into atomic groups, and all `**/` but the last.
     """
     groups: list[list[list[str]]] = [[[]]]
-    """Between each `**` and the next the segments, each as a list of what one character matches, and of stars."""
+    """Between each `**` and the next the segments, each as a list of what one character matches,
+    and of stars.
+    """
     pieces = _TOKEN.findall(text)
     for before, piece in zip(["", *pieces], pieces, strict=False):
         if piece in _DEEP:
@@ -138,13 +153,16 @@ def _linear(text: str) -> str:
     parts = [f"{_segment(segment)}/" for segment in first]
     for number, group in enumerate(others, 1):
         names = "/".join(_segment(segment) for segment in group)
-        parts.append(f"(?:[^/]+/)*{names}" if number == len(others) else f"(?>(?:[^/]+/)*?{names}/)")
+        parts.append(
+            f"(?:[^/]+/)*{names}" if number == len(others) else f"(?>(?:[^/]+/)*?{names}/)"
+        )
     return "".join(parts)
 
 
 def _segment(pieces: list[str]) -> str:
     """What matches one name of a path."""
-    chunks, at_least = [""], ""
+    chunks = [""]
+    at_least = ""
     for piece in pieces:
         if piece in "*+":  # behind `[^/]`: a star of the pattern, which a whole name makes a plus
             chunks[-1] = chunks[-1].removesuffix(_NAME)

@@ -1,7 +1,7 @@
 """Which modules a program imports at its start, by its syntax tree: nothing is executed.
 
-Followed are the modules of the source folder that it imports. Left out is what it may do without: imports inside of
-functions, under `try` and for type checkers alone.
+Followed are the modules of the source folder that it imports. Left out is what it may do without:
+imports inside of functions, under `try` and for type checkers alone.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ class InstallLine:
 
 
 def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
-    """The first import of each module that the source folder must be brought, in the order of the program."""
+    """The first import of each module that the source folder must be brought, in the order of the
+    program.
+    """
     found: dict[str, Import] = {}
-    waiting, seen = [*entrypoints], {*entrypoints}
+    waiting = [*entrypoints]
+    seen = {*entrypoints}
     while waiting and len(seen) <= MAX_FILES:
         file = waiting.pop(0)
         for names, level, line in _imports(_tree(file)):
@@ -50,19 +53,30 @@ def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
             waiting += [path for path in own if path not in seen]
             seen.update(own)
             first = names[0].partition(".")[0]
-            if not own and not level and first not in sys.stdlib_module_names and not _is_folder(first, file, root):
+            if (
+                not own
+                and not level
+                and first not in sys.stdlib_module_names
+                and not _is_folder(first, file, root)
+            ):
                 found.setdefault(first, Import(first, str(file.relative_to(root)), line))
     return list(found.values())
 
 
 def module_files(name: str, root: Path) -> list[Path]:
-    """The source's files that importing a module executes, its packages' before its own; none for a foreign module."""
+    """The source's files that importing a module executes, its packages' before its own; none for a
+    foreign module.
+    """
     return _own_files(name, 0, root / "train.py", root)
 
 
 def top_modules(root: Path) -> list[str]:
     """The names of the modules and packages that lie in the source folder itself."""
-    return sorted(path.stem for pattern in ("*.py", "*/__init__.py") for path in map(_package, root.glob(pattern)))
+    return sorted(
+        path.stem
+        for pattern in ("*.py", "*/__init__.py")
+        for path in map(_package, root.glob(pattern))
+    )
 
 
 def _package(file: Path) -> Path:
@@ -72,7 +86,8 @@ def _package(file: Path) -> Path:
 def names_in(file: Path) -> frozenset[str] | None:
     """Every name that a module can have, by its syntax tree; None where that cannot be told.
 
-    That is where it imports a star, has a `__getattr__`, makes names by their text, or cannot be parsed.
+    That is where it imports a star, has a `__getattr__`, makes names by their text, or cannot be
+    parsed.
     """
     found: set[str] = set()
     tree = _tree(file)
@@ -88,7 +103,9 @@ def names_in(file: Path) -> frozenset[str] | None:
 
 
 def install_lines(notebook: Path) -> list[InstallLine]:
-    """Return the `pip install` lines of a notebook, with `!`, `%` or without: a job leaves them out."""
+    """Return the `pip install` lines of a notebook, with `!`, `%` or without: a job leaves them
+    out.
+    """
     try:
         cells = code_cells(notebook)
     except NotAProgram:
@@ -110,14 +127,20 @@ def _tree(file: Path) -> ast.AST:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[list[str], int, int]]:
-    """Names that a statement may import as modules, its level (dots), its line. The first name is the module's own."""
+    """Names that a statement may import as modules, its level (dots), its line. The first name is
+    the module's own.
+    """
     for node in _executed(ast.iter_child_nodes(tree)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield [alias.name], 0, node.lineno
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
-            yield [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)], node.level, node.lineno
+            yield (
+                [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)],
+                node.level,
+                node.lineno,
+            )
 
 
 def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -145,12 +168,25 @@ def _own_files(name: str, level: int, file: Path, root: Path) -> list[Path]:
     bases = [folder] if folder else list(dict.fromkeys((file.parent, root)))
     for base in bases:
         parts = [part for part in name.split(".") if part]
-        steps = [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)] if parts else [base]
-        found = [path for step in steps for path in (step / "__init__.py", step.with_suffix(".py")) if path.is_file()]
+        steps = (
+            [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+            if parts
+            else [base]
+        )
+        found = [
+            path
+            for step in steps
+            for path in (step / "__init__.py", step.with_suffix(".py"))
+            if path.is_file()
+        ]
         if found:
             return found
     return []
 
 
 def _is_folder(name: str, file: Path, root: Path) -> bool:
-    return (file.parent / name).is_dir() or (root / name).is_dir() or (file.parent / f"{name}.so").exists()
+    return (
+        (file.parent / name).is_dir()
+        or (root / name).is_dir()
+        or (file.parent / f"{name}.so").exists()
+    )

@@ -1,4 +1,6 @@
-"""A local folder or file that is an input: every file of it, whatever ignore files say, and what makes it unusable."""
+"""A local folder or file that is an input: every file of it, whatever ignore files say, and what
+makes it unusable.
+"""
 
 from __future__ import annotations
 
@@ -68,13 +70,19 @@ def input_problem(place: str) -> str | None:
     """Why an input cannot be brought along, or would bring nothing; None when all is well."""
     found = list_input(place)
     if found.problems:
-        more = f", and {len(found.problems) - MAX_NAMED} more" if len(found.problems) > MAX_NAMED else ""
+        more = (
+            f", and {len(found.problems) - MAX_NAMED} more"
+            if len(found.problems) > MAX_NAMED
+            else ""
+        )
         return f"{place}: {', '.join(found.problems[:MAX_NAMED])}{more}"
     return None if found.files else f"{place} is empty: the job would run on nothing"
 
 
 def is_empty(place: str) -> bool:
-    """Whether a folder holds no file at all; ends with the first one, or the first link to another folder."""
+    """Whether a folder holds no file at all; ends with the first one, or the first link to another
+    folder.
+    """
     if not os.path.isdir(place):  # noqa: PTH112
         return False
     for top, folders, names in os.walk(place):
@@ -83,8 +91,11 @@ def is_empty(place: str) -> bool:
     return True
 
 
-def digest_input(files: Sequence[InputFile], place: str, cache_dir: Path) -> tuple[str, dict[str, str]]:
-    """A name for the content of an input, and sha256 of each file by path; unchanged files are not read again.
+def digest_input(
+    files: Sequence[InputFile], place: str, cache_dir: Path
+) -> tuple[str, dict[str, str]]:
+    """A name for the content of an input, and sha256 of each file by path; unchanged files are not
+    read again.
 
     SourceError if a file cannot be read or changes meanwhile.
     """
@@ -100,7 +111,8 @@ def digest_input(files: Sequence[InputFile], place: str, cache_dir: Path) -> tup
                 raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
         if digest is None:
             raise SourceError(
-                f"{file.place} changed while it was read", hint="wait until it is written, then run again"
+                f"{file.place} changed while it was read",
+                hint="wait until it is written, then run again",
             )
         cache.put(file.path, now, file.about, digest)
         digests[file.path] = digest

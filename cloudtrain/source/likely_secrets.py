@@ -1,6 +1,8 @@
-"""Names under which secrets are usually kept: such files stay out of a job's source, unless .cloudtrainignore asks.
+"""Names under which secrets are usually kept: such files stay out of a job's source, unless
+.cloudtrainignore asks.
 
-By name and place alone, so that a scan reads nothing for it. A job's secrets belong to `secrets:` in its spec.
+By name and place alone, so that a scan reads nothing for it. A job's secrets belong to `secrets:`
+in its spec.
 """
 
 from __future__ import annotations
@@ -38,7 +40,18 @@ _NAMES = frozenset(
         "id_ed25519_sk",
     }
 )
-_ENDINGS = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".ppk", ".kdbx", ".tfvars", "-credentials.json")
+_ENDINGS = (
+    ".pem",
+    ".key",
+    ".p12",
+    ".pfx",
+    ".jks",
+    ".keystore",
+    ".ppk",
+    ".kdbx",
+    ".tfvars",
+    "-credentials.json",
+)
 _EXAMPLES = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 """Of a `.env`: how it is to be filled in, which is made to be read."""
 

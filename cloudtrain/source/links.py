@@ -9,7 +9,8 @@ _MAX_HOPS = 40
 
 
 def read_link(root: str, path: str) -> str:
-    """Target of the link at `path` below `root`; an absolute one that is below `root` is made relative.
+    """Target of the link at `path` below `root`; an absolute one that is below `root` is made
+    relative.
 
     OSError if it is not a link (any more).
     """
@@ -17,7 +18,8 @@ def read_link(root: str, path: str) -> str:
 
 
 def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
-    """The target of the link `path`, made relative if it is an absolute path below one of the `roots`.
+    """The target of the link `path`, made relative if it is an absolute path below one of the
+    `roots`.
 
     `roots`: the names that the tree's top had where the link was made.
     """
@@ -30,9 +32,15 @@ def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
 
 
 def link_problem(
-    path: str, links: Mapping[str, str], files: Container[str], folders: Container[str], top: str = "the source folder"
+    path: str,
+    links: Mapping[str, str],
+    files: Container[str],
+    folders: Container[str],
+    top: str = "the source folder",
 ) -> str | None:
-    """Why the link `path` leads to no file or folder of the tree; None when it does. `top`: what to call the tree."""
+    """Why the link `path` leads to no file or folder of the tree; None when it does. `top`: what to
+    call the tree.
+    """
     here = path.split("/")[:-1]
     todo = _parts(links[path])
     hops = 0

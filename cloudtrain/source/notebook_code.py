@@ -11,4 +11,5 @@ else:
     from cloudtrain.bundle import launcher_module
 
     _code = launcher_module("notebook_code")
-    INSTALLS, plain_code = _code.INSTALLS, _code.plain_code
+    INSTALLS = _code.INSTALLS
+    plain_code = _code.plain_code

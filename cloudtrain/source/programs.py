@@ -29,7 +29,9 @@ class ProgramFault:
 
 
 class NotAProgram(ValueError):
-    """A file cannot be parsed; `fault` is None if it is only too large or too complex to be examined."""
+    """A file cannot be parsed; `fault` is None if it is only too large or too complex to be
+    examined.
+    """
 
     def __init__(self, fault: ProgramFault | None) -> None:
         super().__init__(fault.message if fault else "is too large or too complex to be examined")
@@ -37,7 +39,8 @@ class NotAProgram(ValueError):
 
 
 def program_fault(file: Path) -> ProgramFault | None:
-    """Return why a script or notebook is not a program; None if it is one, or is too complex to tell.
+    """Return why a script or notebook is not a program; None if it is one, or is too complex to
+    tell.
 
     The code in a notebook's cells is not examined, as it may hold IPython's own syntax.
     """
@@ -63,7 +66,9 @@ def parse_program(file: Path) -> ast.Module:
 
 
 def code_cells(notebook: Path) -> list[str]:
-    """Return the sources of a notebook's code cells. Raise NotAProgram if the file is not a notebook."""
+    """Return the sources of a notebook's code cells. Raise NotAProgram if the file is not a
+    notebook.
+    """
     try:
         document = json.loads(_read(notebook, MAX_NOTEBOOK_BYTES))
     except json.JSONDecodeError as error:
@@ -74,7 +79,9 @@ def code_cells(notebook: Path) -> list[str]:
     except RecursionError:
         raise NotAProgram(ProgramFault("is not a notebook: it is nested too deeply")) from None
     except ValueError:  # a number of more digits than Python reads
-        raise NotAProgram(ProgramFault("is not a notebook: it holds a number that is too long")) from None
+        raise NotAProgram(
+            ProgramFault("is not a notebook: it holds a number that is too long")
+        ) from None
     cells = document.get("cells") if isinstance(document, dict) else None
     if not isinstance(cells, list):
         raise NotAProgram(ProgramFault("is not a notebook: it has no list of cells"))
@@ -103,7 +110,9 @@ def _parse(source: bytes) -> ast.Module:
             warnings.simplefilter("ignore")  # about escapes in the user's texts
             return ast.parse(source)
     except SyntaxError as error:
-        is_text = b"\0" not in source and not error.msg.startswith(("(unicode error)", "encoding problem"))
+        is_text = b"\0" not in source and not error.msg.startswith(
+            ("(unicode error)", "encoding problem")
+        )
         is_text = is_text and "null bytes" not in error.msg
         message = f"is not Python: {error.msg}"
         raise NotAProgram(ProgramFault(message, error.lineno or 0, is_text)) from None

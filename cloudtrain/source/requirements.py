@@ -1,4 +1,6 @@
-"""What the source folder asks to be installed, read as the launcher reads it on the nodes. Reads only the disk."""
+"""What the source folder asks to be installed, read as the launcher reads it on the nodes. Reads
+only the disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 else:
     requirement_files = launcher_module("packages.requirement_files")
     source_files = launcher_module("packages.source_files")
-    Requested, Requirement = requirement_files.Requested, requirement_files.Requirement
+    Requested = requirement_files.Requested
+    Requirement = requirement_files.Requirement
 
 CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 """Files of the source folder that ask for packages in a way that is not followed here."""
@@ -27,7 +30,9 @@ def requested_by(root: Path, file: str) -> Requested:
     try:
         return source_files.read_requested(root, file)
     except requirement_files.InvalidRequirements as error:
-        hint = "dependencies: none in job.yaml installs nothing; dependencies: FILE names another file"
+        hint = (
+            "dependencies: none in job.yaml installs nothing; dependencies: FILE names another file"
+        )
         raise SourceError(str(error), hint=hint) from None
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from None
@@ -40,11 +45,15 @@ def requested_list(packages: Collection[str]) -> Requested:
 
 def automatic_file(root: Path) -> str:
     """The file of a folder that asks for packages without being named; empty for none."""
-    return find_requirements(root, [name for name in requirement_files.AUTOMATIC if (root / name).is_file()])
+    return find_requirements(
+        root, [name for name in requirement_files.AUTOMATIC if (root / name).is_file()]
+    )
 
 
 def find_requirements(root: Path, paths: Collection[str]) -> str:
-    """The file that asks for packages without being named; empty for none. `paths`: what is in the archive."""
+    """The file that asks for packages without being named; empty for none. `paths`: what is in the
+    archive.
+    """
     for name in requirement_files.AUTOMATIC:
         if name in paths and requested_by(root, name).wanted:
             return str(name)
@@ -57,7 +66,9 @@ def satisfies(version: str, requirement: Requirement) -> bool:
 
 
 def index_settings(environ: Mapping[str, str], root: Path) -> list[str]:
-    """Settings of this machine that say where packages come from, for a digest; they may hold passwords."""
+    """Settings of this machine that say where packages come from, for a digest; they may hold
+    passwords.
+    """
     return list(launcher_module("packages.index_settings").index_settings(environ, root))
 
 

@@ -1,7 +1,9 @@
-"""A folder that is filled with a job's results: files, folders, links that stay inside; the rest is named.
+"""A folder that is filled with a job's results: files, folders, links that stay inside; the rest is
+named.
 
-What a job leaves is not trusted, and most of it is worth having in spite of one odd entry: so nothing is written
-outside the folder, no file keeps special permissions, and what cannot be kept does not keep the rest from arriving.
+What a job leaves is not trusted, and most of it is worth having in spite of one odd entry: so
+nothing is written outside the folder, no file keeps special permissions, and what cannot be kept
+does not keep the rest from arriving.
 """
 
 from __future__ import annotations
@@ -18,26 +20,39 @@ from cloudtrain.source.links import link_problem, relative_target
 Note = Callable[[str], None]
 """Told of one thing that a user should know."""
 
-LINK, LONGEST_TARGET = ".cloudtrain-link", 4096
-"""How a file ends that holds the target of a link, which a datastore has not; the launcher writes it. Bytes."""
+LINK = ".cloudtrain-link"
+LONGEST_TARGET = 4096
+"""How a file ends that holds the target of a link, which a datastore has not; the launcher writes
+it. Bytes.
+"""
 
 _BLOCK = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
 
 
 class Results:
-    """One folder that is being filled. Links come last, so that nothing is ever written through one.
+    """One folder that is being filled. Links come last, so that nothing is ever written through
+    one.
 
-    Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as in tar.
+    Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as in
+    tar.
     """
 
     def __init__(self, folder: Path, roots: Sequence[str], note: Note) -> None:
-        """`roots`: the absolute names that this folder had in the job; `note` gets what is left out.
+        """`roots`: the absolute names that this folder had in the job; `note` gets what is left
+        out.
 
         What is in the folder already counts as if it had been added.
         """
-        self._folder, self._roots, self._note = folder, roots, note
+        self._folder = folder
+        self._roots = roots
+        self._note = note
         self._files: set[str] = set()
         self._folders: set[str] = set()
         self._links: dict[str, str] = {}
@@ -57,7 +72,12 @@ class Results:
             self._parents(path + "/")
 
     def add_file(
-        self, path: str, blocks: Iterable[bytes | int], *, executable: bool = False, modified_ns: int | None = None
+        self,
+        path: str,
+        blocks: Iterable[bytes | int],
+        *,
+        executable: bool = False,
+        modified_ns: int | None = None,
     ) -> None:
         """A file with this content; a number stands for so many zeros, which take no room."""
         if not self._is_free(path):
@@ -93,7 +113,9 @@ class Results:
             self._links[path] = relative_target(path, target, self._roots)
 
     def finish(self) -> bool:
-        """Make the links that lead to something inside; whether there is anything in the folder now."""
+        """Make the links that lead to something inside; whether there is anything in the folder
+        now.
+        """
         top = "what the job left"
         while wrong := {
             path: why
@@ -114,10 +136,15 @@ class Results:
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
             if above in self._files or above in self._links:
-                self.leave_out(path, f"{above} is a {'file' if above in self._files else 'link'}, and no folder")
+                self.leave_out(
+                    path,
+                    f"{above} is a {'file' if above in self._files else 'link'}, and no folder",
+                )
                 return False
         if path in self._folders or (folder and (path in self._files or path in self._links)):
-            self.leave_out(path, "another entry of that name is a folder, or it is one and the other is not")
+            self.leave_out(
+                path, "another entry of that name is a folder, or it is one and the other is not"
+            )
             return False
         if path in self._files:
             self._files.discard(path)
@@ -140,7 +167,10 @@ class Results:
         try:
             os.link(self._place(other), self._place(path), follow_symlinks=False)
         except OSError:  # a disk without links
-            with open(self._place(other), "rb") as source, open(os.open(self._place(path), _NEW, 0o666), "wb") as file:
+            with (
+                open(self._place(other), "rb") as source,
+                open(os.open(self._place(path), _NEW, 0o666), "wb") as file,
+            ):
                 while block := source.read(_BLOCK):
                     file.write(block)
 
@@ -169,17 +199,23 @@ def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -
                     todo.append(path + "/")
                 elif not entry.is_file(follow_symlinks=False):
                     kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
-                    results.leave_out(path, f"{_KINDS.get(kind, 'an entry of an unknown kind')}, not a file")
+                    results.leave_out(
+                        path, f"{_KINDS.get(kind, 'an entry of an unknown kind')}, not a file"
+                    )
                 else:
                     _copy_file(results, path, entry.path)
     return results.finish()
 
 
 def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
-    """Put links in place of the files below `folder` that stand for them; whether there is anything then."""
+    """Put links in place of the files below `folder` that stand for them; whether there is anything
+    then.
+    """
     links = {}
     for path in stored:
-        links[path.relative_to(folder).as_posix().removesuffix(LINK)] = os.fsdecode(path.read_bytes())
+        links[path.relative_to(folder).as_posix().removesuffix(LINK)] = os.fsdecode(
+            path.read_bytes()
+        )
         path.unlink()
     results = Results(folder, (), note)
     for name, target in links.items():
@@ -188,7 +224,8 @@ def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
 
 
 def _copy_file(results: Results, path: str, source: str) -> None:
-    # It may turn into a FIFO or a link between being listed and being opened: neither block nor follow.
+    # It may turn into a FIFO or a link between being listed and being opened: neither block nor
+    # follow.
     fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(fd)
@@ -199,13 +236,17 @@ def _copy_file(results: Results, path: str, source: str) -> None:
             results.add_link(path.removesuffix(LINK), os.fsdecode(os.read(fd, LONGEST_TARGET)))
             return
         executable = about.st_mode & stat.S_IXUSR != 0
-        results.add_file(path, _blocks(fd, about.st_size), executable=executable, modified_ns=about.st_mtime_ns)
+        results.add_file(
+            path, _blocks(fd, about.st_size), executable=executable, modified_ns=about.st_mtime_ns
+        )
     finally:
         os.close(fd)
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes | int]:
-    """A file's content. Holes are passed over where the disk knows them: a sparse file may have more than fits."""
+    """A file's content. Holes are passed over where the disk knows them: a sparse file may have
+    more than fits.
+    """
     at = 0
     while at < size:
         with suppress(OSError):  # a disk that knows of no holes, or nothing but a hole from here on

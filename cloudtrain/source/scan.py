@@ -15,7 +15,14 @@ from cloudtrain.issues import Issue
 from cloudtrain.source.hashes import HashCache, read_content, stamp
 from cloudtrain.source.ignore import Patterns
 from cloudtrain.source.links import folders_of, link_problem, read_link
-from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries, refuse_large
+from cloudtrain.source.tree import (
+    PAYLOAD_FOLDER,
+    Progress,
+    SourceEntry,
+    SourceTree,
+    digest_entries,
+    refuse_large,
+)
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 
 MAX_SHOWN = 20
@@ -33,9 +40,10 @@ def scan(
 ) -> SourceTree:
     """The tree that would be archived; starts no process, needs no network.
 
-    `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are remembered.
-    `limit_bytes`: larger sources are refused before any file is read.
-    SourceError lists what below `root` cannot be archived: the first of it, and how much more there is.
+    `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are
+    remembered.
+    `limit_bytes`: larger sources are refused before any file is read. SourceError lists what below
+    `root` cannot be archived: the first of it, and how much more there is.
     """
     if not root.is_dir():
         raise SourceError(
@@ -45,12 +53,16 @@ def scan(
     started = time.time_ns()
     top = os.path.abspath(root)  # noqa: PTH100
     if not top.strip("/"):
-        raise SourceError("the source folder cannot be the whole file system", hint="name the folder of your code")
+        raise SourceError(
+            "the source folder cannot be the whole file system", hint="name the folder of your code"
+        )
     cache = HashCache(cache_dir, top, started)
     patterns = Patterns(cache.patterns)
     found = walk(top, patterns)
     if outputs := _own_outputs():
-        found.files = [(path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs]
+        found.files = [
+            (path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs
+        ]
     if limit_bytes is not None:
         refuse_large(Path(top), {path: info.st_size for path, info in found.files}, limit_bytes)
     added = _payload_paths(payload or {})
@@ -74,7 +86,8 @@ def scan(
 def _own_outputs() -> frozenset[tuple[int, int]]:
     """`submit > log.txt` in the job's folder is no part of the source.
 
-    Device and inode of the regular files that standard output and standard error lead to; usually none.
+    Device and inode of the regular files that standard output and standard error lead to; usually
+    none.
     """
     found = set()
     for fd in (1, 2):
@@ -87,7 +100,11 @@ def _own_outputs() -> frozenset[tuple[int, int]]:
 
 def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
     for name in payload:
-        if name != str(PurePosixPath(name)) or name.startswith("/") or not {".", ".."}.isdisjoint(name.split("/")):
+        if (
+            name != str(PurePosixPath(name))
+            or name.startswith("/")
+            or not {".", ".."}.isdisjoint(name.split("/"))
+        ):
             raise SourceError(f"payload name {name!r} is not a plain relative path")
     return {f"{PAYLOAD_FOLDER}/{name}": file.absolute() for name, file in payload.items()}
 
@@ -99,12 +116,16 @@ def _payload_files(added: Mapping[str, Path], found: WalkResult) -> _Listed:
             info = file.stat()
         except OSError as error:
             why = f"cannot be read ({error.strerror or error})"
-            found.problems.append(Issue((), why, "name a readable file as the payload", origin=str(file)))
+            found.problems.append(
+                Issue((), why, "name a readable file as the payload", origin=str(file))
+            )
             continue
         if stat.S_ISREG(info.st_mode):
             files.append((path, info))
         else:
-            found.problems.append(Issue((), "not a file", "name a file as the payload", origin=str(file)))
+            found.problems.append(
+                Issue((), "not a file", "name a file as the payload", origin=str(file))
+            )
     return files
 
 
@@ -126,7 +147,9 @@ def _hash(
         if digest is None:
             file = added.get(path)
             try:
-                digest = read_content(str(file or f"{top}/{path}"), info.st_size, follow=file is not None)
+                digest = read_content(
+                    str(file or f"{top}/{path}"), info.st_size, follow=file is not None
+                )
             except OSError as error:
                 found.problems.append(unreadable(path, error))
                 continue
@@ -135,7 +158,9 @@ def _hash(
             continue
         cache.put(path, now, info, digest)
         executable = info.st_mode & stat.S_IXUSR != 0
-        entries.append(SourceEntry(path=path, size=info.st_size, executable=executable, sha256=digest))
+        entries.append(
+            SourceEntry(path=path, size=info.st_size, executable=executable, sha256=digest)
+        )
     if progress is not None:
         progress(len(listed), len(listed))
     return entries
@@ -164,13 +189,18 @@ def _links(top: str, found: WalkResult) -> list[SourceEntry]:
             found.problems.append(Issue((), trouble, remedy, origin=path))
         else:
             digest = hashlib.sha256(target.encode()).hexdigest()
-            entries.append(SourceEntry(path=path, size=0, executable=False, sha256=digest, link=target))
+            entries.append(
+                SourceEntry(path=path, size=0, executable=False, sha256=digest, link=target)
+            )
     return entries
 
 
 def _refusal(root: Path, problems: list[Issue]) -> str:
     count = "1 thing" if len(problems) == 1 else f"{len(problems):,} things"
-    lines = [_in_one_line(issue) for issue in sorted(problems, key=lambda issue: issue.origin)[:MAX_SHOWN]]
+    lines = [
+        _in_one_line(issue)
+        for issue in sorted(problems, key=lambda issue: issue.origin)[:MAX_SHOWN]
+    ]
     lines += [f"and {len(problems) - MAX_SHOWN:,} more"] if len(problems) > MAX_SHOWN else []
     return "\n  ".join([f"{count} in the source folder {root} cannot be archived:", *lines])
 

@@ -1,4 +1,6 @@
-"""What a scan found: the files of the archive, the digest that names them, whether they are too many bytes."""
+"""What a scan found: the files of the archive, the digest that names them, whether they are too
+many bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ from cloudtrain.errors import SourceError
 from cloudtrain.units import format_size
 
 Progress = Callable[[int, int], None]
-"""Called with (files done, files in all): about a hundred times for a large tree, the last time when done."""
+"""Called with (files done, files in all): about a hundred times for a large tree, the last time
+when done.
+"""
 
 PAYLOAD_FOLDER = ".cloudtrain"
-"""Top-level folder of the archive that is ours; a folder of that name in the source is never in the archive."""
+"""Top-level folder of the archive that is ours; a folder of that name in the source is never in the
+archive.
+"""
 
 WARN_BYTES = 100_000_000
 LIMIT_BYTES = 1_000_000_000
@@ -45,7 +51,8 @@ class SourceTree:
     payload: Mapping[str, Path]
     """Archive path -> file on disk, for the entries that are not below `root`."""
     digest: str
-    """sha256 over path, mode and content of every entry: the same wherever the folder is copied to."""
+    """sha256 over path, mode and content of every entry: the same wherever the folder is copied to.
+    """
     total_bytes: int
     secrets: tuple[str, ...] = ()
     """What is left out since it is likely to hold secrets; folders end with a slash."""
@@ -70,7 +77,9 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def check_size(tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES) -> str | None:
+def check_size(
+    tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES
+) -> str | None:
     """A warning text above `warn_bytes`, None below; SourceError above `limit_bytes`."""
     sizes = {entry.path: entry.size for entry in tree.own}
     refuse_large(tree.root, sizes, limit_bytes)
@@ -80,9 +89,13 @@ def check_size(tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int 
 
 
 def refuse_large(root: Path, sizes: Mapping[str, int], limit_bytes: int) -> None:
-    """Raise SourceError if the files are too large together. `sizes`: in bytes, by path below `root`."""
+    """Raise SourceError if the files are too large together. `sizes`: in bytes, by path below
+    `root`.
+    """
     if sum(sizes.values()) > limit_bytes:
-        message = _sizes_in_words(root, sizes, f", more than the limit of {format_size(limit_bytes)}")
+        message = _sizes_in_words(
+            root, sizes, f", more than the limit of {format_size(limit_bytes)}"
+        )
         raise SourceError(message, hint=_SIZE_ADVICE)
 
 
@@ -93,4 +106,7 @@ def _sizes_in_words(root: Path, sizes: Mapping[str, int], and_limit: str = "") -
     largest = nlargest(3, sizes, key=lambda path: sizes[path])
     listed = ", ".join(f"{path} ({format_size(sizes[path])})" for path in largest)
     total = format_size(sum(sizes.values()))
-    return f"the source folder {root} is {total} in {len(sizes)} files{and_limit}; the largest: {listed}"
+    return (
+        f"the source folder {root} is {total} in {len(sizes)} files{and_limit}; the largest:"
+        f" {listed}"
+    )

@@ -1,4 +1,6 @@
-"""Unpacks a source archive into an empty folder; the archive is not trusted: nothing is written outside."""
+"""Unpacks a source archive into an empty folder; the archive is not trusted: nothing is written
+outside.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ _BLOCK = 1 << 20
 def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
     """Extracts files, folders and links into `folder`, which is made, or must be empty.
 
-    `limit_bytes` is the most that its files may hold in all. SourceError if the archive is damaged or holds
-    anything that a source archive cannot; StorageError if the disk refuses. `folder` is left empty then.
+    `limit_bytes` is the most that its files may hold in all. SourceError if the archive is damaged
+    or holds anything that a source archive cannot; StorageError if the disk refuses. `folder` is
+    left empty then.
     """
     import gzip
     import tarfile
@@ -31,7 +34,9 @@ def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
     try:
         make_private_folder(folder)
         if any(folder.iterdir()):
-            raise SourceError(f"cannot unpack into {folder}: it is not empty", hint="name a new folder")
+            raise SourceError(
+                f"cannot unpack into {folder}: it is not empty", hint="name a new folder"
+            )
         stream = gzip.open(archive)  # noqa: SIM115 (closed below, with the other errors)
     except OSError as error:
         raise _storage(archive, folder, error) from error
@@ -44,14 +49,18 @@ def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
     except BaseException as error:
         _empty(folder)
         if isinstance(error, DAMAGED):
-            raise SourceError(f"the source archive {archive} is damaged or hostile: {error}") from error
+            raise SourceError(
+                f"the source archive {archive} is damaged or hostile: {error}"
+            ) from error
         if isinstance(error, OSError):
             raise _storage(archive, folder, error) from error
         raise
 
 
 class _Extraction:
-    """One archive that is being extracted. Links come last, so that no file is ever written through one."""
+    """One archive that is being extracted. Links come last, so that no file is ever written through
+    one.
+    """
 
     def __init__(self, folder: str, limit_bytes: int | None) -> None:
         self._folder = folder
@@ -64,7 +73,9 @@ class _Extraction:
         import tarfile as module
 
         # Our own rules are stricter; the standard library's come on top where this Python has them.
-        check: Callable[[tarfile.TarInfo, str], object] | None = getattr(module, "data_filter", None)
+        check: Callable[[tarfile.TarInfo, str], object] | None = getattr(
+            module, "data_filter", None
+        )
         for member in tar:
             name = self._claim(member)
             if check is not None:

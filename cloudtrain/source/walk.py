@@ -1,4 +1,6 @@
-"""Walks the source folder and decides what is archived: .gitignore, .cloudtrainignore, what always stays out."""
+"""Walks the source folder and decides what is archived: .gitignore, .cloudtrainignore, what always
+stays out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class _Scope(IntEnum):
     GIT = 1
     """By .gitignore and by what is left out anyway."""
     CACHES = 2
-    """Brought back from .gitignore: only caches, virtual environments and likely secrets stay out."""
+    """Brought back from .gitignore: only caches, virtual environments and likely secrets stay out.
+    """
     ALL = 3
     """One of these that was itself brought back: everything in it is archived."""
 
@@ -56,7 +59,9 @@ class _Folder:
 
 
 def walk(root: str, patterns: Patterns) -> WalkResult:
-    """Every file and link below `root` that is to be archived. What cannot be read is listed, without an error."""
+    """Every file and link below `root` that is to be archived. What cannot be read is listed,
+    without an error.
+    """
     lead, git = _rules_above(root, patterns)
     walker = _Walker(root, lead, patterns)
     todo = [_Folder(path="", scope=_Scope.GIT, wanted=True, git=git, ours=())]
@@ -82,7 +87,9 @@ def unreadable(path: str, error: OSError) -> Issue:
 
 
 class _Walker:
-    """`lead` is the path from the repository's top to `root`, "" or "a/b/": ignore rules see paths from the top."""
+    """`lead` is the path from the repository's top to `root`, "" or "a/b/": ignore rules see paths
+    from the top.
+    """
 
     def __init__(self, root: str, lead: str, patterns: Patterns) -> None:
         self.root = root
@@ -95,7 +102,10 @@ class _Walker:
         entered = self._enter(folder, {entry.name for entry in entries})
         if entered is None:
             return
-        scope, git, ours, prefix = entered.scope, entered.git, entered.ours, entered.path
+        scope = entered.scope
+        git = entered.git
+        ours = entered.ours
+        prefix = entered.path
         for entry in entries:
             name = entry.name
             if name == ".git" or (not prefix and name == PAYLOAD_FOLDER):
@@ -123,23 +133,34 @@ class _Walker:
             elif not _has_usable_name(path, name, self.found):
                 continue
             if is_folder:
-                yield _Folder(path=path + "/", scope=inner, wanted=verdict is False, git=git, ours=ours)
+                yield _Folder(
+                    path=path + "/", scope=inner, wanted=verdict is False, git=git, ours=ours
+                )
             else:
                 _take(entry, path, self.found)
 
     def _enter(self, folder: _Folder, names: set[str]) -> _Folder | None:
-        """The folder with its own ignore files added; None if it is a virtual environment that stays out."""
-        scope, prefix, git, ours = folder.scope, folder.path, folder.git, folder.ours
+        """The folder with its own ignore files added; None if it is a virtual environment that
+        stays out.
+        """
+        scope = folder.scope
+        prefix = folder.path
+        git = folder.git
+        ours = folder.ours
         if prefix and "pyvenv.cfg" in names and scope < _Scope.ALL:
             if not folder.wanted:
                 return None
             scope = _Scope.ALL
         base = self.lead + prefix
-        # Below what is brought back .gitignore does not apply, and below what is ignored no ignore file does.
+        # Below what is brought back .gitignore does not apply, and below what is ignored no ignore
+        # file does.
         if scope == _Scope.GIT and ".gitignore" in names:
             git = (*_read_rules(f"{self.root}/{prefix}.gitignore", self.patterns, base), *git)
         if scope and ".cloudtrainignore" in names:
-            ours = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", self.patterns, base), *ours)
+            ours = (
+                *_read_rules(f"{self.root}/{prefix}.cloudtrainignore", self.patterns, base),
+                *ours,
+            )
         return _Folder(path=prefix, scope=scope, wanted=folder.wanted, git=git, ours=ours)
 
 
@@ -167,7 +188,9 @@ def _take(entry: os.DirEntry[str], path: str, found: WalkResult) -> None:
     else:
         kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
         why = kinds.get(stat.S_IFMT(info.st_mode), "a device") + ", not a file"
-        found.problems.append(Issue((), why, "remove it or add it to .cloudtrainignore", origin=path))
+        found.problems.append(
+            Issue((), why, "remove it or add it to .cloudtrainignore", origin=path)
+        )
 
 
 def _has_usable_name(path: str, name: str, found: WalkResult) -> bool:
@@ -178,15 +201,21 @@ def _has_usable_name(path: str, name: str, found: WalkResult) -> bool:
         bad = any(char < " " or "\x7f" <= char < "\xa0" for char in name)
         why = "a name with a newline or control character"
     except UnicodeEncodeError:
-        bad, why = True, "a name that is not valid UTF-8"
+        bad = True
+        why = "a name that is not valid UTF-8"
     if bad:
-        remedy = "rename it, or leave it out by a pattern with ? for each such character in .cloudtrainignore"
+        remedy = (
+            "rename it, or leave it out by a pattern with ? for each such character in"
+            " .cloudtrainignore"
+        )
         found.problems.append(Issue((), why, remedy, origin=path))
     return not bad
 
 
 def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
-    """The rules of an ignore file; none if it cannot be read (as a file of the archive it is then refused)."""
+    """The rules of an ignore file; none if it cannot be read (as a file of the archive it is then
+    refused).
+    """
     try:
         # git does not follow a .gitignore that is a link either.
         content = read_regular_file(file, follow=False)
@@ -198,7 +227,8 @@ def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
 
 
 def _rules_above(root: str, patterns: Patterns) -> tuple[str, Chain]:
-    """Path from the repository's top to `root`, and the rules of info/exclude and the .gitignore files above.
+    """Path from the repository's top to `root`, and the rules of info/exclude and the .gitignore
+    files above.
 
     Where those ignore `root` itself, the user has overruled them by naming it: they do not apply.
     """
@@ -219,9 +249,17 @@ def _rules_above(root: str, patterns: Patterns) -> tuple[str, Chain]:
 def _git_folder(top: Path) -> Path:
     """The repository's own folder; `.git` is a file that names it in a worktree or submodule."""
     try:
-        named = read_regular_text(top / ".git", errors="surrogateescape").removeprefix("gitdir:").strip()
+        named = (
+            read_regular_text(top / ".git", errors="surrogateescape")
+            .removeprefix("gitdir:")
+            .strip()
+        )
         folder = top / named
         common = folder / "commondir"
-        return folder / read_regular_text(common, errors="surrogateescape").strip() if common.exists() else folder
+        return (
+            folder / read_regular_text(common, errors="surrogateescape").strip()
+            if common.exists()
+            else folder
+        )
     except OSError:
         return top / ".git"

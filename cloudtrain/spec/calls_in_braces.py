@@ -1,4 +1,6 @@
-"""`{lr: uniform(0.1, 1), n: 3}`: what YAML takes for several words in braces is one value, as it was meant."""
+"""`{lr: uniform(0.1, 1), n: 3}`: what YAML takes for several words in braces is one value, as it
+was meant.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def joined_calls(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]
 
 
 def _joined(words: Sequence[yaml.Node]) -> yaml.ScalarNode:
-    """Words between which there were commas as one, with the spaces that were typed after each comma."""
+    """Words between which there were commas as one, with the spaces that were typed after each
+    comma.
+    """
     text = str(words[0].value)
     for before, word in pairwise(words):
         same_line = before.end_mark.line == word.start_mark.line

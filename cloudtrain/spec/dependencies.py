@@ -14,9 +14,9 @@ from cloudtrain.spec.yaml_document import kind_of
 
 OFF = "none"
 CONDA_WAY = (
-    "conda is not run on the nodes: list what pip installs in requirements.txt; what only conda has belongs into an "
-    "image (image: {build: Dockerfile}), or into an environment of Azure ML that image: {azure: 'azureml:NAME@latest'} "
-    "names"
+    "conda is not run on the nodes: list what pip installs in requirements.txt; what only conda has"
+    " belongs into an image (image: {build: Dockerfile}), or into an environment of Azure ML that"
+    " image: {azure: 'azureml:NAME@latest'} names"
 )
 _FILES = (".txt", ".in", ".toml", "uv.lock")
 _KEYS = ("file", "packages", "vendor", "replace_torch", "python")
@@ -24,7 +24,9 @@ _KEYS = ("file", "packages", "vendor", "replace_torch", "python")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What `dependencies` says. Without a file and packages, a file of the source folder that asks for any is taken."""
+    """What `dependencies` says. Without a file and packages, a file of the source folder that asks
+    for any is taken.
+    """
 
     file: str | None = None
     """A file below the source folder."""
@@ -33,7 +35,9 @@ class Dependencies:
     off: bool = False
     """Whether nothing is installed, whatever the source folder holds."""
     vendor: bool = False
-    """Whether a submit downloads the wheels and sends them along, for nodes that reach no package index."""
+    """Whether a submit downloads the wheels and sends them along, for nodes that reach no package
+    index.
+    """
     replace_torch: bool = False
     """Whether requirements may replace the image's torch, and what was built for it."""
     python: str | None = None
@@ -56,7 +60,9 @@ def read_dependencies(value: Any) -> Dependencies:
     if isinstance(value, (list, tuple)):
         return Dependencies(packages=_packages(value))
     if not isinstance(value, dict):
-        raise FieldError(f"expected a file, a list of packages, a mapping or none, got {kind_of(value)}")
+        raise FieldError(
+            f"expected a file, a list of packages, a mapping or none, got {kind_of(value)}"
+        )
     return _from_mapping(value)
 
 
@@ -66,13 +72,17 @@ def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
             hint = CONDA_WAY if key in ("conda", "conda_file") else f"one of {', '.join(_KEYS)}"
             raise FieldError(f"unknown key{did_you_mean(str(key), _KEYS)}", hint, at=(key,))
     if "file" in value and "packages" in value:
-        raise FieldError("stands beside file: both say what is installed", "keep one of them", at=("packages",))
+        raise FieldError(
+            "stands beside file: both say what is installed", "keep one of them", at=("packages",)
+        )
     for key in ("vendor", "replace_torch"):
         if not isinstance(value.get(key, False), bool):
             raise FieldError(f"expected true or false, got {kind_of(value[key])}", at=(key,))
     python = read_text(value["python"]) if value.get("python") is not None else None
     if python is not None and not re.fullmatch(r"3\.\d{1,2}", python):
-        raise FieldError(f"expected a version such as '3.12', got {kind_of(value['python'])}", at=("python",))
+        raise FieldError(
+            f"expected a version such as '3.12', got {kind_of(value['python'])}", at=("python",)
+        )
     return Dependencies(
         file=_file(value["file"]) if "file" in value else None,
         packages=_packages(value["packages"]) if "packages" in value else (),
@@ -86,12 +96,20 @@ def _file(value: Any) -> str:
     name = read_text(expect(value, str, "a file of the source folder")).strip()
     path = PurePosixPath(name)
     if path.suffix in (".yml", ".yaml"):
-        raise FieldError(f"{name} is a conda environment, which no installer of Python packages reads", CONDA_WAY)
+        raise FieldError(
+            f"{name} is a conda environment, which no installer of Python packages reads", CONDA_WAY
+        )
     if not name.endswith(_FILES):
-        hint = f"a package is written in a list: dependencies: [{name}]" if name else "none switches it off"
+        hint = (
+            f"a package is written in a list: dependencies: [{name}]"
+            if name
+            else "none switches it off"
+        )
         raise FieldError(f"{name!r} is not a requirements file, pyproject.toml or uv.lock", hint)
     if path.is_absolute() or ".." in path.parts:
-        raise FieldError(f"{name!r} is not in the source folder", "write it relative to the source folder")
+        raise FieldError(
+            f"{name!r} is not in the source folder", "write it relative to the source folder"
+        )
     return str(path)
 
 
@@ -102,13 +120,19 @@ def _packages(value: Any) -> tuple[str, ...]:
     for number, text in enumerate(packages):
         if re.search(r"://[^/@\s]+@", text) and "${" not in text:
             hint = "write ${NAME} in its place, and name NAME under secrets"
-            raise FieldError("holds a password, which would be kept with the run", hint, at=(number,))
+            raise FieldError(
+                "holds a password, which would be kept with the run", hint, at=(number,)
+            )
         if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
             raise FieldError(
-                f"{text!r} is a file", f"a file stands alone: dependencies: {text.split()[-1]}", at=(number,)
+                f"{text!r} is a file",
+                f"a file stands alone: dependencies: {text.split()[-1]}",
+                at=(number,),
             )
         if not re.match(r"--?[a-z]|[A-Za-z0-9.]", text) or "\n" in text:
             raise FieldError(
-                f"{text!r} is not a requirement", "as in a line of requirements.txt: einops==0.8.1", at=(number,)
+                f"{text!r} is not a requirement",
+                "as in a line of requirements.txt: einops==0.8.1",
+                at=(number,),
             )
     return packages

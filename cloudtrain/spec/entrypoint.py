@@ -1,4 +1,6 @@
-"""What is wrong with an entrypoint: it names one program in the source folder, and neither a launcher nor arguments."""
+"""What is wrong with an entrypoint: it names one program in the source folder, and neither a
+launcher nor arguments.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,25 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
         )
     target = source / entrypoint
     if not target.resolve().is_relative_to(source):
-        return f"{entrypoint!r} is outside source, so it is not in the archive", "move it into the source folder"
+        return (
+            f"{entrypoint!r} is outside source, so it is not in the archive",
+            "move it into the source folder",
+        )
     if target.is_dir():
         return f"{entrypoint!r} is a folder", "name the script in it"
     if not target.is_file():
-        names = tuple(str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in PROGRAMS)
-        return f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}", None
+        names = tuple(
+            str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in PROGRAMS
+        )
+        return (
+            f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}",
+            None,
+        )
     if target.suffix not in PROGRAMS:
-        return f"{entrypoint!r} is neither a .py script nor an .ipynb notebook", "arguments go into args"
+        return (
+            f"{entrypoint!r} is neither a .py script nor an .ipynb notebook",
+            "arguments go into args",
+        )
     return None
 
 
@@ -58,16 +71,23 @@ def _command_problem(entrypoint: str) -> Problem | None:
     launched = bool(words) and _LAUNCHERS.fullmatch(words[0]) is not None
     at = _program_at(words)
     if at is None:
-        hint = "name the program alone: a script, '-m package.module' or a notebook; its arguments go into args"
+        hint = (
+            "name the program alone: a script, '-m package.module' or a notebook; its arguments go"
+            " into args"
+        )
         return (_launched_by(words[0]), hint) if launched else None
-    program, arguments = (words[at], words[at + 1 :])
+    program = words[at]
+    arguments = words[at + 1 :]
     if program == "-m":
-        program, arguments = f"-m {words[at + 1]}", words[at + 2 :]
+        program = f"-m {words[at + 1]}"
+        arguments = words[at + 2 :]
     fields = [f"entrypoint: {program}"]
     if arguments:
         fields.append(f"args: {written_arguments(arguments)}")
     if counts := _counts(words[:at]):
-        fields.append("resources: {" + ", ".join(f"{name}: {number}" for name, number in counts.items()) + "}")
+        fields.append(
+            "resources: {" + ", ".join(f"{name}: {number}" for name, number in counts.items()) + "}"
+        )
     hint = f"write {' and '.join(fields)}"
     if at or launched:
         return (_launched_by(words[0]), hint) if launched else None

@@ -1,4 +1,6 @@
-"""Readers of single fields: each takes what YAML gave and returns our value, or raises `FieldError`."""
+"""Readers of single fields: each takes what YAML gave and returns our value, or raises
+`FieldError`.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ MAX_VARIABLE_BYTES = 131_072
 
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 EMPTY_HINT = "remove the key, or add values below it"
-_NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
+_NO_SECRETS = (
+    "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
+)
 
 
 class FieldErrors(ValueError):
-    """What is wrong with a field's value; the path of each issue leads from the field to the part that is wrong."""
+    """What is wrong with a field's value; the path of each issue leads from the field to the part
+    that is wrong.
+    """
 
     def __init__(self, issues: Sequence[Issue]) -> None:
         super().__init__("; ".join(issue.message for issue in issues))
@@ -67,7 +73,9 @@ def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str
 
 
 def read_text(value: Any) -> str:
-    """A scalar as text: numbers and booleans are accepted where text is expected. FieldError for anything else."""
+    """A scalar as text: numbers and booleans are accepted where text is expected. FieldError for
+    anything else.
+    """
     if value is None:
         raise FieldError("has no value", "write '' for an empty text")
     if isinstance(value, bool):
@@ -91,7 +99,9 @@ def read_name(value: Any) -> str:
 
 
 def read_arguments(value: Any) -> Arguments:
-    """A mapping becomes `--key value` pairs (true: a bare flag, false: left out, a list: several values)."""
+    """A mapping becomes `--key value` pairs (true: a bare flag, false: left out, a list: several
+    values).
+    """
     if isinstance(value, Arguments):
         return value
     if value is None:
@@ -122,24 +132,36 @@ def _argument(value: Any) -> tuple[str, ...] | None:
 
 
 def read_env(value: Any) -> Mapping[str, str]:
-    """Environment variables. FieldErrors for invalid names and values, and for `CLOUDTRAIN_*`, which is reserved."""
+    """Environment variables. FieldErrors for invalid names and values, and for `CLOUDTRAIN_*`,
+    which is reserved.
+    """
     expect(value, dict, "a mapping (NAME: value)")
     found = read_each(value, read_text, _variable)
     for name, text in found.items():
         size = len(f"{name}={text}".encode()) + 1
         if size > MAX_VARIABLE_BYTES:
-            message = f"is {size:,} bytes long, and Linux starts no program with a variable of more than "
-            raise FieldError(f"{message}{MAX_VARIABLE_BYTES:,}", "put it into a file in the source folder", at=(name,))
+            message = (
+                f"is {size:,} bytes long, and Linux starts no program with a variable of more than "
+            )
+            raise FieldError(
+                f"{message}{MAX_VARIABLE_BYTES:,}",
+                "put it into a file in the source folder",
+                at=(name,),
+            )
     return found
 
 
 def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
-    """Variable -> provider -> where the secret is stored. FieldErrors for anything else, such as a secret itself."""
+    """Variable -> provider -> where the secret is stored. FieldErrors for anything else, such as a
+    secret itself.
+    """
 
     # No message repeats a value: it may be the secret.
     def read(sources: Any) -> Mapping[str, str]:
         if not isinstance(sources, dict):
-            raise FieldError("expected a mapping from provider to where the secret is kept", _NO_SECRETS)
+            raise FieldError(
+                "expected a mapping from provider to where the secret is kept", _NO_SECRETS
+            )
         pairs = {provider: (provider, place) for provider, place in sources.items()}
         return read_each(pairs, _secret_address)
 
@@ -149,7 +171,8 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
 
 
 def _secret_address(pair: tuple[str, Any]) -> str:
-    provider, address = known_provider(pair[0]), pair[1]
+    provider = known_provider(pair[0])
+    address = pair[1]
     store, _, name = address.partition(":") if isinstance(address, str) else ("", "", "")
     stores = declaration_of(provider).secret_stores
     if store not in stores or not name.strip() or "\0" in name:
@@ -164,10 +187,16 @@ def read_tags(value: Any) -> Mapping[str, str]:
 
 
 def read_gpus(value: Any) -> tuple[str, ...]:
-    """GPU models, in order of preference, that the catalog knows. An empty value resets what a file sets."""
+    """GPU models, in order of preference, that the catalog knows. An empty value resets what a file
+    sets.
+    """
     if value is None:
         return ()
-    names = (value,) if isinstance(value, str) else expect(value, (list, tuple), "a GPU name or a list of them")
+    names = (
+        (value,)
+        if isinstance(value, str)
+        else expect(value, (list, tuple), "a GPU name or a list of them")
+    )
     if not names:
         raise FieldError("names no GPU", "leave it out, or name at least one")
     if isinstance(value, str):
@@ -178,7 +207,8 @@ def read_gpus(value: Any) -> tuple[str, ...]:
 def _gpu(name: Any) -> str:
     if expect(name, str, "a GPU name") not in gpu_names():
         raise FieldError(
-            f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}", f"known: {', '.join(gpu_names())}"
+            f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}",
+            f"known: {', '.join(gpu_names())}",
         )
     return str(name)
 
@@ -203,12 +233,17 @@ def read_strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     expect(value, (list, tuple), "a text or a list of texts")
-    return tuple(read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text"))).values())
+    return tuple(
+        read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text"))).values()
+    )
 
 
 def refuse_long(path: str) -> None:
     """FieldError for a path that no disk can hold."""
-    if max(len(os.fsencode(part)) for part in path.split("/")) > 255 or len(os.fsencode(path)) > 4000:
+    if (
+        max(len(os.fsencode(part)) for part in path.split("/")) > 255
+        or len(os.fsencode(path)) > 4000
+    ):
         raise FieldError("holds a longer name than any disk keeps")
 
 
@@ -222,7 +257,9 @@ def _image(value: Any) -> str:
 
 
 def read_image(value: Any) -> str | Mapping[str, str]:
-    """An image: `auto`, an address, one per provider, or the path of a Dockerfile. FieldError for anything else."""
+    """An image: `auto`, an address, one per provider, or the path of a Dockerfile. FieldError for
+    anything else.
+    """
     if isinstance(value, str) and value.strip():
         return value
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
@@ -254,7 +291,9 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, int) else float(value)
 
 
-def read_each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str) -> dict[Any, Any]:
+def read_each(
+    value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str
+) -> dict[Any, Any]:
     """Every item read, and all that is wrong with them raised together, each with its key."""
     good: dict[Any, Any] = {}
     issues: list[Issue] = []
@@ -272,9 +311,13 @@ def read_each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[
 
 def _variable(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
-        raise FieldError("is not a valid variable name", "letters, digits and _, not starting with a digit")
+        raise FieldError(
+            "is not a valid variable name", "letters, digits and _, not starting with a digit"
+        )
     if name.startswith("CLOUDTRAIN_"):
-        raise FieldError("is reserved for cloudtrain's contract with the job", "choose another name")
+        raise FieldError(
+            "is reserved for cloudtrain's contract with the job", "choose another name"
+        )
     return name
 
 
@@ -282,5 +325,7 @@ def known_provider(name: str) -> str:
     """The name of a provider. FieldError for any other."""
     if not is_provider(name):
         known = provider_names()
-        raise FieldError(f"unknown provider{did_you_mean(name, known)}", f"one of {', '.join(known)}")
+        raise FieldError(
+            f"unknown provider{did_you_mean(name, known)}", f"one of {', '.join(known)}"
+        )
     return name

@@ -1,4 +1,6 @@
-"""The field `inputs`: where each is for each provider, whether it is copied or streamed, and what it is."""
+"""The field `inputs`: where each is for each provider, whether it is copied or streamed, and what
+it is.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.issues import did_you_mean
-from cloudtrain.spec.fields import FieldError, expect, known_provider, read_each, read_text, refuse_long
+from cloudtrain.spec.fields import (
+    FieldError,
+    expect,
+    known_provider,
+    read_each,
+    read_text,
+    refuse_long,
+)
 from cloudtrain.spec.yaml_document import kind_of
 
 INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
-"""Values of an input's `type`. Tables (MLTable) and models are Azure ML's; elsewhere they are folders."""
-_AZURES_TYPES = {"uri_file": "file", "uri_folder": "folder", "mltable": "table", "custom_model": "model"}
+"""Values of an input's `type`. Tables (MLTable) and models are Azure ML's; elsewhere they are
+folders.
+"""
+_AZURES_TYPES = {
+    "uri_file": "file",
+    "uri_folder": "folder",
+    "mltable": "table",
+    "custom_model": "model",
+}
 _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input: where it is for each provider ("*": for all), whether it is copied or streamed, and what it is."""
+    """One input: where it is for each provider ("*": for all), whether it is copied or streamed,
+    and what it is.
+    """
 
     uri: Mapping[str, str]
     mode: Literal["copy", "stream"] = "copy"
@@ -33,7 +51,9 @@ class Input:
 
 
 def read_inputs(value: Any) -> Mapping[str, Input]:
-    """Inputs by name. FieldErrors for invalid names and URIs, and for names that would share a variable."""
+    """Inputs by name. FieldErrors for invalid names and URIs, and for names that would share a
+    variable.
+    """
     inputs = read_each(expect(value, dict, "a mapping (name: where it is)"), _input, _input_name)
     seen: dict[str, str] = {}
     for name in inputs:
@@ -56,30 +76,40 @@ def _input(value: Any) -> Input:
     kind = _AZURES_TYPES.get(kind, kind) if isinstance(kind, str) else kind
     if kind is not None and kind not in INPUT_TYPES:
         near = did_you_mean(str(kind), INPUT_TYPES)
-        raise FieldError(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
+        raise FieldError(
+            f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",)
+        )
     if not rest:
         raise FieldError("has no URI", "write uri: …, or one URI per provider")
     uris = read_each(rest, _uri, lambda k: k if k == "uri" else known_provider(k))
     slashed = next((uri for uri in uris.values() if uri.endswith("/")), None)
     if kind == "file" and slashed:
-        raise FieldError(f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",))
+        raise FieldError(
+            f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",)
+        )
     return Input({"*" if key == "uri" else key: uri for key, uri in uris.items()}, mode, kind)
 
 
 def _uri(value: Any) -> str:
     uri = read_text(expect(value, str, "a URI or a path"))
     if not uri.strip():
-        raise FieldError("has no URI", "an address such as s3://bucket/data/, or a folder such as ./data")
+        raise FieldError(
+            "has no URI", "an address such as s3://bucket/data/, or a folder such as ./data"
+        )
     if "://" not in uri:
         refuse_long(uri)
     try:
         Path(uri).expanduser()
     except RuntimeError:
-        raise FieldError(f"there is no such user: {kind_of(uri)}", "write ./~name for a folder of that name") from None
+        raise FieldError(
+            f"there is no such user: {kind_of(uri)}", "write ./~name for a folder of that name"
+        ) from None
     return uri
 
 
 def _input_name(name: str) -> str:
     if not _INPUT_NAME.fullmatch(name):
-        raise FieldError("is not a valid input name", "letters, digits, - and _, starting with a letter")
+        raise FieldError(
+            "is not a valid input name", "letters, digits, - and _, starting with a letter"
+        )
     return name

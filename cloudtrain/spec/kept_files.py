@@ -1,4 +1,6 @@
-"""Reads `keep` of job.yaml: patterns of files in the program's working folder, relative to it and to nothing else."""
+"""Reads `keep` of job.yaml: patterns of files in the program's working folder, relative to it and
+to nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,19 @@ from cloudtrain.spec.fields import FieldErrors, read_strings, read_text
 
 MAX_PATTERNS = 50
 
-_RELATIVE = "write it relative to the working folder, where the program starts, such as out-*/ or snapshot.pt"
-_OWN_FOLDERS = "what is in $CLOUDTRAIN_OUTPUT_DIR, ..._MODEL_DIR and ..._CHECKPOINT_DIR is kept in any case"
+_RELATIVE = (
+    "write it relative to the working folder, where the program starts, such as out-*/ or"
+    " snapshot.pt"
+)
+_OWN_FOLDERS = (
+    "what is in $CLOUDTRAIN_OUTPUT_DIR, ..._MODEL_DIR and ..._CHECKPOINT_DIR is kept in any case"
+)
 
 
 def read_keep(value: Any) -> tuple[str, ...]:
-    """The patterns, each relative and without `..`; FieldErrors names all that are not. None: no patterns."""
+    """The patterns, each relative and without `..`; FieldErrors names all that are not. None: no
+    patterns.
+    """
     if value is None:
         return ()
     patterns = read_strings(value)
@@ -25,7 +34,13 @@ def read_keep(value: Any) -> tuple[str, ...]:
         if (issue := _problem(pattern)) is not None
     ]
     if len(patterns) > MAX_PATTERNS:
-        issues.append(Issue((), f"has {len(patterns)} patterns, at most {MAX_PATTERNS} are taken", "name their folder"))
+        issues.append(
+            Issue(
+                (),
+                f"has {len(patterns)} patterns, at most {MAX_PATTERNS} are taken",
+                "name their folder",
+            )
+        )
     if issues:
         raise FieldErrors(issues)
     return patterns
@@ -40,5 +55,9 @@ def _problem(pattern: str) -> Issue | None:
     if ".." in parts:
         return Issue((), f"{pattern!r} leads out of the working folder", _RELATIVE)
     if not any(part not in ("", ".") for part in parts):
-        return Issue((), f"{pattern!r} is the whole working folder, the source with it", "name what the program writes")
+        return Issue(
+            (),
+            f"{pattern!r} is the whole working folder, the source with it",
+            "name what the program writes",
+        )
     return None

@@ -1,7 +1,7 @@
 """job.yaml -> JobSpec: strict, with every mistake at once, each at its line.
 
-Three readings of the same values add up: the models (types, unknown keys), what contradicts what, and what the
-disk says (entrypoint, source, local inputs).
+Three readings of the same values add up: the models (types, unknown keys), what contradicts what,
+and what the disk says (entrypoint, source, local inputs).
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from cloudtrain.spec.varied_settings import path_of, trial_issues
 from cloudtrain.spec.yaml_document import Document, parse_scalar
 
 
-def load_spec(path: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()) -> tuple[JobSpec, Document]:
-    """Read a spec file, a folder's job.yaml or a script, with overrides such as `resources.nodes=4` laid over it.
+def load_spec(
+    path: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> tuple[JobSpec, Document]:
+    """Read a spec file, a folder's job.yaml or a script, with overrides such as `resources.nodes=4`
+    laid over it.
 
-    Returns the spec and the document with every value's origin. `arguments`: of the program, after those of the spec.
-    SpecError lists all mistakes; UsageError when the file itself cannot be read.
+    Returns the spec and the document with every value's origin. `arguments`: of the program, after
+    those of the spec. SpecError lists all mistakes; UsageError when the file itself cannot be read.
     """
     document = read_source(path)
     document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
@@ -45,34 +48,46 @@ def load_spec(path: Path, overrides: Sequence[str] = (), arguments: Sequence[str
 
 
 def spec_from_values(
-    values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()
+    values: Mapping[str, Any],
+    folder: Path,
+    overrides: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> tuple[JobSpec, Document]:
     """The same for a spec written in Python as plain dicts; relative paths count from `folder`."""
     try:
         text = json.dumps(dict(values), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError([Issue((), f"holds what no job.yaml can say: {error}", origin="spec")]) from None
+        raise SpecError(
+            [Issue((), f"holds what no job.yaml can say: {error}", origin="spec")]
+        ) from None
     document = Document(values=json.loads(text), name="spec", text=text)
     document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
     return spec_from_document(document, folder.resolve())
 
 
 def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
-    """Lay overrides over a document. A setting that one of them gives a value is not searched any more."""
+    """Lay overrides over a document. A setting that one of them gives a value is not searched any
+    more.
+    """
     found = override(document, overrides)
     sweep = mapping_of(found.values, "sweep")
     space = mapping_of(sweep, "space")
-    fixed = {tuple(part.strip() for part in text.partition("=")[0].split(".")) for text in overrides}
+    fixed = {
+        tuple(part.strip() for part in text.partition("=")[0].split(".")) for text in overrides
+    }
     varied = {key: value for key, value in space.items() if path_of(str(key)) not in fixed}
     if len(varied) == len(space):
         return found
     if varied:
         return replace(found, values={**found.values, "sweep": {**sweep, "space": varied}})
-    return replace(found, values={key: value for key, value in found.values.items() if key != "sweep"})
+    return replace(
+        found, values={key: value for key, value in found.values.items() if key != "sweep"}
+    )
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:
-    """Lay `key.path=value` texts over a document; their origin is the flag, `--set` unless they remember another.
+    """Lay `key.path=value` texts over a document; their origin is the flag, `--set` unless they
+    remember another.
 
     A text that cannot be laid over it is among the `mistakes` of the result.
     """
@@ -95,7 +110,8 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
         inner = values
         for depth, key in enumerate(keys[:-1], 1):
             if isinstance(inner.get(str(key)), list):
-                message, hint = "is a list, which has no named parts", f"--set {dotted(keys[:depth])}='[…]' replaces it"
+                message = "is a list, which has no named parts"
+                hint = f"--set {dotted(keys[:depth])}='[…]' replaces it"
                 issues.append(Issue(keys[:depth], message, hint, origin=flag))
                 break
             if not isinstance(inner.get(str(key)), dict):
@@ -115,14 +131,20 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     )
 
 
-def spec_from_document(document: Document, folder: Path, *, look: bool = True) -> tuple[JobSpec, Document]:
+def spec_from_document(
+    document: Document, folder: Path, *, look: bool = True
+) -> tuple[JobSpec, Document]:
     """The spec of a document; relative paths count from `folder`.
 
     `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
     """
     spec, found = _read(document.values, folder, look=look)
-    if look and mapping_of(document.values, "sweep"):  # a rerun, and a trial, is of a spec that was found right
-        found += trial_issues(document.values, lambda text: _issues_of_trial(document, text, folder))
+    if look and mapping_of(
+        document.values, "sweep"
+    ):  # a rerun, and a trial, is of a spec that was found right
+        found += trial_issues(
+            document.values, lambda text: _issues_of_trial(document, text, folder)
+        )
     if spec is None or found or document.mistakes:
         if look:
             wrong = {issue.path[:2] for issue in found}
@@ -134,7 +156,9 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
     return spec, document
 
 
-def _read(values: Mapping[str, Any], folder: Path, *, look: bool) -> tuple[JobSpec | None, list[Issue]]:
+def _read(
+    values: Mapping[str, Any], folder: Path, *, look: bool
+) -> tuple[JobSpec | None, list[Issue]]:
     """The spec, and all that is wrong with it; None where the models refuse it."""
     found: list[Issue] = []
     if "name" not in values:
@@ -157,7 +181,9 @@ def _read(values: Mapping[str, Any], folder: Path, *, look: bool) -> tuple[JobSp
 
 
 def _issues_of_trial(document: Document, text: str, folder: Path) -> list[Issue]:
-    """What is wrong with the job that a trial is: the document without its sweep, with an override; "" for none."""
+    """What is wrong with the job that a trial is: the document without its sweep, with an override;
+    "" for none.
+    """
     values = {key: value for key, value in document.values.items() if key != "sweep"}
     trial = override(Document(values=values), [text] if text else [])
     return [*trial.mistakes, *_read(trial.values, folder, look=False)[1]]
@@ -165,7 +191,9 @@ def _issues_of_trial(document: Document, text: str, folder: Path) -> list[Issue]
 
 @contextmanager
 def _without_plugins() -> Iterator[None]:
-    """The models are built at the first reading, for which pydantic would look through all that is installed here."""
+    """The models are built at the first reading, for which pydantic would look through all that is
+    installed here.
+    """
     name = "PYDANTIC_DISABLE_PLUGINS"
     if name in os.environ:
         yield
@@ -197,7 +225,8 @@ def _by_place(issue: Issue) -> tuple[str, list[int], str]:
 
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     """Problems with the spec's files: source and entrypoint must exist, the one inside the other."""
-    source_name, entrypoint = values.get("source", "."), values.get("entrypoint")
+    source_name = values.get("source", ".")
+    entrypoint = values.get("entrypoint")
     if not isinstance(source_name, str) or not source_name:
         return []
     at = "source"
@@ -205,11 +234,17 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         source = (folder / source_name).resolve()
         if not source.is_dir():
             word = "is a file, not a folder" if source.exists() else "no such folder"
-            return [Issue((at,), f"{word}: {source_name}", "the folder whose content is sent with the job")]
+            return [
+                Issue(
+                    (at,), f"{word}: {source_name}", "the folder whose content is sent with the job"
+                )
+            ]
         if missing := _dependencies_problem(values.get("dependencies"), source):
             return [missing]
         at = "entrypoint"
-        problem = entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
+        problem = (
+            entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
+        )
     except OSError as error:
         problem = (f"cannot be looked up: {error.strerror}", None)
     except ValueError:  # which each version of Python words differently
@@ -237,9 +272,15 @@ def _dependencies_problem(value: Any, source: Path) -> Issue | None:
     """A requirements file that is named must be there; which kind it is was read before."""
     at: Keys = ("dependencies", "file") if isinstance(value, dict) else ("dependencies",)
     file = value.get("file") if isinstance(value, dict) else value
-    if not isinstance(file, str) or file == OFF or not file.endswith((".txt", ".in", ".toml", ".lock")):
+    if (
+        not isinstance(file, str)
+        or file == OFF
+        or not file.endswith((".txt", ".in", ".toml", ".lock"))
+    ):
         return None
     if (source / file).is_file():
         return None
-    names = tuple(path.name for pattern in ("*.txt", "*.toml", "uv.lock") for path in source.glob(pattern))
+    names = tuple(
+        path.name for pattern in ("*.txt", "*.toml", "uv.lock") for path in source.glob(pattern)
+    )
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")

@@ -1,7 +1,9 @@
-"""Reads `metrics` of job.yaml: numbers that a script only prints, each found by a regular expression.
+"""Reads `metrics` of job.yaml: numbers that a script only prints, each found by a regular
+expression.
 
-The launcher runs the expressions on every line, in Python; SageMaker runs them in an engine of its own. So they keep to
-what all engines have, and those that may take for ever on some line are refused.
+The launcher runs the expressions on every line, in Python; SageMaker runs them in an engine of its
+own. So they keep to what all engines have, and those that may take for ever on some line are
+refused.
 """
 
 from __future__ import annotations
@@ -38,12 +40,18 @@ def read_metrics(value: Any) -> Mapping[str, str]:
             _check_name(name)
             _check_pattern(pattern)
             if pattern in seen:
-                raise FieldError(f"is the same expression as that of {seen[pattern]!r}", "keep one of them")
+                raise FieldError(
+                    f"is the same expression as that of {seen[pattern]!r}", "keep one of them"
+                )
             seen[pattern] = name
         except FieldErrors as error:
-            issues += [Issue((name, *issue.path), issue.message, issue.hint) for issue in error.issues]
+            issues += [
+                Issue((name, *issue.path), issue.message, issue.hint) for issue in error.issues
+            ]
     if len(patterns) > MAX_METRICS:
-        issues.append(Issue((), f"has {len(patterns)} metrics, at most {MAX_METRICS} are looked for"))
+        issues.append(
+            Issue((), f"has {len(patterns)} metrics, at most {MAX_METRICS} are looked for")
+        )
     if issues:
         raise FieldErrors(issues)
     return {str(name): str(pattern) for name, pattern in patterns.items()}
@@ -51,7 +59,10 @@ def read_metrics(value: Any) -> Mapping[str, str]:
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise FieldError("is not a valid name of a metric", "up to 64 letters, digits and _ . / -, a letter first")
+        raise FieldError(
+            "is not a valid name of a metric",
+            "up to 64 letters, digits and _ . / -, a letter first",
+        )
 
 
 def _check_pattern(pattern: Any) -> None:
@@ -65,7 +76,9 @@ def _check_pattern(pattern: Any) -> None:
     if groups != 1:
         count = "no group" if groups == 0 else f"{groups} groups"
         hint = "write (?:…) for the others" if groups else _EXAMPLE
-        raise FieldError(f"{text!r} has {count}: the number is what is found in its one pair of brackets", hint)
+        raise FieldError(
+            f"{text!r} has {count}: the number is what is found in its one pair of brackets", hint
+        )
     problem = next(_problems(text), None)
     if problem:
         raise FieldError(f"{text!r} {problem}", _EXAMPLE)
@@ -84,7 +97,9 @@ def _problems(text: str) -> Iterator[str]:
 
 
 def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
-    """What is wrong with the parts of a parsed expression: pairs of operator and operand, as `re._parser` has them."""
+    """What is wrong with the parts of a parsed expression: pairs of operator and operand, as
+    `re._parser` has them.
+    """
     for operator, operand in parsed:
         check = _CHECKS.get(str(operator))
         if check is not None:

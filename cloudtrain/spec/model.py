@@ -1,4 +1,6 @@
-"""The sections of job.yaml as frozen pydantic models, each field with its meaning and its JSON Schema."""
+"""The sections of job.yaml as frozen pydantic models, each field with its meaning and its JSON
+Schema.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ _DEPENDENCIES = {
 
 
 def _for_providers(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": dict.fromkeys(provider_names(), schema), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": dict.fromkeys(provider_names(), schema),
+        "additionalProperties": False,
+    }
 
 
 def _inputs_schema() -> dict[str, Any]:
@@ -56,24 +62,40 @@ def _inputs_schema() -> dict[str, Any]:
         "mode": {"enum": ["copy", "stream"]},
         "type": {"enum": list(INPUT_TYPES)},
     }
-    item = {"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": False, "properties": properties}]}
+    item = {
+        "oneOf": [
+            {"type": "string"},
+            {"type": "object", "additionalProperties": False, "properties": properties},
+        ]
+    }
     return {"type": "object", "additionalProperties": item}
 
 
 def _gpus_schema() -> dict[str, Any]:
     names = {"enum": list(gpu_names())}
-    return {"oneOf": [{"type": "string", **names}, {"type": "array", "items": names, "minItems": 1}, {"type": "null"}]}
+    return {
+        "oneOf": [
+            {"type": "string", **names},
+            {"type": "array", "items": names, "minItems": 1},
+            {"type": "null"},
+        ]
+    }
 
 
 class Resources(Section):
     """The machines: how many, with what."""
 
     nodes: int = Field(1, ge=1, le=1000, description="how many machines")
-    gpus: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": 64})] = Field(
-        None, ge=0, le=64, description="GPUs per node; 0 = CPU; default: all of the instance that is named, else 0"
+    gpus: Annotated[
+        int | None, WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": 64})
+    ] = Field(
+        None,
+        ge=0,
+        le=64,
+        description="GPUs per node; 0 = CPU; default: all of the instance that is named, else 0",
     )
-    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), LazySchema(_gpus_schema)] = Field(
-        (), description="GPU models in order of preference, resolved through the catalog"
+    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), LazySchema(_gpus_schema)] = (
+        Field((), description="GPU models in order of preference, resolved through the catalog")
     )
     instance: Annotated[
         Mapping[str, tuple[str, ...]],
@@ -99,7 +121,9 @@ class Checkpoints(Section):
 
     every: Interval = Field(600, description="time between two checkpoints, such as 10 min")
     keep: int = Field(3, ge=1, description="how many are kept")
-    uri: str | None = Field(None, description="durable storage of your own; by default the provider's, for this run")
+    uri: str | None = Field(
+        None, description="durable storage of your own; by default the provider's, for this run"
+    )
 
 
 class Limits(Section):
@@ -109,9 +133,14 @@ class Limits(Section):
     max_wait: Duration = Field(None, description="give up waiting for capacity after this long")
     max_cost: Money = Field(None, description="stop before more than this is spent, such as 50 USD")
     hang: IntervalOrNever = Field(
-        1800, description="end ranks that wait for each other without a sign of life for this long; 0: never"
+        1800,
+        description=(
+            "end ranks that wait for each other without a sign of life for this long; 0: never"
+        ),
     )
-    retries: int = Field(0, ge=0, le=30, description="fresh starts of the whole job after a platform's failure")
+    retries: int = Field(
+        0, ge=0, le=30, description="fresh starts of the whole job after a platform's failure"
+    )
     restarts: int = Field(0, ge=0, le=100, description="restarts in place after a process died")
 
 
@@ -119,10 +148,16 @@ class Launch(Section):
     """What the launcher asks of the processes that it starts."""
 
     require_group: bool = Field(
-        False, description="fail a job whose processes never joined one torch.distributed group; else a warning"
+        False,
+        description=(
+            "fail a job whose processes never joined one torch.distributed group; else a warning"
+        ),
     )
     warm: bool = Field(
-        True, description="fork the ranks from one process that has imported torch; else each imports it itself"
+        True,
+        description=(
+            "fork the ranks from one process that has imported torch; else each imports it itself"
+        ),
     )
 
 
@@ -135,36 +170,58 @@ class JobSpec(Section):
     A spec with sections of providers is of a class made by `spec_model`, with a field for each.
     """
 
-    name: Annotated[str, BeforeValidator(fields.read_name)] = Field(description="default: the folder's name")
+    name: Annotated[str, BeforeValidator(fields.read_name)] = Field(
+        description="default: the folder's name"
+    )
     entrypoint: str | None = Field(
         None,
-        description='a torchrun script, "-m package.module" or a notebook.ipynb; default: the shared trainer',
+        description=(
+            'a torchrun script, "-m package.module" or a notebook.ipynb; default: the shared'
+            " trainer"
+        ),
     )
     args: Annotated[
         Arguments,
         BeforeValidator(fields.read_arguments),
         WithJsonSchema({"oneOf": [{"type": "object"}, {"type": "array", "items": _TEXT}]}),
-    ] = Field(Arguments(), description="a mapping (--key value; true = bare flag) or a list, verbatim")
+    ] = Field(
+        Arguments(), description="a mapping (--key value; true = bare flag) or a list, verbatim"
+    )
     source: str = Field(".", min_length=1, description="the folder shipped with the job")
     image: Annotated[
         str | Mapping[str, str],
         BeforeValidator(fields.read_image),
         WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "object"}]}),
-    ] = Field("auto", description="auto, an address, one per provider, {build: Dockerfile} or dlc:…")
+    ] = Field(
+        "auto", description="auto, an address, one per provider, {build: Dockerfile} or dlc:…"
+    )
     dependencies: Annotated[
         Dependencies,
         BeforeValidator(read_dependencies),
-        WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, _DEPENDENCIES]}),
+        WithJsonSchema(
+            {
+                "oneOf": [
+                    {"type": "string"},
+                    {"type": "array", "items": {"type": "string"}},
+                    _DEPENDENCIES,
+                ]
+            }
+        ),
     ] = Field(
         Dependencies(),
-        description="packages to install: a file, a list or none; default: requirements.txt, uv.lock, pyproject.toml",
+        description=(
+            "packages to install: a file, a list or none; default: requirements.txt, uv.lock,"
+            " pyproject.toml"
+        ),
     )
     resources: Resources = Resources.model_construct()
     inputs: Annotated[
         Mapping[str, Input],
         BeforeValidator(read_inputs),
         LazySchema(_inputs_schema),
-    ] = Field({}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>")
+    ] = Field(
+        {}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>"
+    )
     checkpoints: Checkpoints = Checkpoints.model_construct()
     limits: Limits = Limits.model_construct()
     launch: Launch = Launch.model_construct()
@@ -172,22 +229,37 @@ class JobSpec(Section):
         Mapping[str, str],
         BeforeValidator(read_metrics),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
-    ] = Field({}, description="numbers that the first rank prints: a name, and a regular expression with one group")
-    keep: Annotated[tuple[str, ...], BeforeValidator(read_keep), WithJsonSchema(STRINGS_SCHEMA)] = Field(
-        (), description="what the program leaves in its working folder and is kept with the output, such as out-*/"
+    ] = Field(
+        {},
+        description=(
+            "numbers that the first rank prints: a name, and a regular expression with one group"
+        ),
     )
-    env: Annotated[Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)] = Field(
-        {}, description="environment variables of the job"
+    keep: Annotated[tuple[str, ...], BeforeValidator(read_keep), WithJsonSchema(STRINGS_SCHEMA)] = (
+        Field(
+            (),
+            description=(
+                "what the program leaves in its working folder and is kept with the output, such as"
+                " out-*/"
+            ),
+        )
     )
+    env: Annotated[
+        Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)
+    ] = Field({}, description="environment variables of the job")
     secrets: Annotated[
         Mapping[str, Mapping[str, str]],
         BeforeValidator(fields.read_secrets),
-        LazySchema(lambda: {"type": "object", "additionalProperties": _for_providers({"type": "string"})}),
+        LazySchema(
+            lambda: {"type": "object", "additionalProperties": _for_providers({"type": "string"})}
+        ),
     ] = Field({}, description="environment variables whose values are kept elsewhere, per provider")
-    tags: Annotated[Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)] = Field(
-        {}, description="labels of the job"
+    tags: Annotated[
+        Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)
+    ] = Field({}, description="labels of the job")
+    sweep: Sweep | None = Field(
+        None, description="a search over settings, which `cloudtrain sweep` runs as trials"
     )
-    sweep: Sweep | None = Field(None, description="a search over settings, which `cloudtrain sweep` runs as trials")
 
     @property
     def machines(self) -> int:
@@ -238,5 +310,9 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of job.yaml, from which editors complete it."""
     schema = spec_model(section_models()).model_json_schema()
     del schema["title"], schema["required"]
-    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, "title": "cloudtrain job"}
+    about = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "cloudtrain job",
+    }
     return {**about, **schema}

@@ -1,4 +1,6 @@
-"""What pydantic says of a spec's values, in our words: what was expected, what is there, what a key may mean."""
+"""What pydantic says of a spec's values, in our words: what was expected, what is there, what a key
+may mean.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from cloudtrain.spec.fields import EMPTY_HINT, FieldErrors
 from cloudtrain.spec.yaml_document import kind_of
 
 WholeSpec = Callable[[], type[BaseModel]]
-"""Makes the model that has the sections of all providers; called only where keys are to be named."""
+"""Makes the model that has the sections of all providers; called only where keys are to be named.
+"""
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -32,7 +35,9 @@ _EXPECTED = {
 
 def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:
     """The issues of one of the `errors()` of a ValidationError."""
-    keys, kind, given = tuple(item["loc"]), item["type"], item["input"]
+    keys = tuple(item["loc"])
+    kind = item["type"]
+    given = item["input"]
     context = item.get("ctx", {})
     if kind == "extra_forbidden":
         message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(spec, keys[:-1]))}"
@@ -55,7 +60,9 @@ def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:
 
 
 def _other_section(spec: WholeSpec, keys: Keys) -> str | None:
-    """Name the section that has this field, if the field is in a wrong one: `azure.workspace` for `aws.workspace`."""
+    """Name the section that has this field, if the field is in a wrong one: `azure.workspace` for
+    `aws.workspace`.
+    """
     if len(keys) != 2:
         return None
     sections = (name for name in spec().model_fields if name != keys[0])
@@ -70,7 +77,14 @@ def _has_conda(given: Any) -> bool:
 
 def _not_one_of(known: Sequence[str], given: Any) -> str:
     """`expected minimize or maximize, got 'max' (did you mean 'maximize'?)`."""
-    start = next((word for word in known if isinstance(given, str) and given and word.startswith(given.lower())), None)
+    start = next(
+        (
+            word
+            for word in known
+            if isinstance(given, str) and given and word.startswith(given.lower())
+        ),
+        None,
+    )
     near = f" (did you mean {start!r}?)" if start else did_you_mean(str(given), known)
     return f"expected {', '.join(known[:-1])} or {known[-1]}, got {kind_of(given)}{near}"
 
@@ -94,7 +108,9 @@ def _model_at(spec: WholeSpec, keys: Keys) -> type[BaseModel] | None:
         field = model.model_fields.get(str(key))
         # Of `Sweep | None` the part that is a model.
         parts = (field.annotation, *get_args(field.annotation)) if field else ()
-        model = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+        model = next(
+            (part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None
+        )
         if model is None:
             return None
     found: type[BaseModel] = model

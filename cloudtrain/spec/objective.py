@@ -1,4 +1,5 @@
-"""What is known of the objective of a sweep before anything runs: whether it is reported, and how often.
+"""What is known of the objective of a sweep before anything runs: whether it is reported, and how
+often.
 
 Of the shared trainer alone: another program may report what it likes.
 """
@@ -11,7 +12,11 @@ from typing import Any
 from cloudtrain.issues import did_you_mean
 from cloudtrain.spec.search_space import Choice, Dimension
 
-REPORTED: Mapping[str, str] = {"loss": "minimize", "val_loss": "minimize", "val_accuracy": "maximize"}
+REPORTED: Mapping[str, str] = {
+    "loss": "minimize",
+    "val_loss": "minimize",
+    "val_accuracy": "maximize",
+}
 """The metrics that the shared trainer reports after an epoch, and which of them are better."""
 
 LENGTHS = ("epochs", "eval-every")
@@ -31,13 +36,20 @@ def unreported(metric: str, args: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     own = ", and val_… for each measure of a task of yours" if is_own_task(args) else ""
     near = did_you_mean(metric, REPORTED)
-    return f"the shared trainer reports no {metric!r}{near}", f"it reports {', '.join(REPORTED)}{own}"
+    return (
+        f"the shared trainer reports no {metric!r}{near}",
+        f"it reports {', '.join(REPORTED)}{own}",
+    )
 
 
-def report_count(metric: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -> int | None:
-    """How often the shared trainer reports a metric in the longest trial; None where that is not known.
+def report_count(
+    metric: str, args: Mapping[str, Any], space: Mapping[str, Dimension]
+) -> int | None:
+    """How often the shared trainer reports a metric in the longest trial; None where that is not
+    known.
 
-    `args`: by name, as the spec has them. `space`: by the argument's name; it takes the place of what `args` says.
+    `args`: by name, as the spec has them. `space`: by the argument's name; it takes the place of
+    what `args` says.
     """
     if metric != "loss" and args.get("eval-only") is True:
         return 1
@@ -64,6 +76,12 @@ def _values(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) 
     if dimension is None:
         found: tuple[Any, ...] = (args.get(name),)
     else:
-        found = dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
-    whole = [int(each) for each in found if isinstance(each, int) and not isinstance(each, bool) and each > 0]
+        found = (
+            dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+        )
+    whole = [
+        int(each)
+        for each in found
+        if isinstance(each, int) and not isinstance(each, bool) and each > 0
+    ]
     return whole if len(whole) == len(found) else []

@@ -23,8 +23,11 @@ _VALUE = re.compile(
 )
 """Tokens of well-known services, and addresses that hold a password."""
 
-_NOT_SECRET = re.compile(r"[\d.,eE+-]*|true|false|none|null|[$<\[{(~./-].*", re.IGNORECASE | re.DOTALL)
-"""Numbers, references such as `$TOKEN`, special tokens of a vocabulary such as `<pad>`, and paths."""
+_NOT_SECRET = re.compile(
+    r"[\d.,eE+-]*|true|false|none|null|[$<\[{(~./-].*", re.IGNORECASE | re.DOTALL
+)
+"""Numbers, references such as `$TOKEN`, special tokens of a vocabulary such as `<pad>`, and paths.
+"""
 
 MIN_ARGUMENT_CHARACTERS = 8
 """A shorter argument is a word, such as the `sks` of `--instance-token sks`."""
@@ -32,11 +35,15 @@ MIN_ARGUMENT_CHARACTERS = 8
 
 def is_secret_variable(name: str, value: str) -> bool:
     """Return whether a variable of the environment probably holds a secret."""
-    return bool(value) and (_NAME.fullmatch(name) is not None or _VALUE.fullmatch(value) is not None)
+    return bool(value) and (
+        _NAME.fullmatch(name) is not None or _VALUE.fullmatch(value) is not None
+    )
 
 
 def is_secret_argument(name: str, value: str) -> bool:
-    """Return whether an argument is probably a secret. `name`: `api-key`, with or without hyphens before it."""
+    """Return whether an argument is probably a secret. `name`: `api-key`, with or without hyphens
+    before it.
+    """
     if _VALUE.fullmatch(value):
         return True
     is_named_so = _NAME.fullmatch(name.lstrip("-").replace("-", "_")) is not None
@@ -45,7 +52,9 @@ def is_secret_argument(name: str, value: str) -> bool:
 
 
 def secret_arguments(args: Arguments) -> Iterator[tuple[Keys, str]]:
-    """Yield the field and the name of each argument that is probably a secret; the name may be empty."""
+    """Yield the field and the name of each argument that is probably a secret; the name may be
+    empty.
+    """
     if not isinstance(args.values, Mapping):
         for at, option in _secret_words(args.argv):
             yield ("args", at), option.lstrip("-")

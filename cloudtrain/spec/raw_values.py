@@ -1,4 +1,6 @@
-"""Parts of raw values, for rules that look at a spec in which other fields may be wrong: that is reported elsewhere."""
+"""Parts of raw values, for rules that look at a spec in which other fields may be wrong: that is
+reported elsewhere.
+"""
 
 from __future__ import annotations
 

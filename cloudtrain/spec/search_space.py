@@ -1,4 +1,6 @@
-"""Reads `sweep.space` of job.yaml: what each tuned setting may be, as texts such as `loguniform(1e-4, 1e-1)`."""
+"""Reads `sweep.space` of job.yaml: what each tuned setting may be, as texts such as
+`loguniform(1e-4, 1e-1)`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Scalar = str | int | float | bool
 
 FORMS = "loguniform(1e-4, 1e-1), uniform(0, 1), int(8, 512), logint(8, 512), choice(16, 32, 64)"
 MAX_SETTINGS = 30
-"""SageMaker takes 30 hyperparameters in all ranges together (HyperParameterTuningJobConfig, ParameterRanges)."""
+"""SageMaker takes 30 hyperparameters in all ranges together (HyperParameterTuningJobConfig,
+ParameterRanges).
+"""
 MAX_CHOICES = 30
 """SageMaker takes 30 values (CategoricalParameterRange.Values)."""
 
@@ -86,7 +90,9 @@ class Choice:
 
     def text(self) -> str:
         """As job.yaml says it."""
-        return f"choice({', '.join(json.dumps(value, ensure_ascii=False) for value in self.values)})"
+        return (
+            f"choice({', '.join(json.dumps(value, ensure_ascii=False) for value in self.values)})"
+        )
 
     def contains(self, value: Scalar) -> bool:
         """Whether a value is one of these; 1 and true are two values."""
@@ -102,7 +108,8 @@ Dimension = Uniform | Integers | Choice
 
 
 def read_space(value: Any) -> Mapping[str, Dimension]:
-    """Settings, each with what it may be. FieldErrors names everything that is wrong, each at its key.
+    """Settings, each with what it may be. FieldErrors names everything that is wrong, each at its
+    key.
 
     A list is a choice: `[16, 32]` is `choice(16, 32)`.
     """
@@ -112,12 +119,19 @@ def read_space(value: Any) -> Mapping[str, Dimension]:
     for key, item in space.items():
         try:
             if not isinstance(key, str) or not _KEY.fullmatch(key):
-                raise FieldError("is not a valid name of a setting", "an argument (lr), or a path (args.lr, env.SEED)")
+                raise FieldError(
+                    "is not a valid name of a setting",
+                    "an argument (lr), or a path (args.lr, env.SEED)",
+                )
             found[key] = _read_dimension(item)
         except FieldErrors as error:
             issues += [replace(issue, path=(str(key), *issue.path)) for issue in error.issues]
     if not space:
-        issues.append(Issue((), "is empty: there is nothing to vary", "for example lr: loguniform(1e-4, 1e-1)"))
+        issues.append(
+            Issue(
+                (), "is empty: there is nothing to vary", "for example lr: loguniform(1e-4, 1e-1)"
+            )
+        )
     if len(space) > MAX_SETTINGS:
         issues.append(Issue((), f"varies {len(space)} settings, at most {MAX_SETTINGS} are taken"))
     if issues:
@@ -126,16 +140,24 @@ def read_space(value: Any) -> Mapping[str, Dimension]:
 
 
 def read_points(value: Any) -> tuple[Mapping[str, Scalar], ...]:
-    """Read points of a space: a list of mappings from settings to values. FieldErrors names every mistake."""
+    """Read points of a space: a list of mappings from settings to values. FieldErrors names every
+    mistake.
+    """
     points = expect(value, list, "a list of points, such as [{lr: 0.01}]")
     issues = []
     for at, point in enumerate(points):
         if not isinstance(point, dict) or not point:
-            issues.append(Issue((at,), f"expected values of settings, got {kind_of(point)}", "{lr: 0.01}"))
+            issues.append(
+                Issue((at,), f"expected values of settings, got {kind_of(point)}", "{lr: 0.01}")
+            )
             continue
         for key, item in point.items():
-            if not isinstance(item, (str, int, float)) or (isinstance(item, float) and not math.isfinite(item)):
-                issues.append(Issue((at, str(key)), f"expected one value, got {kind_of(item)}", "lr: 0.01"))
+            if not isinstance(item, (str, int, float)) or (
+                isinstance(item, float) and not math.isfinite(item)
+            ):
+                issues.append(
+                    Issue((at, str(key)), f"expected one value, got {kind_of(item)}", "lr: 0.01")
+                )
     if issues:
         raise FieldErrors(issues)
     return tuple({str(key): plain_value(item) for key, item in point.items()} for point in points)
@@ -150,16 +172,25 @@ def _read_dimension(value: Any) -> Dimension:
     if isinstance(value, list):
         return _choice(value)
     if isinstance(value, dict):
-        raise FieldError("expected what it may be, got a mapping", "write a path in one line, such as args.lr: …")
+        raise FieldError(
+            "expected what it may be, got a mapping", "write a path in one line, such as args.lr: …"
+        )
     if not isinstance(value, str):
-        raise FieldError(f"expected what it may be, got {kind_of(value)}", f"write for example {FORMS}")
+        raise FieldError(
+            f"expected what it may be, got {kind_of(value)}", f"write for example {FORMS}"
+        )
     call = _CALL.fullmatch(value)
     if call is None:
         open_ = value.count("(") > value.count(")")
-        raise FieldError(f"{value!r} {'is never closed' if open_ else 'says no range'}", f"write for example {FORMS}")
+        raise FieldError(
+            f"{value!r} {'is never closed' if open_ else 'says no range'}",
+            f"write for example {FORMS}",
+        )
     read = _FORMS.get(call[1])
     if read is None:
-        raise FieldError(f"there is no {call[1]!r}{did_you_mean(call[1], _FORMS)}", f"write for example {FORMS}")
+        raise FieldError(
+            f"there is no {call[1]!r}{did_you_mean(call[1], _FORMS)}", f"write for example {FORMS}"
+        )
     given = parse_scalar(f"[{call[2]}]")
     if not isinstance(given, list):
         raise FieldError(f"{value!r} cannot be read", f"write for example {FORMS}")
@@ -171,15 +202,20 @@ def _choice(values: Sequence[Any]) -> Choice:
         raise FieldError("has no value to choose from")
     for at, value in enumerate(values):
         if not isinstance(value, (str, int, float)):
-            raise FieldError(f"expected text, a number, true or false, got {kind_of(value)}", at=(at,))
+            raise FieldError(
+                f"expected text, a number, true or false, got {kind_of(value)}", at=(at,)
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise FieldError(f"{kind_of(value)} is no value that a program can be given", at=(at,))
     plain = [plain_value(value) for value in values]
-    if len({json.dumps(value).strip('"') for value in plain}) < len(plain):  # 1 and "1" arrive alike
+    if len({json.dumps(value).strip('"') for value in plain}) < len(
+        plain
+    ):  # 1 and "1" arrive alike
         raise FieldError("has the same value twice", "keep one of them")
     if len(plain) > MAX_CHOICES:
         raise FieldError(
-            f"has {len(plain)} values, at most {MAX_CHOICES} are taken", "int(low, high) has no such limit"
+            f"has {len(plain)} values, at most {MAX_CHOICES} are taken",
+            "int(low, high) has no such limit",
         )
     return Choice(tuple(plain))
 
@@ -188,7 +224,13 @@ def plain_value(value: Any) -> Scalar:
     """Return a number as its own type: those of a document remember their text."""
     if isinstance(value, bool):
         return value
-    return float(value) if isinstance(value, float) else int(value) if isinstance(value, int) else str(value)
+    return (
+        float(value)
+        if isinstance(value, float)
+        else int(value)
+        if isinstance(value, int)
+        else str(value)
+    )
 
 
 def _range(given: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, float]:
@@ -207,9 +249,13 @@ def _range(given: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, floa
     if low > high:
         raise FieldError(f"{kind_of(low)} is more than {kind_of(high)}", "write the least first")
     if low == high:
-        raise FieldError(f"has only one value, {kind_of(low)}", "set it under args, and leave it out here")
+        raise FieldError(
+            f"has only one value, {kind_of(low)}", "set it under args, and leave it out here"
+        )
     if log and low <= 0:
-        raise FieldError(f"{name} begins at {kind_of(low)}, and there is no logarithm of that", "begin above 0")
+        raise FieldError(
+            f"{name} begins at {kind_of(low)}, and there is no logarithm of that", "begin above 0"
+        )
     return low, high
 
 
@@ -229,7 +275,9 @@ def _int(given: Sequence[Any]) -> Integers:
         return Integers(int(low), int(high))
     step = given[2]
     if len(given) > 3 or isinstance(step, bool) or not isinstance(step, int):
-        raise FieldError("int takes the least, the most, and perhaps a step: whole numbers", "int(8, 512, 8)")
+        raise FieldError(
+            "int takes the least, the most, and perhaps a step: whole numbers", "int(8, 512, 8)"
+        )
     if not 1 <= step <= high - low:
         raise FieldError(f"the step {step} must be from 1 to {high - low}", "int(8, 512, 8)")
     return Integers(int(low), int(low) + (int(high) - int(low)) // step * step, step=int(step))
@@ -254,7 +302,9 @@ def _number(value: float) -> str:
 
 
 def override_of(key: str, value: Scalar) -> str:
-    """The override `args.lr=0.01` that gives a setting this value: a key without a section is an argument."""
+    """The override `args.lr=0.01` that gives a setting this value: a key without a section is an
+    argument.
+    """
     from cloudtrain.spec.model import JobSpec
 
     first = key.partition(".")[0]

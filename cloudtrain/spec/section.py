@@ -1,4 +1,6 @@
-"""What sections of job.yaml are made of, ours and those of providers: strict frozen models, and types of fields."""
+"""What sections of job.yaml are made of, ours and those of providers: strict frozen models, and
+types of fields.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,31 @@ STRINGS_SCHEMA = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"typ
 
 
 class Section(BaseModel):
-    """What all parts of a spec share: strict, frozen, no unknown keys. Each field has a default or is required."""
+    """What all parts of a spec share: strict, frozen, no unknown keys. Each field has a default or
+    is required.
+    """
 
     # Built when a spec is read, once for all sections, and not one by one before.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True
+    )
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003
-        """What is right each by itself but impossible together: the section as it was written, beside the whole spec.
+        """What is right each by itself but impossible together: the section as it was written,
+        beside the whole spec.
 
-        Values are as YAML gave them, so that all mistakes are reported at once: any of them may be of a wrong type.
+        Values are as YAML gave them, so that all mistakes are reported at once: any of them may be
+        of a wrong type.
         """
         return []
 
 
 @dataclass(frozen=True)
 class LazySchema:
-    """The JSON Schema of a field, made when it is needed: it names the providers that are installed then."""
+    """The JSON Schema of a field, made when it is needed: it names the providers that are installed
+    then.
+    """
 
     make: Callable[[], dict[str, Any]]
 
@@ -52,21 +62,31 @@ class LazySchema:
 
 
 def _reader(parse: Callable[[str], Any], what: str, forms: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: value if value is None else fields.read_quantity(value, parse, what, forms))
+    return BeforeValidator(
+        lambda value: value if value is None else fields.read_quantity(value, parse, what, forms)
+    )
 
 
 def _written(forms: str, pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": ["string", "null"], "pattern": pattern, "examples": forms.split(", ")})
+    return WithJsonSchema(
+        {"type": ["string", "null"], "pattern": pattern, "examples": forms.split(", ")}
+    )
 
 
 Duration = Annotated[
-    int | None, _reader(parse_duration, "a duration", DURATION_FORMS), _written(DURATION_FORMS, DURATION_PATTERN)
+    int | None,
+    _reader(parse_duration, "a duration", DURATION_FORMS),
+    _written(DURATION_FORMS, DURATION_PATTERN),
 ]
 """Seconds, or nothing."""
 Interval = Annotated[
     int,
-    BeforeValidator(lambda v: fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": DURATION_FORMS.split(", ")}),
+    BeforeValidator(
+        lambda v: fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)
+    ),
+    WithJsonSchema(
+        {"type": "string", "pattern": DURATION_PATTERN, "examples": DURATION_FORMS.split(", ")}
+    ),
 ]
 """Seconds."""
 _NEVER_OR_DURATION = {
@@ -77,15 +97,25 @@ _NEVER_OR_DURATION = {
 IntervalOrNever = Annotated[
     int,
     BeforeValidator(
-        lambda v: 0 if v in (0, "0") else fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)
+        lambda v: (
+            0
+            if v in (0, "0")
+            else fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)
+        )
     ),
     WithJsonSchema({"anyOf": [_NEVER_OR_DURATION, {"const": 0}]}),
 ]
 """Seconds; 0: never."""
-Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _written(SIZE_FORMS, SIZE_PATTERN)]
+Size = Annotated[
+    int | None, _reader(parse_size, "a size", SIZE_FORMS), _written(SIZE_FORMS, SIZE_PATTERN)
+]
 """Bytes."""
 Money = Annotated[
-    float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _written(MONEY_FORMS, MONEY_PATTERN)
+    float | None,
+    _reader(parse_money, "an amount of money", MONEY_FORMS),
+    _written(MONEY_FORMS, MONEY_PATTERN),
 ]
 """US dollars."""
-Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(STRINGS_SCHEMA)]
+Strings = Annotated[
+    tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(STRINGS_SCHEMA)
+]

@@ -1,4 +1,6 @@
-"""Where a job is read from: job.yaml, a folder that has one, or a script alone, with what flags say laid over it."""
+"""Where a job is read from: job.yaml, a folder that has one, or a script alone, with what flags say
+laid over it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class FlagText(str):
 
 
 def read_source(path: Path) -> Document:
-    """The document of a job: of job.yaml, or of a script, which is a job without a file. UsageError without either."""
+    """The document of a job: of job.yaml, or of a script, which is a job without a file. UsageError
+    without either.
+    """
     if is_program(path):
         entrypoint = os.path.relpath(path.resolve(), job_folder(path))
         text = f"entrypoint: {json.dumps(entrypoint, ensure_ascii=False)}\n"
@@ -59,7 +63,10 @@ def read_document(path: Path) -> Document:
         message = f"{path}: the file is too large for a spec (limit {MAX_BYTES:,} bytes)"
         raise UsageError(message, hint="pass data as an input") from None
     except FileNotFoundError:
-        hint = "cloudtrain init writes a commented starter; a script needs none: cloudtrain submit train.py"
+        hint = (
+            "cloudtrain init writes a commented starter; a script needs none: cloudtrain submit"
+            " train.py"
+        )
         raise UsageError(f"{path}: no such file", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
@@ -78,11 +85,13 @@ def read_document(path: Path) -> Document:
 def job_folder(path: Path) -> Path:
     """The folder from which the paths of a job count.
 
-    A script is sent with the present folder if it lies in it, else with its own; never with a whole home folder.
+    A script is sent with the present folder if it lies in it, else with its own; never with a whole
+    home folder.
     """
     if os.path.isdir(path):  # noqa: PTH112
         return path.resolve()
-    here, place = Path.cwd(), path.resolve()
+    here = Path.cwd()
+    place = path.resolve()
     inside = place.is_relative_to(here) and here not in (Path.home(), Path(here.anchor))
     return here if inside and is_program(path) else place.parent
 
@@ -93,7 +102,9 @@ def is_program(path: Path) -> bool:
 
 
 def with_arguments(document: Document, arguments: Sequence[str]) -> list[FlagText]:
-    """The override that gives the program these arguments too, after those of the document; none without arguments."""
+    """The override that gives the program these arguments too, after those of the document; none
+    without arguments.
+    """
     if not arguments:
         return []
     try:

@@ -1,4 +1,6 @@
-"""The section `sweep` of job.yaml: which settings are varied, how they are chosen, and what the search may spend."""
+"""The section `sweep` of job.yaml: which settings are varied, how they are chosen, and what the
+search may spend.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,22 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from cloudtrain.issues import Issue, Keys
 from cloudtrain.spec.batch_sizes import most_trials
 from cloudtrain.spec.fields import FieldError, expect
-from cloudtrain.spec.search_space import FORMS, Choice, Dimension, Integers, Scalar, read_points, read_space
+from cloudtrain.spec.search_space import (
+    FORMS,
+    Choice,
+    Dimension,
+    Integers,
+    Scalar,
+    read_points,
+    read_space,
+)
 from cloudtrain.spec.section import Duration, Money, Section
 
 MAX_TRIALS = 10_000
 MAX_PARALLEL = 100
-"""SageMaker runs at most 100 training jobs of one tuning job at once (ResourceLimits, by default 10)."""
+"""SageMaker runs at most 100 training jobs of one tuning job at once (ResourceLimits, by default
+10).
+"""
 
 
 def _read_metric(value: Any) -> str:
@@ -42,12 +54,20 @@ def _read_method(value: Any) -> Any:
 class Objective(Section):
     """The number that tells how good a trial is."""
 
-    metric: Annotated[str, BeforeValidator(_read_metric), WithJsonSchema({"type": "string"})] = Field(
-        description="a metric that the program reports, such as val_accuracy; its latest value counts"
+    metric: Annotated[str, BeforeValidator(_read_metric), WithJsonSchema({"type": "string"})] = (
+        Field(
+            description=(
+                "a metric that the program reports, such as val_accuracy; its latest value counts"
+            )
+        )
     )
-    goal: Literal["minimize", "maximize"] = Field(description="whether less or more of it is better")
+    goal: Literal["minimize", "maximize"] = Field(
+        description="whether less or more of it is better"
+    )
     target: float | None = Field(
-        None, allow_inf_nan=False, description="the sweep ends when a trial reports this value, or a better one"
+        None,
+        allow_inf_nan=False,
+        description="the sweep ends when a trial reports this value, or a better one",
     )
 
 
@@ -57,32 +77,43 @@ class EarlyStopping(Section):
     grace: int | None = Field(
         None,
         ge=1,
-        description="the first rung: no trial ends before so many reports; default: 1, and of fewer than 100 trials a "
-        "ninth of max",
+        description=(
+            "the first rung: no trial ends before so many reports; default: 1, and of fewer than"
+            " 100 trials a ninth of max"
+        ),
     )
     eta: int | None = Field(
         None,
         ge=2,
         le=100,
-        description="the best 1/eta of a rung go on; the next rung has eta times the reports; default: 3, and of fewer "
-        "than 100 trials 2",
+        description=(
+            "the best 1/eta of a rung go on; the next rung has eta times the reports; default: 3,"
+            " and of fewer than 100 trials 2"
+        ),
     )
-    max: int | None = Field(None, ge=1, description="reports of a trial that trains to its end, such as its epochs")
+    max: int | None = Field(
+        None, ge=1, description="reports of a trial that trains to its end, such as its epochs"
+    )
     promote: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="end each trial at its rung, and bring the best back from their checkpoints; "
-        "auto: where a start costs little, on this machine",
+        description=(
+            "end each trial at its rung, and bring the best back from their checkpoints; "
+            "auto: where a start costs little, on this machine"
+        ),
     )
 
 
 FEW_TRIALS = 100
-"""With fewer, a trial is compared later: what is best after the first reports is seldom best after the last."""
+"""With fewer, a trial is compared later: what is best after the first reports is seldom best after
+the last.
+"""
 FIRST_RUNG = 9
 """The first rung of few trials is this part of a whole one."""
 
 
 def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
-    """Return the first rung and eta of a sweep that does not say. `last`: the reports of a whole trial, if known.
+    """Return the first rung and eta of a sweep that does not say. `last`: the reports of a whole
+    trial, if known.
 
     Measured on LCBench's surrogate, see tests/bench/README.md.
     """
@@ -92,7 +123,9 @@ def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
 
 
 class Budget(Section):
-    """What all trials together may take: no trial is started that could exceed it, so that it holds unwatched."""
+    """What all trials together may take: no trial is started that could exceed it, so that it holds
+    unwatched.
+    """
 
     max_time: Duration = Field(None, description="no trial goes on after this long, such as 6 h")
     max_cost: Money = Field(None, description="all trials together never cost more, such as 50 USD")
@@ -101,12 +134,16 @@ class Budget(Section):
 class RayResources(Section):
     """What Ray lends a trial of its cluster, where that is not what `resources` says."""
 
-    cpus: int | None = Field(None, ge=1, description="CPUs of a trial; default: as many as it has processes")
+    cpus: int | None = Field(
+        None, ge=1, description="CPUs of a trial; default: as many as it has processes"
+    )
     gpus: float | None = Field(
         None,
         ge=0,
         le=64,
-        description="GPUs of a trial; less than 1: so many trials share one GPU; default: resources.gpus",
+        description=(
+            "GPUs of a trial; less than 1: so many trials share one GPU; default: resources.gpus"
+        ),
     )
 
 
@@ -119,35 +156,58 @@ class Sweep(Section):
         BeforeValidator(read_space),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
     ] = Field(description=f"settings, each with what it may be: {FORMS}, or a list")
-    method: Annotated[Literal["grid", "random", "bayesian", "asha", "batch_size"], BeforeValidator(_read_method)] = (
-        Field(
-            "bayesian",
-            description="how values are chosen; asha: evenly spread, and early stopping ends what is not worth it; "
-            "batch_size: the largest that fits into memory, and the fastest",
-        )
+    method: Annotated[
+        Literal["grid", "random", "bayesian", "asha", "batch_size"], BeforeValidator(_read_method)
+    ] = Field(
+        "bayesian",
+        description=(
+            "how values are chosen; asha: evenly spread, and early stopping ends what is not worth"
+            " it; batch_size: the largest that fits into memory, and the fastest"
+        ),
     )
     sampler: Literal["tpe", "gp", "random", "qmc"] | None = Field(
         None,
-        description="how bayesian (tpe, gp), random (random, qmc), asha (qmc, random, tpe) choose; default: the first",
+        description=(
+            "how bayesian (tpe, gp), random (random, qmc), asha (qmc, random, tpe) choose; default:"
+            " the first"
+        ),
     )
-    trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own")
+    trials: int | None = Field(
+        None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own"
+    )
     try_first: Annotated[
         tuple[Mapping[str, Scalar], ...],
         BeforeValidator(read_points),
         WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     ] = Field((), description="known points, tried before all others; settings left out are chosen")
     learn_from: str | None = Field(
-        None, description="an earlier sweep of the same space and metric, whose trials tpe and gp know from the start"
+        None,
+        description=(
+            "an earlier sweep of the same space and metric, whose trials tpe and gp know from the"
+            " start"
+        ),
     )
     parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="how many trials run at once")
-    early_stopping: EarlyStopping | None = Field(None, description="ends trials that are behind; asha always has it")
+    early_stopping: EarlyStopping | None = Field(
+        None, description="ends trials that are behind; asha always has it"
+    )
     budget: Budget = Budget.model_construct()
-    retries: int = Field(0, ge=0, le=10, description="how often a failed trial is run again before it counts as failed")
+    retries: int = Field(
+        0,
+        ge=0,
+        le=10,
+        description="how often a failed trial is run again before it counts as failed",
+    )
     engine: Literal["auto", "portable", "native", "ray"] = Field(
-        "auto", description="portable: from this machine, for any provider; native: the cloud's own; auto: portable"
+        "auto",
+        description=(
+            "portable: from this machine, for any provider; native: the cloud's own; auto: portable"
+        ),
     )
     ray: RayResources = RayResources.model_construct()
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="of the choices; the same seed gives the same ones")
+    seed: int = Field(
+        0, ge=0, le=2**31 - 1, description="of the choices; the same seed gives the same ones"
+    )
 
     @property
     def stopping(self) -> EarlyStopping | None:
@@ -162,7 +222,9 @@ class Sweep(Section):
 
     @property
     def trial_count(self) -> int:
-        """How many trials are asked for: of a grid by default all, at most `trials`; of batch sizes the most."""
+        """How many trials are asked for: of a grid by default all, at most `trials`; of batch sizes
+        the most.
+        """
         if self.method == "batch_size":
             ranges = [item for item in self.space.values() if isinstance(item, Integers)]
             return max((most_trials(item.low, item.high) for item in ranges), default=1)

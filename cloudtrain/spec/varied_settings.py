@@ -25,23 +25,37 @@ VARIED = ("args", "env", "inputs", "resources", "checkpoints", "launch")
 """The sections whose settings a trial may have of its own."""
 
 _FIXED: Mapping[str, tuple[str, str]] = {
-    "name": ("is the name of the sweep, and trials are numbered", "vary an argument, or leave it out"),
-    "entrypoint": ("is one program for all trials", "one sweep for each program, or an argument that chooses"),
+    "name": (
+        "is the name of the sweep, and trials are numbered",
+        "vary an argument, or leave it out",
+    ),
+    "entrypoint": (
+        "is one program for all trials",
+        "one sweep for each program, or an argument that chooses",
+    ),
     "source": ("is packed once, for all trials", "one sweep for each source"),
     "image": ("is chosen once, for all trials", "one sweep for each image"),
     "dependencies": ("are installed alike for all trials", "one sweep for each set of packages"),
-    "limits": ("are what one trial may take, and the budget counts on them", "set them outside of the sweep"),
+    "limits": (
+        "are what one trial may take, and the budget counts on them",
+        "set them outside of the sweep",
+    ),
     "metrics": ("are looked for alike in all trials", "name all of them under metrics"),
     "keep": ("is the same for all trials", "name all patterns under keep"),
     "tags": ("are the same for all trials", "leave it out"),
-    "secrets": ("are the same for all trials, and no search may read them", "vary a setting that is none"),
+    "secrets": (
+        "are the same for all trials, and no search may read them",
+        "vary a setting that is none",
+    ),
     "sweep": ("is the search itself", "vary an argument"),
 }
 """Why the settings of the other sections are the same for all trials, and what to do instead."""
 
 
 def setting_issues(space: Mapping[str, Any]) -> Iterator[Issue]:
-    """Settings that no trial may have of its own, or that are named twice. Each at its place below `sweep`."""
+    """Settings that no trial may have of its own, or that are named twice. Each at its place below
+    `sweep`.
+    """
     seen: dict[Keys, str] = {}
     for key in map(str, space):
         path = path_of(key)
@@ -52,7 +66,9 @@ def setting_issues(space: Mapping[str, Any]) -> Iterator[Issue]:
             if other == path:
                 yield Issue(("space", key), f"is the same setting as {name}", "keep one of them")
             elif path[: len(other)] == other or other[: len(path)] == path:
-                yield Issue(("space", key), f"is a part of the same setting as {name}", "keep one of them")
+                yield Issue(
+                    ("space", key), f"is a part of the same setting as {name}", "keep one of them"
+                )
         seen[path] = key
 
 
@@ -80,17 +96,28 @@ def _problem(key: str, path: Keys) -> tuple[str, str] | None:
     if first in VARIED:
         if first == "args" and len(rest) > 1:
             return "names a part of an argument, and arguments have none", f"args.{rest[0]} is one"
-        return ("is a folder of its own for each trial", "leave it out") if path == ("checkpoints", "uri") else None
+        return (
+            ("is a folder of its own for each trial", "leave it out")
+            if path == ("checkpoints", "uri")
+            else None
+        )
     if is_provider(first):
-        return "is how the account is used, the same for all trials", f"set it in the section {first}"
+        return (
+            "is how the account is used, the same for all trials",
+            f"set it in the section {first}",
+        )
     near = did_you_mean(first, JobSpec.model_fields)
     return f"there is no section {first!r}{near}", "an argument (lr), or a path (args.lr, env.SEED)"
 
 
-def trial_issues(spec: Mapping[str, Any], issues_of: Callable[[str], list[Issue]]) -> Iterator[Issue]:
-    """Values with which the job of a trial would be refused: both ends of a range, each of a choice.
+def trial_issues(
+    spec: Mapping[str, Any], issues_of: Callable[[str], list[Issue]]
+) -> Iterator[Issue]:
+    """Values with which the job of a trial would be refused: both ends of a range, each of a
+    choice.
 
-    `issues_of`: what is wrong with the job without its sweep, with an override laid over it; "" for none.
+    `issues_of`: what is wrong with the job without its sweep, with an override laid over it; "" for
+    none.
     """
     space = spec["sweep"].get("space")
     if not isinstance(space, dict) or isinstance(spec.get("args"), list):
@@ -112,26 +139,44 @@ def samples(dimension: Dimension) -> tuple[Scalar, ...]:
     return dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
 
 
-def issues_of_values(key: str, written: Any, found: Mapping[Scalar, list[Issue]]) -> Iterator[Issue]:
-    """What is wrong with values of a setting, at the setting, or at the value itself where a list is written.
+def issues_of_values(
+    key: str, written: Any, found: Mapping[Scalar, list[Issue]]
+) -> Iterator[Issue]:
+    """What is wrong with values of a setting, at the setting, or at the value itself where a list
+    is written.
 
     What is wrong with all of them alike is about the setting, and said once.
     """
-    shared = set.intersection(*(set(issues) for issues in found.values())) if len(found) > 1 else set()
+    shared = (
+        set.intersection(*(set(issues) for issues in found.values())) if len(found) > 1 else set()
+    )
     path = path_of(key)
-    for issue in dict.fromkeys(issue for issues in found.values() for issue in issues if issue in shared):
-        yield Issue(("sweep", "space", key), _about(issue, path), issue.hint, severity=issue.severity)
+    for issue in dict.fromkeys(
+        issue for issues in found.values() for issue in issues if issue in shared
+    ):
+        yield Issue(
+            ("sweep", "space", key), _about(issue, path), issue.hint, severity=issue.severity
+        )
     for at, (value, issues) in enumerate(found.items()):
         below: Keys = (at,) if isinstance(written, list) else ()
         for issue in issues:
             if issue not in shared:
-                text = f"{json.dumps(value, ensure_ascii=False)} is no value of it: {_about(issue, path)}"
-                yield Issue(("sweep", "space", key, *below), text, issue.hint, severity=issue.severity)
+                text = (
+                    f"{json.dumps(value, ensure_ascii=False)} is no value of it:"
+                    f" {_about(issue, path)}"
+                )
+                yield Issue(
+                    ("sweep", "space", key, *below), text, issue.hint, severity=issue.severity
+                )
 
 
 def _about(issue: Issue, path: Keys) -> str:
     """The message, with the field where it is about another."""
-    return issue.message if issue.path[: len(path)] == path else f"{issue.field}: {issue.message}".removeprefix(": ")
+    return (
+        issue.message
+        if issue.path[: len(path)] == path
+        else f"{issue.field}: {issue.message}".removeprefix(": ")
+    )
 
 
 def dimension_of(value: Any) -> Dimension | None:

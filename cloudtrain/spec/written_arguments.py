@@ -30,7 +30,8 @@ def written_arguments(argv: Sequence[str]) -> str:
 
 
 def argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a command line with their values, and the words before the first option.
+    """Return the options of a command line with their values, and the words before the first
+    option.
 
     Several words after an option are a list, none is `True`: as `read_arguments` writes them.
     """

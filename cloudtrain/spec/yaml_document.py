@@ -1,7 +1,8 @@
 """A YAML file as plain values, each with its line and column.
 
-YAML is read by the rules of its version 1.2 (core schema): `yes`, `off` and `1:30` are strings, `1e-3` is a
-number, `007` is seven. A number remembers how it was written, so that an argument arrives as it was typed.
+YAML is read by the rules of its version 1.2 (core schema): `yes`, `off` and `1:30` are strings,
+`1e-3` is a number, `007` is seven. A number remembers how it was written, so that an argument
+arrives as it was typed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class WrittenFloat(float):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """Values and origins. `origins` has the position of every value and key: `job.yaml:7:3`, `--set a.b=c`."""
+    """Values and origins. `origins` has the position of every value and key: `job.yaml:7:3`, `--set
+    a.b=c`.
+    """
 
     values: dict[str, Any]
     origins: dict[Keys, str] = field(default_factory=dict)
@@ -52,10 +55,14 @@ class Document:
     overrides: tuple[str, ...] = ()
     """The `--set` texts laid over it."""
     mistakes: tuple[Issue, ...] = ()
-    """What is wrong with these texts themselves; reading the spec raises it with all other mistakes."""
+    """What is wrong with these texts themselves; reading the spec raises it with all other
+    mistakes.
+    """
 
     def origin(self, keys: Keys) -> str:
-        """The position of the value at `keys`, or of the section around it; the file alone where neither is there."""
+        """The position of the value at `keys`, or of the section around it; the file alone where
+        neither is there.
+        """
         if not keys:
             return self.origins.get((), self.name)
         while keys and keys not in self.origins:
@@ -86,13 +93,19 @@ def parse_document(text: str, *, name: str) -> Document:
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of `--set key=TEXT` or of an environment variable: YAML on one line (`4`, `[a, b]`, `6 h`)."""
+    """The value of `--set key=TEXT` or of an environment variable: YAML on one line (`4`, `[a, b]`,
+    `6 h`).
+    """
     try:
         root = _compose(text)
     except yaml.YAMLError:
         return text
-    if root is None or (isinstance(root, yaml.ScalarNode) and not root.style and root.value != text.strip()):
-        return text.strip()  # what YAML would drop, such as the comment in `#fff` or `a #1`, was typed to be kept
+    if root is None or (
+        isinstance(root, yaml.ScalarNode) and not root.style and root.value != text.strip()
+    ):
+        return (
+            text.strip()
+        )  # what YAML would drop, such as the comment in `#fff` or `a #1`, was typed to be kept
     walk = _Walk("")
     value = walk.value(root, ())
     return text if walk.issues else value
@@ -130,15 +143,21 @@ _CORE = {
 """What a plain word must look like to be more than text, and the letters it may begin with."""
 
 for _tag, (_pattern, _first) in _CORE.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first
+    )
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """The node tree. libyaml's composer recurses on the C stack: what nests too deeply must not reach it."""
+    """The node tree. libyaml's composer recurses on the C stack: what nests too deeply must not
+    reach it.
+    """
     if len(text) > MAX_SAFE_TEXT:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if depth > MAX_DEPTH:
                 mark: Any = event.start_mark
                 raise yaml.MarkedYAMLError(problem=_TOO_MUCH, problem_mark=mark)
@@ -178,7 +197,9 @@ class _Walk:
                 continue
             key = str(key_node.value)
             if key == "<<" and not key_node.style:
-                self._refuse(key_node, keys, "<< merges nothing in YAML 1.2", "write its values out here")
+                self._refuse(
+                    key_node, keys, "<< merges nothing in YAML 1.2", "write its values out here"
+                )
                 continue
             if key in first:
                 line = first[key].start_mark.line + 1
@@ -186,7 +207,8 @@ class _Walk:
                 continue
             first[key] = key_node
             values[key] = self.value(value_node, (*keys, key))
-            # A key's own position is where a reader looks for "unknown key" and for a missing value alike.
+            # A key's own position is where a reader looks for "unknown key" and for a missing value
+            # alike.
             self.origins[(*keys, key)] = self._place(key_node)
         return values
 
@@ -199,9 +221,12 @@ class _Walk:
         return values
 
     def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
-        tag, text = node.tag.removeprefix("tag:yaml.org,2002:"), node.value
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        text = node.value
         if tag in _CORE and not re.fullmatch(_CORE[tag][0], text):
-            return self._refuse(node, keys, f"is tagged as {tag}, which it is not")  # it may be a secret: unsaid
+            return self._refuse(
+                node, keys, f"is tagged as {tag}, which it is not"
+            )  # it may be a secret: unsaid
         if tag == "null":
             return None
         if tag == "bool":
@@ -220,7 +245,9 @@ class _Walk:
         return len(self.issues) > 100 or self.nodes > MAX_NODES
 
     def _refuse_tag(self, node: yaml.Node, keys: Keys) -> None:
-        self._refuse(node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value")
+        self._refuse(
+            node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value"
+        )
 
     def _refuse(self, node: yaml.Node, keys: Keys, message: str, hint: str | None = None) -> None:
         self.issues.append(Issue(keys, message, hint, origin=self._place(node)))
@@ -232,7 +259,9 @@ class _Walk:
 def _written_int(text: str) -> Any:
     try:
         number = WrittenInt(int(text, 0) if text[:2] in ("0x", "0o") else int(text))
-        str(number)  # of hexadecimal digits Python reads any count, and writes no more than of others
+        str(
+            number
+        )  # of hexadecimal digits Python reads any count, and writes no more than of others
     except ValueError:  # more digits than Python reads; no field takes such a number
         return text
     number.text = text
@@ -244,13 +273,17 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
     if line < len(lines) and "\t" in lines[line][: len(lines[line]) - len(lines[line].lstrip())]:
-        message, hint = "a tab in the indentation; YAML takes spaces only", "replace the tab by two spaces"
+        message = "a tab in the indentation; YAML takes spaces only"
+        hint = "replace the tab by two spaces"
     elif error.problem == _TOO_MUCH:
-        message, hint = _TOO_MUCH, None
+        message = _TOO_MUCH
+        hint = None
     elif error.problem == "but found another document":
-        message, hint = "a second document begins here (---)", "one job file holds one job"
+        message = "a second document begins here (---)"
+        hint = "one job file holds one job"
     else:
-        message, hint = f"is not YAML: {error.problem or 'syntax error'}", None
+        message = f"is not YAML: {error.problem or 'syntax error'}"
+        hint = None
         if line < len(lines) and re.search(r"""\{.*\w\([^)]*["']""", lines[line]):
             hint = """in braces, quote the call as a whole: 'choice("a", "b")'"""
     return Issue((), message, hint, origin=f"{name}:{line + 1}:{column + 1}")
@@ -259,6 +292,11 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
 def _character_issue(text: str, name: str) -> Issue:
     found = re.search(_REFUSED, text)
     before = text[: found.start()] if found else ""
-    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    what = f"holds the control character U+{ord(found[0]):04X}" if found else "holds a character that is not text"
+    line = before.count("\n") + 1
+    column = len(before) - before.rfind("\n")
+    what = (
+        f"holds the control character U+{ord(found[0]):04X}"
+        if found
+        else "holds a character that is not text"
+    )
     return Issue((), f"is not YAML: {what}", origin=f"{name}:{line}:{column}")

@@ -1,4 +1,6 @@
-"""Builds images with the docker program, as the Docker SDK has no BuildKit, and removes those that are not used."""
+"""Builds images with the docker program, as the Docker SDK has no BuildKit, and removes those that
+are not used.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,15 @@ INPUTS_LABEL = "cloudtrain.inputs"
 
 
 def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """Build an image, tag it with its name and `names`, and return its name. `options` go to `docker build` unchanged.
+    """Build an image, tag it with its name and `names`, and return its name. `options` go to
+    `docker build` unchanged.
 
-    It has a temporary name until its inputs are checked again: SourceError when they changed meanwhile. CloudError when
-    the build fails.
+    It has a temporary name until its inputs are checked again: SourceError when they changed
+    meanwhile. CloudError when the build fails.
     """
     _raise_if_changed(recipe)
-    docker, temporary_name = _program(), f"{LOCAL}:building-{secrets.token_hex(6)}"
+    docker = _program()
+    temporary_name = f"{LOCAL}:building-{secrets.token_hex(6)}"
     with _context(recipe) as folder:
         by_hand = arguments(recipe, (recipe.name, *names), options)
         _run(docker, recipe, arguments(recipe, (temporary_name,), options, folder), by_hand)
@@ -50,7 +54,9 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
 
 @contextmanager
 def _context(recipe: Recipe) -> Iterator[str]:
-    """The build context: the Dockerfile's folder; for our own image a copy with launcher and trainer beside it."""
+    """The build context: the Dockerfile's folder; for our own image a copy with launcher and
+    trainer beside it.
+    """
     if not recipe.kind:
         yield recipe.context
         return
@@ -69,27 +75,42 @@ def _raise_if_changed(recipe: Recipe) -> None:
 
 
 def _tag_image(docker: str, image: str, name: str) -> None:
-    done = subprocess.run((docker, "tag", image, name), capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        (docker, "tag", image, name), capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode:
-        raise CloudError(f"the image cannot be called {name}: {' '.join(done.stderr.split())}", code="build")
+        raise CloudError(
+            f"the image cannot be called {name}: {' '.join(done.stderr.split())}", code="build"
+        )
 
 
 def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str]) -> None:
     sys.stderr.flush()
     try:
         code = subprocess.run(
-            [docker, *argv], env=_environment(docker), stdin=subprocess.DEVNULL, stdout=2, check=False
+            [docker, *argv],
+            env=_environment(docker),
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            check=False,
         ).returncode
     except OSError as error:
-        hint = "install Docker's command-line client, or name an image that is built: image: {docker: …}"
-        raise CloudError(f"the program {docker} cannot be started: {error.strerror}", hint=hint, code="build") from None
+        hint = (
+            "install Docker's command-line client, or name an image that is built: image:"
+            " {docker: …}"
+        )
+        raise CloudError(
+            f"the program {docker} cannot be started: {error.strerror}", hint=hint, code="build"
+        ) from None
     if code:
         message = f"the image {recipe.name} was not built: docker build ended with {code}"
         hint = f"what it said is above; the same by hand: {shlex.join([docker, *by_hand])}"
         raise CloudError(message, hint=hint, code="build")
 
 
-def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = "") -> list[str]:
+def arguments(
+    recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = ""
+) -> list[str]:
     """The arguments of `docker`. `folder`: the build context, if not the recipe's own."""
     values = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
     dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
@@ -106,16 +127,22 @@ def _origin(recipe: Recipe) -> dict[str, str]:
         return {}
     git = ("git", "-C", recipe.context)
     values = {"VERSION": __version__}
-    if _output_of(*git, "ls-files", "Dockerfile"):  # a package that was installed beside a repository is no part of it
+    if _output_of(
+        *git, "ls-files", "Dockerfile"
+    ):  # a package that was installed beside a repository is no part of it
         changed = "-changed" if _output_of(*git, "status", "--porcelain", "--", ".") else ""
         values["REVISION"] = _output_of(*git, "rev-parse", "HEAD").strip() + changed
         values["CREATED"] = _output_of(*git, "show", "-s", "--format=%cI", "HEAD").strip()
-        values["SOURCE"] = _public_url(_output_of(*git, "config", "--get", "remote.origin.url").strip())
+        values["SOURCE"] = _public_url(
+            _output_of(*git, "config", "--get", "remote.origin.url").strip()
+        )
     return values
 
 
 def _public_url(remote: str) -> str:
-    """A remote as anybody may read it on a label: without a login in it; nothing of a path on this machine."""
+    """A remote as anybody may read it on a label: without a login in it; nothing of a path on this
+    machine.
+    """
     if re.match(r"(https?|ssh|git)://[^/]", remote):
         return re.sub(r"//[^/]*@", "//", remote)
     # As `scp` writes it. One letter before the colon is a drive.
@@ -127,10 +154,16 @@ def _program() -> str:
 
 
 def _environment(docker: str) -> Mapping[str, str]:
-    """BuildKit where there is one: as buildx, or inside clients older than 23. The builder of old does as well."""
-    chosen = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # they make an index of an image, which not every cloud reads
+    """BuildKit where there is one: as buildx, or inside clients older than 23. The builder of old
+    does as well.
+    """
+    chosen = {
+        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"
+    }  # they make an index of an image, which not every cloud reads
     if not os.environ.get("DOCKER_BUILDKIT"):
-        old = _output_of(docker, "version", "--format", "{{.Client.Version}}").startswith(("18.", "19.", "20."))
+        old = _output_of(docker, "version", "--format", "{{.Client.Version}}").startswith(
+            ("18.", "19.", "20.")
+        )
         chosen["DOCKER_BUILDKIT"] = "1" if old or _output_of(docker, "buildx", "version") else "0"
     return {**os.environ, **chosen}
 
@@ -138,7 +171,9 @@ def _environment(docker: str) -> Mapping[str, str]:
 def _output_of(*argv: str) -> str:
     """What a command prints; empty if it fails."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
@@ -161,7 +196,8 @@ class Removed:
 
 
 def prune(age_seconds: float, *, dry_run: bool = False) -> list[Removed]:
-    """Remove images, by name, that were built here more than `age_seconds` ago. CloudError when no engine answers.
+    """Remove images, by name, that were built here more than `age_seconds` ago. CloudError when no
+    engine answers.
 
     An image that a container uses stays; one that a user has named keeps that name.
     """
@@ -173,7 +209,10 @@ def prune(age_seconds: float, *, dry_run: bool = False) -> list[Removed]:
                 continue
             ours = [name for name in image.names if _OURS.fullmatch(name)]
             goes = len(ours) == len(image.names)
-            found += [Removed(name, image.id, image.size, goes) for name in ours or ([image.id] if goes else [])]
+            found += [
+                Removed(name, image.id, image.size, goes)
+                for name in ours or ([image.id] if goes else [])
+            ]
         for each in found:
             if not dry_run:
                 engine.remove_image(each.name)

@@ -40,24 +40,35 @@ class Section:
 
 
 def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Section]:
-    """This machine, and then the provider's platform unless that is the same. UsageError for an unknown provider."""
+    """This machine, and then the provider's platform unless that is the same. UsageError for an
+    unknown provider.
+    """
     declaration = declaration_of(provider)
     target = get_provider(MACHINE).target(settings, spec)
     mentions_engine = declaration.is_remote or provider == MACHINE  # another asks it by itself
-    yield Section(declaration_of(MACHINE).label, _machine(settings, target, spec, engine=mentions_engine))
+    yield Section(
+        declaration_of(MACHINE).label, _machine(settings, target, spec, engine=mentions_engine)
+    )
     if provider != MACHINE:
         asked = get_provider(provider).target(settings, spec)
         where = f", {asked.where}" if declaration.is_remote and asked.where else ""
-        tip = f"cloudtrain infra up --provider {provider} makes an account ready and writes these settings"
+        tip = (
+            f"cloudtrain infra up --provider {provider} makes an account ready and writes these"
+            " settings"
+        )
         tip = tip if asked.problems and _sets_up_accounts(provider) else ""
-        yield Section(f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec), tip)
+        yield Section(
+            f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec), tip
+        )
 
 
 def _sets_up_accounts(provider: str) -> bool:
     return type(get_provider(provider)).infrastructure is not Provider.infrastructure
 
 
-def platform_checks(provider: str, settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:
+def platform_checks(
+    provider: str, settings: Settings, target: Target, spec: JobSpec
+) -> Iterator[Check]:
     """What is missing in the settings, or else what the provider asks its platform."""
     for issue in target.problems:
         yield Question.about(issue)
@@ -67,13 +78,16 @@ def platform_checks(provider: str, settings: Settings, target: Target, spec: Job
 
 
 def online_checks(plan: Plan) -> list[Check]:
-    """What the place where a plan is to run says of what this very job needs there. Only calls that read are made."""
+    """What the place where a plan is to run says of what this very job needs there. Only calls that
+    read are made.
+    """
     settings = load_settings(Path(plan.context.folder), {"data_dir": plan.context.data_dir})
     return list(platform_checks(plan.provider, settings, plan.host, plan.spec))
 
 
 def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
-    """The problems among these checks, each at the line of its setting; what nobody could look at is a warning.
+    """The problems among these checks, each at the line of its setting; what nobody could look at
+    is a warning.
 
     CloudError if nothing is wrong but that the cloud does not answer, or not to these credentials.
     """
@@ -88,7 +102,9 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
     if not is_named(spec, target):
         return
     wanted = architecture_of(target.provider, target.instances)
-    asked = Question("image", f"is {target.image_address} there, and built for {wanted}", ("image",))
+    asked = Question(
+        "image", f"is {target.image_address} there, and built for {wanted}", ("image",)
+    )
     try:
         found = inspect_image(target.image_address)
     except CloudtrainError as error:
@@ -98,7 +114,9 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
             yield asked.not_applicable(f"it cannot be looked up from here: {error.what}")
         return
     if found is None:
-        yield asked.wrong("there is no such image", "look at its name and tag; cloudtrain image push pushes one")
+        yield asked.wrong(
+            "there is no such image", "look at its name and tag; cloudtrain image push pushes one"
+        )
     elif found.architectures and wanted not in found.architectures:
         fix = f"docker build --platform linux/{wanted} …, and push it"
         yield asked.wrong(f"it is for {', '.join(sorted(found.architectures))}", fix)

@@ -42,7 +42,8 @@ def read_context(
     progress: Progress | None = None,
     wheels: WheelSet | None = None,
 ) -> PlanContext:
-    """What a plan needs to know of disk, git and clock. SourceError when the source cannot be packed.
+    """What a plan needs to know of disk, git and clock. SourceError when the source cannot be
+    packed.
 
     `wheels`: those that the job sends along, as far as they are downloaded.
     """
@@ -54,7 +55,8 @@ def read_context(
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree, wheels)
     _check_entrypoint(spec, tree)
-    own, requirements = tree.own, _requirements(spec, tree)
+    own = tree.own
+    requirements = _requirements(spec, tree)
     git = git_state(folder)
     return PlanContext(
         run_id=run_id or new_run_id(data_dir, spec.name),
@@ -85,10 +87,12 @@ def read_context(
 def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """The names of inputs that are files on this machine, for any provider."""
     here = {
-        name: [folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place]
+        name: [
+            folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place
+        ]
         for name, item in spec.inputs.items()
     }
-    return tuple(name for name, paths in here.items() if any(os.path.isfile(path) for path in paths))  # noqa: PTH113
+    return tuple(name for name, paths in here.items() if any(path.is_file() for path in paths))
 
 
 def submitter() -> str:
@@ -110,14 +114,18 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     path = os.path.relpath((tree.root / target).resolve(), tree.root.resolve())
     if all(entry.path != path for entry in tree.files):
         raise SourceError(
-            f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
+            f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves"
+            " it out",
             hint=f"add !{path} to .cloudtrainignore",
         )
 
 
 def _requirements(spec: JobSpec, tree: SourceTree) -> str:
-    """The file that asks for packages, below the source folder; empty for none. SourceError unless it is archived."""
-    wanted, paths = spec.dependencies, {entry.path for entry in tree.own}
+    """The file that asks for packages, below the source folder; empty for none. SourceError unless
+    it is archived.
+    """
+    wanted = spec.dependencies
+    paths = {entry.path for entry in tree.own}
     if wanted.file and wanted.file not in paths:
         raise SourceError(
             f"{wanted.file} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
@@ -127,7 +135,9 @@ def _requirements(spec: JobSpec, tree: SourceTree) -> str:
 
 
 def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
-    """What is to be installed, for people. SourceError when the file, or one that it includes, cannot be read."""
+    """What is to be installed, for people. SourceError when the file, or one that it includes,
+    cannot be read.
+    """
     listed = spec.dependencies.packages
     requested = requested_by(tree.root, file) if file else requested_list(listed)
     own = {entry.path for entry in tree.own}
@@ -139,13 +149,19 @@ def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
 
 
 def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> SourceTree:
-    """The scan of a source folder that contains the data folder. SourceError unless that is ignored."""
+    """The scan of a source folder that contains the data folder. SourceError unless that is
+    ignored.
+    """
     tree = _scan(tree.root, data_dir, None, wheels)  # the first scan has written its cache there
     inside = data_dir.relative_to(tree.root).as_posix()
     if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
         raise SourceError(
-            f"runs are kept in {data_dir}, inside the source folder {tree.root}: each job would ship all earlier ones",
-            hint=f"add {inside}/ to .cloudtrainignore, or set CLOUDTRAIN_DATA_DIR to a folder elsewhere",
+            f"runs are kept in {data_dir}, inside the source folder {tree.root}: each job would"
+            " ship all earlier ones",
+            hint=(
+                f"add {inside}/ to .cloudtrainignore, or set CLOUDTRAIN_DATA_DIR to a folder"
+                " elsewhere"
+            ),
         )
     return tree
 
@@ -170,9 +186,12 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
     if before is None:
         return SourceError(message, hint="run the command again")
     names = sorted({entry.path for entry in {*tree.files} ^ {*before.files}})
-    shown = ", ".join(names[:MAX_CHANGED]) + (f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else "")
+    shown = ", ".join(names[:MAX_CHANGED]) + (
+        f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else ""
+    )
     hint = (
-        f"run the command again; what is always being written belongs elsewhere, or {names[0]} into .cloudtrainignore"
+        f"run the command again; what is always being written belongs elsewhere, or {names[0]} into"
+        " .cloudtrainignore"
     )
     return SourceError(f"{message}: {shown}", hint=hint)
 
@@ -182,11 +201,17 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     from cloudtrain.source.archive import pack  # a plan packs nothing
 
     before = _last_scan.get(plan.context.source.digest)
-    root, data_dir = Path(plan.context.source.root), Path(plan.context.data_dir)
+    root = Path(plan.context.source.root)
+    data_dir = Path(plan.context.data_dir)
     wheels = wheel_set(plan.spec, root, data_dir, plan.host)
     if wheels and not wheels.folder.is_dir():
-        hint = "cloudtrain.vendor(job) downloads them, before the plan is made; cloudtrain submit does it by itself"
-        raise UsageError("the wheels that the job is to bring along are not downloaded yet", hint=hint)
+        hint = (
+            "cloudtrain.vendor(job) downloads them, before the plan is made; cloudtrain submit does"
+            " it by itself"
+        )
+        raise UsageError(
+            "the wheels that the job is to bring along are not downloaded yet", hint=hint
+        )
     tree = _scan(root, data_dir, None, wheels)
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
@@ -197,12 +222,13 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
 def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
     """Download the wheels that a job sends along, and return the plan that sends them.
 
-    The plan itself if it has none, or sends them already. SourceError if the source changed after it was planned,
-    UsageError if the wheels cannot be downloaded.
+    The plan itself if it has none, or sends them already. SourceError if the source changed after
+    it was planned, UsageError if the wheels cannot be downloaded.
     """
     source = plan.context.source
     before = _last_scan.get(source.digest)
-    root, data_dir = Path(source.root), Path(plan.context.data_dir)
+    root = Path(source.root)
+    data_dir = Path(plan.context.data_dir)
     wheels = wheel_set(plan.spec, root, data_dir, plan.host)
     if wheels is None or source.wheels:
         return plan
@@ -220,7 +246,8 @@ def archive_of(plan: Plan) -> Path:
     path = _archive_folder(plan) / f"{plan.context.source.digest}.tar.gz"
     if not path.is_file():
         raise StorageError(
-            f"{path}: the source of the earlier run is gone", hint="cloudtrain submit packs the present one"
+            f"{path}: the source of the earlier run is gone",
+            hint="cloudtrain submit packs the present one",
         )
     return path
 
@@ -237,10 +264,11 @@ def _archive_folder(plan: Plan) -> Path:
 def resolve_targets(
     spec: JobSpec, settings: Settings, provider: str, as_: str | None, *, preview: bool = False
 ) -> tuple[Target, Target | None]:
-    """The target whose request is made and, for a rehearsal (`as_` names another provider), the one that executes it.
+    """The target whose request is made and, for a rehearsal (`as_` names another provider), the one
+    that executes it.
 
-    `preview`: where settings of the account are missing, the target has placeholders instead, as in a rehearsal.
-    UsageError when `provider` cannot rehearse for `as_`.
+    `preview`: where settings of the account are missing, the target has placeholders instead, as in
+    a rehearsal. UsageError when `provider` cannot rehearse for `as_`.
     """
     runs = get_provider(provider)
     if as_ is None:
@@ -249,10 +277,18 @@ def resolve_targets(
     contract = declaration_of(as_).contract
     is_plain = contract == "plain"  # its request has one platform's own paths
     if as_ == provider or is_plain or contract not in runs.contracts:
-        here = "to try it: --provider local" if is_plain else f"to rehearse: --provider local --as {as_}"
+        here = (
+            "to try it: --provider local"
+            if is_plain
+            else f"to rehearse: --provider local --as {as_}"
+        )
         hint = f"{here}; to run there: --provider {as_}"
-        raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
+        raise UsageError(
+            f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint
+        )
     target = get_provider(as_).target(settings, spec, rehearsal=True)
     if target.gpus is not None:  # the machine that is rehearsed decides
-        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})})
+        spec = spec.model_copy(
+            update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})}
+        )
     return target, runs.target(settings, spec)

@@ -1,4 +1,5 @@
-"""The functions of one's own that the shared trainer is to call: looked for in the source before a machine is paid for.
+"""The functions of one's own that the shared trainer is to call: looked for in the source before a
+machine is paid for.
 
 Nothing is imported: a module's syntax tree tells which names it can have.
 """
@@ -47,15 +48,19 @@ def _factories(words: Sequence[tuple[str, Keys]]) -> Iterator[Factory]:
 
 
 def factory_issues(plan: Plan) -> list[Issue]:
-    """Errors about functions that their module in the source does not have; none where the source folder is gone.
+    """Errors about functions that their module in the source does not have; none where the source
+    folder is gone.
 
-    A module of which the source has nothing is installed where the job runs, or else `package_issues` warns of it.
+    A module of which the source has nothing is installed where the job runs, or else
+    `package_issues` warns of it.
     """
     root = Path(plan.context.source.root)
     if not root.is_dir():
         return []
     found = ((each, _mistake(each, root)) for each in factories_of(plan))
-    return [plan.located(Issue(each.path, f"{each.option}: {text}")) for each, text in found if text]
+    return [
+        plan.located(Issue(each.path, f"{each.option}: {text}")) for each, text in found if text
+    ]
 
 
 def _mistake(factory: Factory, root: Path) -> str:
@@ -63,7 +68,8 @@ def _mistake(factory: Factory, root: Path) -> str:
     files = module_files(factory.module, root)
     if not files:
         return ""
-    path, last = root.joinpath(*factory.module.split(".")), files[-1].relative_to(root)
+    path = root.joinpath(*factory.module.split("."))
+    last = files[-1].relative_to(root)
     if files[-1] not in (path.with_suffix(".py"), path / "__init__.py"):
         return f"{last.parent} has no module {factory.module}"
     names = names_in(files[-1])

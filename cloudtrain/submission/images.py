@@ -1,4 +1,5 @@
-"""Makes the image of a job ready: looks it up, builds it if it is new, pushes it to where the job will pull it from.
+"""Makes the image of a job ready: looks it up, builds it if it is new, pushes it to where the job
+will pull it from.
 
 Code that needs an engine or a registry is imported when it is used: most submits need neither.
 """
@@ -24,13 +25,18 @@ PUSH_SECONDS = 1800.0
 """A registry may take that long to answer while it stores a layer of gigabytes."""
 
 
-def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None = None) -> ResolvedImage | None:
-    """The image of a plan, in its place: built and pushed where it is new. None where a plan names none.
+def resolve_image(
+    plan: Plan, pushing: Progress | None = None, note: Note | None = None
+) -> ResolvedImage | None:
+    """The image of a plan, in its place: built and pushed where it is new. None where a plan names
+    none.
 
     `note` gets a message where an image that the spec names cannot be looked up from here.
-    RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
+    RefusedError when the image that the spec names is not in its registry, or not for the cloud's
+    machines.
     """
-    image, planned = plan.host.image, plan.host.image_address
+    image = plan.host.image
+    planned = plan.host.image_address
     if not planned:
         return None
     if image is None or image.recipe is None:
@@ -38,7 +44,9 @@ def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None
         if not plan.is_rehearsal and is_named(plan.spec, plan.target):
             from cloudtrain.submission.registry import require_image
 
-            digest = require_image(planned, architecture_of(plan.provider, plan.host.instances), note)
+            digest = require_image(
+                planned, architecture_of(plan.provider, plan.host.instances), note
+            )
         return ResolvedImage(address=planned, planned=planned, digest=digest)
     if planned == image.recipe.name:
         return ResolvedImage(address=ensure_local(image.recipe), planned=planned)
@@ -54,11 +62,17 @@ def ensure_local(recipe: Recipe) -> str:
 
 
 def ensure_pushed(
-    recipe: Recipe, address: str, progress: Progress | None = None, *, again: bool = False, options: Sequence[str] = ()
+    recipe: Recipe,
+    address: str,
+    progress: Progress | None = None,
+    *,
+    again: bool = False,
+    options: Sequence[str] = (),
 ) -> str:
     """The address by digest of a recipe's image in a registry: `repository@sha256:…`.
 
-    `address` ends in the recipe's tag. What is there already is neither built nor pushed, unless it is wanted `again`.
+    `address` ends in the recipe's tag. What is there already is neither built nor pushed, unless it
+    is wanted `again`.
     """
     from cloudtrain.providers.docker.connect import docker_engine
     from cloudtrain.submission.build import build
@@ -85,7 +99,9 @@ def is_named(spec: JobSpec, target: Target) -> bool:
 
 
 def _digest_in_registry(address: str) -> str | None:
-    """None where it is not there. A registry that cannot be read may take a push, or say better why not."""
+    """None where it is not there. A registry that cannot be read may take a push, or say better why
+    not.
+    """
     from cloudtrain.submission.registry import inspect_image
 
     try:

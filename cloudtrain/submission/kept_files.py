@@ -1,4 +1,6 @@
-"""Compares the patterns of `keep` with the source: what is sent with a job need not come back with its results."""
+"""Compares the patterns of `keep` with the source: what is sent with a job need not come back with
+its results.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The patterns that match files of the source, each with the first of those. `paths`: relative to the source."""
+    """The patterns that match files of the source, each with the first of those. `paths`: relative
+    to the source.
+    """
     if not patterns:
         return ()
     names = sorted(paths)
@@ -31,9 +35,15 @@ def keep_issues(plan: Plan) -> list[Issue]:
     return [
         plan.located(
             warning(
-                f"{pattern!r} matches {path} of the source, which every run would keep again with its output",
-                f"a pattern that means new files only, or {path} in .cloudtrainignore if the job does not need it",
-                path=("keep", plan.spec.keep.index(pattern)) if pattern in plan.spec.keep else ("keep",),
+                f"{pattern!r} matches {path} of the source, which every run would keep again with"
+                " its output",
+                f"a pattern that means new files only, or {path} in .cloudtrainignore if the job"
+                " does not need it",
+                path=(
+                    ("keep", plan.spec.keep.index(pattern))
+                    if pattern in plan.spec.keep
+                    else ("keep",)
+                ),
             )
         )
         for pattern, path in plan.context.source.kept

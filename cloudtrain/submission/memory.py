@@ -1,4 +1,6 @@
-"""How much memory a job will need per GPU: asked of a Python that has torch, which rehearses one rank on no values."""
+"""How much memory a job will need per GPU: asked of a Python that has torch, which rehearses one
+rank on no values.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +55,22 @@ class MemoryReport:
         """Plain JSON; bytes."""
         if self.reason:
             return {"reason": self.reason}
-        found: dict[str, Any] = {"low": self.low, "expected": self.expected, "high": self.high, **(self.parts or {})}
+        found: dict[str, Any] = {
+            "low": self.low,
+            "expected": self.expected,
+            "high": self.high,
+            **(self.parts or {}),
+        }
         found |= {"memory": self.memory or None, "gpu": self.gpu, "verdict": self.verdict}
         return found | {"chosen": self.chosen, "remedies": list(self.remedies)}
 
 
 def estimate_memory(plan: Plan, *, measure: bool) -> MemoryReport:
-    """What a rank of the plan needs. The user's model is built, and with `measure` the user's script is run, here.
+    """What a rank of the plan needs. The user's model is built, and with `measure` the user's
+    script is run, here.
 
-    On the CPU, and in a process of its own. `measure`: whether a job that is not the shared trainer's may be run for
-    its first steps.
+    On the CPU, and in a process of its own. `measure`: whether a job that is not the shared
+    trainer's may be run for its first steps.
     """
     python, refusal = _python(plan)
     if refusal:
@@ -73,14 +81,23 @@ def estimate_memory(plan: Plan, *, measure: bool) -> MemoryReport:
         request |= {"argv": list(plan.spec.args.argv), "alternatives": True}
         request["devices"] = max(1, plan.gpus // max(1, plan.processes))
     elif measure and plan.spec.entrypoint.endswith(".ipynb"):
-        return MemoryReport(reason=f"{plan.spec.entrypoint} is a notebook, of which --measure runs no steps")
+        return MemoryReport(
+            reason=f"{plan.spec.entrypoint} is a notebook, of which --measure runs no steps"
+        )
     elif measure:
         program = "cloudtrain_trainer.memory.script"
-        request |= {"path": plan.spec.entrypoint, "argv": list(plan.spec.args.argv), "parent": os.getpid()}
+        request |= {
+            "path": plan.spec.entrypoint,
+            "argv": list(plan.spec.args.argv),
+            "parent": os.getpid(),
+        }
     else:
         what = f"{plan.spec.entrypoint} is your own program"
         return MemoryReport(
-            reason=f"{what}: --measure runs its first steps here, on the CPU, and counts what they hold"
+            reason=(
+                f"{what}: --measure runs its first steps here, on the CPU, and counts what they"
+                " hold"
+            )
         )
     if not measure:
         return _report(_ask(python, program, request, plan), plan, row, str(request["gpu"]))
@@ -96,16 +113,27 @@ def _python(plan: Plan) -> tuple[str, str]:
     """The Python to ask, or why none is."""
     if plan.host.provider != DEFAULT_PROVIDER:
         return os.environ.get("CLOUDTRAIN_PYTHON") or sys.executable, ""
-    python, named_by = plan.host.config_as(LocalConfig).python, plan.host.origins.get("python")
+    python = plan.host.config_as(LocalConfig).python
+    named_by = plan.host.origins.get("python")
     if named_by:
-        return "", f"{python} is named by {named_by}, so it is not run for a check: set CLOUDTRAIN_PYTHON to it"
+        return (
+            "",
+            (
+                f"{python} is named by {named_by}, so it is not run for a check: set"
+                " CLOUDTRAIN_PYTHON to it"
+            ),
+        )
     return python, ""
 
 
 def _machine(plan: Plan) -> tuple[Instance | None, dict[str, Any]]:
     """The row of the first instance type, and what a request says of ranks and memory."""
     ranks = {"ranks": plan.spec.resources.nodes * plan.processes, "per_node": plan.processes}
-    row = find_instance(plan.target.provider, plan.target.instances[0]) if plan.target.instances else None
+    row = (
+        find_instance(plan.target.provider, plan.target.instances[0])
+        if plan.target.instances
+        else None
+    )
     if row is not None and row.gpus:
         return row, {**ranks, "gpu": row.gpu, "gpu_gib": row.gpu_memory_gib or 0}
     if plan.gpus:
@@ -115,7 +143,9 @@ def _machine(plan: Plan) -> tuple[Instance | None, dict[str, Any]]:
 
 
 def _free_here() -> int:
-    """Return the bytes that new processes can have on this machine, with what the kernel can drop; 0 if unknown."""
+    """Return the bytes that new processes can have on this machine, with what the kernel can drop;
+    0 if unknown.
+    """
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -128,7 +158,8 @@ def _free_here() -> int:
 
 def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """The program's answer, or `error` with a sentence."""
-    entrypoints, root = bundled("entrypoints"), Path(plan.context.source.root)
+    entrypoints = bundled("entrypoints")
+    root = Path(plan.context.source.root)
     env = {
         **os.environ,
         **plan.spec.env,
@@ -137,20 +168,27 @@ def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> d
     }
     who = plan.spec.entrypoint or python
     try:
-        answer = ask_program([python, "-W", "ignore", "-m", program, json.dumps(request)], env, root, SECONDS)
+        answer = ask_program(
+            [python, "-W", "ignore", "-m", program, json.dumps(request)], env, root, SECONDS
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"{who} gave no answer within {SECONDS // 60} minutes, and was ended"}
     except OSError as error:
         return {"error": f"{python} cannot be run: {error}"}
     if "No module named 'torch'" in f"{answer.found.get('error')} {answer.errors}":
-        return {"error": f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"}
+        return {
+            "error": (
+                f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"
+            )
+        }
     said = f": {answer.errors[-300:]}" if answer.errors else ""
     return answer.found or {"error": f"{who} {answer.how}{said}"}
 
 
 def _inputs(plan: Plan) -> dict[str, str]:
     """The variables of inputs that are on this machine; other data is not fetched for an estimate."""
-    declaration, found = declaration_of(DEFAULT_PROVIDER), {}
+    declaration = declaration_of(DEFAULT_PROVIDER)
+    found = {}
     for name, item in plan.spec.inputs.items():
         path = Path(plan.context.folder) / (declaration.location_for(item.uri) or "")
         if declaration.location_for(item.uri) and path.exists():
@@ -162,9 +200,13 @@ def _report(answer: Mapping[str, Any], plan: Plan, row: Instance | None, gpu: st
     reason = answer.get("refused") or answer.get("error")
     if reason:
         return MemoryReport(reason=str(reason))
-    found, memory = answer["plan"], int(answer.get("memory", 0))
+    found = answer["plan"]
+    memory = int(answer.get("memory", 0))
     low, expected, high = found["needed"]
-    parts = {name: found["held"][name] for name in ("parameters", "gradients", "optimizer", "activations")}
+    parts = {
+        name: found["held"][name]
+        for name in ("parameters", "gradients", "optimizer", "activations")
+    }
     remedies = [_remedy(other) for other in answer.get("alternatives", [])]
     if found["verdict"] in ("may not fit", "does not fit"):
         remedies += _other_machines(plan, row, high)
@@ -194,7 +236,9 @@ def _other_machines(plan: Plan, row: Instance | None, high: int) -> list[str]:
     if cheapest is None:
         return []
     price = f", {cheapest.usd_per_hour:.2f} USD per hour" if cheapest.usd_per_hour else ""
-    return [f"{cheapest.instance_type}: {cheapest.gpu_memory_gib:g} GiB per GPU ({cheapest.gpu}{price})"]
+    return [
+        f"{cheapest.instance_type}: {cheapest.gpu_memory_gib:g} GiB per GPU ({cheapest.gpu}{price})"
+    ]
 
 
 def gib(size: int) -> str:

@@ -15,9 +15,21 @@ from cloudtrain.images.contents import ImageContents
 from cloudtrain.issues import Issue, did_you_mean, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
-from cloudtrain.source.imports import Import, foreign_imports, install_lines, module_files, top_modules
+from cloudtrain.source.imports import (
+    Import,
+    foreign_imports,
+    install_lines,
+    module_files,
+    top_modules,
+)
 from cloudtrain.source.programs import program_fault
-from cloudtrain.source.requirements import CONDA_FILES, Requested, requested_by, requested_list, satisfies
+from cloudtrain.source.requirements import (
+    CONDA_FILES,
+    Requested,
+    requested_by,
+    requested_list,
+    satisfies,
+)
 from cloudtrain.spec.dependencies import CONDA_WAY
 from cloudtrain.submission.factory_checks import Factory, factories_of
 
@@ -35,7 +47,9 @@ _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
 
 
 def package_issues(plan: Plan) -> list[Issue]:
-    """Warnings about requirements, imports and notebooks; none where the source folder is gone, as in a rerun."""
+    """Warnings about requirements, imports and notebooks; none where the source folder is gone, as
+    in a rerun.
+    """
     root = Path(plan.context.source.root)
     if not root.is_dir():
         return []
@@ -53,11 +67,16 @@ def package_issues(plan: Plan) -> list[Issue]:
 
 def requested_of(plan: Plan) -> Requested:
     """What the plan's job asks for; nothing where its file is not as it was when it was planned."""
-    wanted, source = plan.spec.dependencies, plan.context.source
+    wanted = plan.spec.dependencies
+    source = plan.context.source
     file = wanted.file or source.requirements
     if wanted.off or not file:
         return requested_list(() if wanted.off else wanted.packages)
-    return requested_by(Path(source.root), file) if (Path(source.root) / file).is_file() else requested_list(())
+    return (
+        requested_by(Path(source.root), file)
+        if (Path(source.root) / file).is_file()
+        else requested_list(())
+    )
 
 
 def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
@@ -86,11 +105,15 @@ def _passwords(requested: Requested) -> Iterator[Issue]:
     for each in requested.wanted:
         if each.has_password:
             hint = "write ${NAME} in its place, and name NAME under secrets"
-            yield warning("holds a password, which is sent with the source", hint, origin=each.place)
+            yield warning(
+                "holds a password, which is sent with the source", hint, origin=each.place
+            )
     if any(re.search(r"://[^/@\s$]+@", option) for option in requested.options):
         hint = "name PIP_EXTRA_INDEX_URL under secrets instead, or write ${NAME} for the password"
         place = requested.files[0] if requested.files else "dependencies"
-        yield warning("an index's address holds a password, which is sent with the source", hint, origin=place)
+        yield warning(
+            "an index's address holds a password, which is sent with the source", hint, origin=place
+        )
 
 
 def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
@@ -103,9 +126,13 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
             continue
         known = version(each.name)
         if known and not satisfies(known, each):
-            message = f"asks for {each.shown}, and {_place(plan)} has {each.name} {known}, which stays"
+            message = (
+                f"asks for {each.shown}, and {_place(plan)} has {each.name} {known}, which stays"
+            )
         elif not known and each.exact:
-            message = f"asks for {each.shown}; the {each.name} of {_place(plan)} stays, whichever it is"
+            message = (
+                f"asks for {each.shown}; the {each.name} of {_place(plan)} stays, whichever it is"
+            )
         else:
             continue
         hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
@@ -113,18 +140,30 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
 
 
 def _torchvision_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
-    """Warn of a package for CUDA that is installed beside a torch for CPUs, which it cannot be loaded with."""
-    names_index = any("index-url" in option or "find-links" in option for option in requested.options)
+    """Warn of a package for CUDA that is installed beside a torch for CPUs, which it cannot be
+    loaded with.
+    """
+    names_index = any(
+        "index-url" in option or "find-links" in option for option in requested.options
+    )
     is_set = any(os.environ.get(name) or plan.spec.env.get(name) for name in _INDEX_VARIABLES)
     version = _version_of(plan)
-    if plan.spec.dependencies.replace_torch or names_index or is_set or not version("torch").endswith("+cpu"):
+    if (
+        plan.spec.dependencies.replace_torch
+        or names_index
+        or is_set
+        or not version("torch").endswith("+cpu")
+    ):
         return
     for requirement in requested.wanted:
         if requirement.name in _BUILT_FOR_TORCH and not version(requirement.name):
-            message = f"asks for {requirement.shown}, which is built for CUDA by default; {_place(plan)} has "
+            message = (
+                f"asks for {requirement.shown}, which is built for CUDA by default; {_place(plan)}"
+                " has "
+            )
             hint = (
-                "add --extra-index-url to the file, or PIP_EXTRA_INDEX_URL to env, with the index of PyTorch for CPUs "
-                "(pytorch.org, Get Started, CPU)"
+                "add --extra-index-url to the file, or PIP_EXTRA_INDEX_URL to env, with the index"
+                " of PyTorch for CPUs (pytorch.org, Get Started, CPU)"
             )
             yield warning(f"{message}torch {version('torch')}", hint, origin=requirement.place)
 
@@ -134,9 +173,14 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
     if kind != "notebook":
         return
     for line in install_lines(root / target):
-        hint = "name the packages in requirements.txt beside the notebook, or in dependencies: they are installed first"
+        hint = (
+            "name the packages in requirements.txt beside the notebook, or in dependencies: they"
+            " are installed first"
+        )
         yield warning(
-            f"{line.text!r} is left out: a job does not run a notebook's shell lines", hint, origin=line.place
+            f"{line.text!r} is left out: a job does not run a notebook's shell lines",
+            hint,
+            origin=line.place,
         )
 
 
@@ -151,30 +195,50 @@ def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
     def is_brought(module: str) -> bool:
         return module in _SHARED or brings(module) or _brought(module, installed)
 
-    missing = [each for each in foreign_imports(root, *_programs(plan, root)) if not is_brought(each.module)]
+    missing = [
+        each
+        for each in foreign_imports(root, *_programs(plan, root))
+        if not is_brought(each.module)
+    ]
     named = [each for each in factories_of(plan) if not module_files(each.module, root)]
     return [
         *(_missing(plan, each) for each in missing[:MAX_NAMED]),
-        *(_missing_factory(plan, each) for each in named if not is_brought(each.module.partition(".")[0])),
+        *(
+            _missing_factory(plan, each)
+            for each in named
+            if not is_brought(each.module.partition(".")[0])
+        ),
     ]
 
 
 def _brought(module: str, installed: set[str]) -> bool:
-    """Whether one of the distributions brings it: `google-cloud-storage` brings `google`, as its name begins so."""
+    """Whether one of the distributions brings it: `google-cloud-storage` brings `google`, as its
+    name begins so.
+    """
     begin = f"{module.lower()}-"
-    return not installed.isdisjoint(distributions_of(module)) or any(name.startswith(begin) for name in installed)
+    return not installed.isdisjoint(distributions_of(module)) or any(
+        name.startswith(begin) for name in installed
+    )
 
 
 def _missing(plan: Plan, each: Import) -> Issue:
-    hint = f"add {distributions_of(each.module)[0]} to {_list(plan)}; if the image has it, this is no problem"
-    message = f"imports {each.module}, which neither the source, {_list(plan)} nor {_place(plan)} is known to bring"
+    hint = (
+        f"add {distributions_of(each.module)[0]} to {_list(plan)}; if the image has it, this is no"
+        " problem"
+    )
+    message = (
+        f"imports {each.module}, which neither the source, {_list(plan)} nor {_place(plan)} is"
+        " known to bring"
+    )
     return warning(message, hint, origin=f"{each.file}:{each.line}")
 
 
 def _missing_factory(plan: Plan, each: Factory) -> Issue:
     near = did_you_mean(each.module, top_modules(Path(plan.context.source.root)))
     places = f"neither the source, {_list(plan)} nor {_place(plan)}"
-    return plan.located(warning(f"{places} is known to bring the module {each.module}{near}", path=each.path))
+    return plan.located(
+        warning(f"{places} is known to bring the module {each.module}{near}", path=each.path)
+    )
 
 
 def _list(plan: Plan) -> str:

@@ -23,11 +23,16 @@ MAX_SECRETS = 5
 
 
 def offline_issues(plan: Plan) -> list[Issue]:
-    """The problems of a plan by rules, tables and the disk, errors first: what `plan` shows. No network, no process.
+    """The problems of a plan by rules, tables and the disk, errors first: what `plan` shows. No
+    network, no process.
 
     Those of the provider whose request it is, of the one that runs it, and of the shared trainer.
     """
-    issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan), *package_issues(plan)]
+    issues = [
+        *get_provider(plan.target.provider).rules(plan),
+        *trainer_issues(plan),
+        *package_issues(plan),
+    ]
     issues += [*factory_issues(plan), *keep_issues(plan), *plain_secret_issues(plan)]
     if plan.context.strict:
         issues += security_issues(plan)
@@ -37,7 +42,8 @@ def offline_issues(plan: Plan) -> list[Issue]:
 
 
 def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
-    """All issues of a plan, errors first: the offline ones, and those that take a process, an engine or an SDK.
+    """All issues of a plan, errors first: the offline ones, and those that take a process, an
+    engine or an SDK.
 
     `starting`: whether the job is started if nothing stands in the way; see `Provider.checks`.
     """
@@ -48,7 +54,9 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
 
 
 def plain_secret_issues(plan: Plan) -> list[Issue]:
-    """Report secrets in plain text among variables and arguments: errors if the settings are strict."""
+    """Report secrets in plain text among variables and arguments: errors if the settings are
+    strict.
+    """
     stores = plan.target.declaration.secret_stores
     address = next((f"{store}:{form}" for store, form in stores.items()), "env:NAME")
     severity: Literal["error", "warning"] = "warning"
@@ -70,10 +78,11 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
 
 
 def security_issues(plan: Plan) -> list[Issue]:
-    """What a reviewer of security would say of the job that would be sent: errors where the settings are strict.
+    """What a reviewer of security would say of the job that would be sent: errors where the
+    settings are strict.
 
-    Each with the line of its field, or of the section around it, or else of what asks for the machines. None of a
-    rehearsal, which sends nothing.
+    Each with the line of its field, or of the section around it, or else of what asks for the
+    machines. None of a rehearsal, which sends nothing.
     """
     if plan.is_rehearsal:
         return []
@@ -81,7 +90,8 @@ def security_issues(plan: Plan) -> list[Issue]:
     found = get_provider(plan.target.provider).security_findings(plan)
     why = '; policy = "strict" in the settings makes it an error' if plan.context.strict else ""
     return [
-        replace(issue, severity=severity, hint=f"{issue.hint}{why}", origin=_line_of(plan, issue)) for issue in found
+        replace(issue, severity=severity, hint=f"{issue.hint}{why}", origin=_line_of(plan, issue))
+        for issue in found
     ]
 
 
@@ -95,7 +105,9 @@ def _errors_first(issue: Issue) -> bool:
 
 
 def raise_errors(issues: Sequence[Issue]) -> None:
-    """Raise all errors among the issues: SpecError if one is about a field of the spec, else RefusedError."""
+    """Raise all errors among the issues: SpecError if one is about a field of the spec, else
+    RefusedError.
+    """
     errors = [issue for issue in issues if issue.is_error]
     if not errors:
         return
@@ -105,10 +117,18 @@ def raise_errors(issues: Sequence[Issue]) -> None:
 
 
 def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
-    """What a user should know before a start, one sentence each: warnings of the checks, and facts of the plan."""
-    notes = [issue.line() + (f" ({issue.hint})" if issue.hint else "") for issue in issues if not issue.is_error]
+    """What a user should know before a start, one sentence each: warnings of the checks, and facts
+    of the plan.
+    """
+    notes = [
+        issue.line() + (f" ({issue.hint})" if issue.hint else "")
+        for issue in issues
+        if not issue.is_error
+    ]
     if plan.host.image and plan.host.image.recipe:
-        notes.append(f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new")
+        notes.append(
+            f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new"
+        )
     if plan.context.source.warning:
         notes.append(plan.context.source.warning)
     if plan.context.source.secrets:
@@ -120,8 +140,10 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
 
 def secrets_note(paths: Sequence[str]) -> str:
     """A sentence on the likely secrets that are left out of the source, and how to include one."""
-    shown = ", ".join(paths[:MAX_SECRETS]) + (f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else "")
+    shown = ", ".join(paths[:MAX_SECRETS]) + (
+        f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else ""
+    )
     return (
-        f"left out of the source, as likely to hold secrets: {shown} "
-        f"(`secrets:` in the spec hands a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"
+        f"left out of the source, as likely to hold secrets: {shown} (`secrets:` in the spec hands"
+        f" a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"
     )

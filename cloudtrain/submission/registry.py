@@ -22,7 +22,8 @@ _NOT_FOUND_CODES = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
 
 
 def inspect_image(image: str) -> RegistryImage | None:
-    """The image at an address in a registry; None when there is none. CloudError or UsageError when it cannot be asked.
+    """The image at an address in a registry; None when there is none. CloudError or UsageError when
+    it cannot be asked.
 
     ECR is asked by boto3; any other registry by the Docker engine of this machine.
     """
@@ -45,9 +46,11 @@ def _inspect_by_engine(image: str, login: RegistryLogin | None) -> RegistryImage
 
 
 def require_image(image: str, architecture: str, note: Note | None = None) -> str:
-    """The digest of an image. RefusedError when there is no such image, or none for the clouds' machines.
+    """The digest of an image. RefusedError when there is no such image, or none for the clouds'
+    machines.
 
-    Empty where a registry cannot be asked from here, and `note` is called: the cloud may reach it all the same.
+    Empty where a registry cannot be asked from here, and `note` is called: the cloud may reach it
+    all the same.
     """
     try:
         found = inspect_image(image)
@@ -61,12 +64,15 @@ def require_image(image: str, architecture: str, note: Note | None = None) -> st
     if found.architectures and architecture not in found.architectures:
         there = ", ".join(sorted(found.architectures))
         hint = f"docker build --platform linux/{architecture} …; nothing was started"
-        raise RefusedError(f"the image {image} is for {there}, the machines are {architecture}", hint=hint)
+        raise RefusedError(
+            f"the image {image} is for {there}, the machines are {architecture}", hint=hint
+        )
     return found.digest
 
 
 def login_for(host: str) -> RegistryLogin | None:
-    """The login for a registry: by the cloud's credentials for ECR and ACR, else the one stored by `docker login`.
+    """The login for a registry: by the cloud's credentials for ECR and ACR, else the one stored by
+    `docker login`.
 
     None when there is none; UsageError or CloudError when the cloud gives none.
     """
@@ -103,7 +109,11 @@ def _ecr_login(region: str, account: str) -> RegistryLogin:
     from cloudtrain.providers.cloud.registry import RegistryLogin
 
     answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
-    user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
+    user, _, password = (
+        base64.b64decode(answer["authorizationData"][0]["authorizationToken"])
+        .decode()
+        .partition(":")
+    )
     return RegistryLogin(user, password)
 
 
@@ -115,7 +125,9 @@ def _acr_login(host: str) -> RegistryLogin:
     return registry_login(host)
 
 
-def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) -> RegistryImage | None:
+def _inspect_in_ecr(
+    account: str, region: str, repository: str, reference: str
+) -> RegistryImage | None:
     from cloudtrain.providers.cloud import registry
 
     cloud = _aws(region)
@@ -123,7 +135,11 @@ def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) 
     wanted = {"imageDigest" if ":" in reference else "imageTag": reference}
     try:
         answer = cloud.call(
-            "ecr", "batch_get_image", **place, imageIds=[wanted], acceptedMediaTypes=list(registry.MANIFEST_TYPES)
+            "ecr",
+            "batch_get_image",
+            **place,
+            imageIds=[wanted],
+            acceptedMediaTypes=list(registry.MANIFEST_TYPES),
         )
     except CloudError as error:
         if error.code == "RepositoryNotFoundException":
@@ -131,14 +147,19 @@ def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) 
         raise
     for failure in answer.get("failures") or ():
         if failure.get("failureCode") not in _NOT_FOUND_CODES:
-            message = f"ECR does not say whether it has {repository}: {failure.get('failureReason', 'no reason given')}"
+            message = (
+                f"ECR does not say whether it has {repository}:"
+                f" {failure.get('failureReason', 'no reason given')}"
+            )
             raise CloudError(message, code=failure.get("failureCode", ""))
     if not answer.get("images"):
         return None
 
     def config(digest: str) -> bytes:
         try:
-            url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)["downloadUrl"]
+            url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)[
+                "downloadUrl"
+            ]
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
                 content: bytes = answer.read(MAX_CONFIG_BYTES)
                 return content

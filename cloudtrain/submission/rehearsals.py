@@ -1,7 +1,8 @@
-"""Rehearsals that succeeded: whether one ran the very request of a plan on this machine, or in what it differs.
+"""Rehearsals that succeeded: whether one ran the very request of a plan on this machine, or in what
+it differs.
 
-Each rehearsal leaves a line in the data folder with the digest of its request. What always differs is left out of that:
-run ids, times, and the tags by which jobs are found again.
+Each rehearsal leaves a line in the data folder with the digest of its request. What always differs
+is left out of that: run ids, times, and the tags by which jobs are found again.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ MAX_LOOKED_AT = 50
 """Of the rehearsals of a job, the newest: more than so many changes later nobody remembers one."""
 
 _PLACEHOLDERS = ("not-set-yet", "00000000-0000-0000-0000-000000000000")
-"""What stands in a rehearsed request for settings of an account that were missing: no difference to speak of."""
-_VALUES, _WORDS = "job.values.", "job.argv["
+"""What stands in a rehearsed request for settings of an account that were missing: no difference to
+speak of.
+"""
+_VALUES = "job.values."
+_WORDS = "job.argv["
 """The arguments of the program by their names, and as the words of its command line."""
 _MAX_VALUE = 40
 
@@ -43,7 +47,9 @@ def record_rehearsal(plan: Plan, request: Request) -> None:
         "name": plan.spec.name,
         "provider": plan.target.provider,
         "run": plan.run_id,
-        "digest": json_digest(_comparable(_documents(request), plan.run_id, plan.context.source.digest)),
+        "digest": json_digest(
+            _comparable(_documents(request), plan.run_id, plan.context.source.digest)
+        ),
         "source": plan.context.source.digest,
         "time": time.time(),
     }
@@ -51,7 +57,9 @@ def record_rehearsal(plan: Plan, request: Request) -> None:
 
 
 def with_rehearsal(plan: Plan) -> Plan:
-    """The plan with what is known of its rehearsals: the newest that succeeded, of the same request if there is one."""
+    """The plan with what is known of its rehearsals: the newest that succeeded, of the same request
+    if there is one.
+    """
     if plan.is_rehearsal or plan.target.contract == "plain" or plan.target.placeholders:
         return plan
     found = list(_succeeded(plan))
@@ -60,7 +68,10 @@ def with_rehearsal(plan: Plan) -> Plan:
     request = _documents(get_provider(plan.target.provider).render(plan))
     own = _comparable(request, plan.run_id, plan.context.source.digest)
     digest = json_digest(own)
-    line = next((line for line in found if (line["digest"], line["source"]) == (digest, _source(plan))), None)
+    line = next(
+        (line for line in found if (line["digest"], line["source"]) == (digest, _source(plan))),
+        None,
+    )
     changes: tuple[str, ...] = ()
     if line is None:
         line = found[0]
@@ -80,7 +91,10 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
         lines = read_regular_text(data_dir / FILE).splitlines()
     except (OSError, UnicodeDecodeError):
         return
-    mine = [f'"name": {json.dumps(plan.spec.name)}', f'"provider": {json.dumps(plan.target.provider)}']
+    mine = [
+        f'"name": {json.dumps(plan.spec.name)}',
+        f'"provider": {json.dumps(plan.target.provider)}',
+    ]
     own = [text for text in lines if all(part in text for part in mine)]
     for text in reversed(own[-MAX_LOOKED_AT:]):
         try:
@@ -102,12 +116,17 @@ def _changes(plan: Plan, line: Mapping[str, Any], own: Any) -> Iterator[str]:
     except StorageError:
         yield f"its {REQUEST} cannot be read"
         return
-    before, now = dict(_leaves(_comparable(documents, line["run"], line["source"]))), dict(_leaves(own))
+    before = dict(_leaves(_comparable(documents, line["run"], line["source"])))
+    now = dict(_leaves(own))
     differing = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
-    if any(path.startswith(_VALUES) for path in differing):  # by name; their words would say the same again
+    if any(
+        path.startswith(_VALUES) for path in differing
+    ):  # by name; their words would say the same again
         differing = [path for path in differing if not path.startswith(_WORDS)]
     for path in differing:
-        old, new = (_shown(values[path]) if path in values else "nothing" for values in (before, now))
+        old, new = (
+            _shown(values[path]) if path in values else "nothing" for values in (before, now)
+        )
         if not any(text in str(before.get(path)) for text in _PLACEHOLDERS):
             yield f"{path}: {old} → {new}"
 
@@ -117,7 +136,9 @@ def _documents(request: Request) -> dict[str, Any]:
 
 
 def _comparable(documents: Mapping[str, Any], run_id: str, source: str) -> Any:
-    """Plain JSON without what always differs, and without our own tags and the source, which is compared by itself."""
+    """Plain JSON without what always differs, and without our own tags and the source, which is
+    compared by itself.
+    """
     named = json.loads(json.dumps(documents).replace(source, "{source}"))
     return without_tags(without_varying(named, run_id), lambda name: name.startswith(TAG_PREFIX))
 

@@ -1,4 +1,6 @@
-"""The plan of a rerun, made from an earlier run; and the targets that settings, a spec and --as select."""
+"""The plan of a rerun, made from an earlier run; and the targets that settings, a spec and --as
+select.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,36 @@ from cloudtrain.submission.context import local_files, resolve_targets, submitte
 from cloudtrain.submission.rehearsals import with_rehearsal
 
 
-def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
-    """The plan of an earlier run with the same source and a new run id, from the checkpoints at `resume_from`, if any.
+def plan_again(
+    run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str
+) -> Plan:
+    """The plan of an earlier run with the same source and a new run id, from the checkpoints at
+    `resume_from`, if any.
 
-    UsageError for a run of another machine, or when checkpoints would be restored that are not wanted; StorageError
-    when the run folder is damaged.
+    UsageError for a run of another machine, or when checkpoints would be restored that are not
+    wanted; StorageError when the run folder is damaged.
     """
     record = RunRecord(run)
     if record.is_of_another_machine:
         hint = "cloudtrain submit, from the folder of the job"
-        raise UsageError(f"run {run.run_id} was started on another machine, which has its source", hint=hint)
+        raise UsageError(
+            f"run {run.run_id} was started on another machine, which has its source", hint=hint
+        )
     old = record.plan()
     folder = Path(old.context.folder)
     text = run.text("spec.yaml")
-    document: Document = override(parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides))
+    document: Document = override(
+        parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides)
+    )
     if "name" not in document.values:
         document = replace(document, values={"name": old.name, **document.values})
     spec, document = spec_from_document(document, folder, look=False)
     kept = spec.checkpoints.uri
     if kept and not resume_from and kept == old.checkpoints_uri:
-        message = f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin anew"
+        message = (
+            f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin"
+            " anew"
+        )
         raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
     data_dir = run.path.parents[1]
     return with_rehearsal(
@@ -65,7 +77,9 @@ def replan(
     trial: TrialRules | None = None,
     trials_at_once: int = 1,
 ) -> Plan:
-    """A plan with the source of an earlier one, and the spec of `document`. SpecError lists the mistakes in it."""
+    """A plan with the source of an earlier one, and the spec of `document`. SpecError lists the
+    mistakes in it.
+    """
     folder = Path(old.context.folder)
     spec, document = spec_from_document(document, folder, look=False)
     settings = load_settings(folder)

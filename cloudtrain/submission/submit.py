@@ -1,7 +1,7 @@
 """Submitting: the effects, in order, each recorded before the next: pack, record, start.
 
-Safe to interrupt anywhere: the run id is chosen first and `submitting` is on disk before the start, so that what
-became of the job can always be asked by its name.
+Safe to interrupt anywhere: the run id is chosen first and `submitting` is on disk before the start,
+so that what became of the job can always be asked by its name.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ def submit(
 ) -> RunFolder:
     """Start a plan, and return the folder of its run.
 
-    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken: nothing was started then.
-    CloudError and StorageError say in `outcome` whether the job was started.
+    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken: nothing
+    was started then. CloudError and StorageError say in `outcome` whether the job was started.
 
-    `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
-    `issues`: those of a preflight of this very plan, when one was just made.
-    `progress` is called with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image pushed.
-    `note` is called with what a user should know of the start, such as an image that cannot be looked up from here.
+    `archive`: the source as another run packed it; by default it is packed now, and must be what
+    was planned.
+    `issues`: those of a preflight of this very plan, when one was just made. `progress` is called
+    with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image pushed.
+    `note` is called with what a user should know of the start, such as an image that cannot be
+    looked up from here.
     """
     if plan.target.placeholders and not plan.is_rehearsal:
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
@@ -61,17 +63,30 @@ def submit(
         record_rehearsal(plan, request)
     submit_lock: list[FileLock] = []
     try:
-        folder = store.create(plan.run_id, documents_of(plan, request), submitting(plan), submit_lock)
+        folder = store.create(
+            plan.run_id, documents_of(plan, request), submitting(plan), submit_lock
+        )
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
         try:
-            ref = get_provider(plan.provider).start(plan, request, folder, archive, sending, History(folder).record)
+            ref = get_provider(plan.provider).start(
+                plan, request, folder, archive, sending, History(folder).record
+            )
         except CloudtrainError as error:
-            if error.outcome is Outcome.UNKNOWN:  # left open: the next status asks the provider what became of it
+            if (
+                error.outcome is Outcome.UNKNOWN
+            ):  # left open: the next status asks the provider what became of it
                 raise
             error.outcome = Outcome.NOT_STARTED
             with suppress(StorageError):
-                folder.append(Ended(time=time.time(), state="failed", reason=error.message, hint=error.hint or ""))
+                folder.append(
+                    Ended(
+                        time=time.time(),
+                        state="failed",
+                        reason=error.message,
+                        hint=error.hint or "",
+                    )
+                )
             raise
         try:
             folder.append(Submitted(time=time.time(), ref=ref))

@@ -1,7 +1,8 @@
-"""Runs a program of a Python that has torch, with its output in files, and reads the JSON of its last line.
+"""Runs a program of a Python that has torch, with its output in files, and reads the JSON of its
+last line.
 
-It may run a user's code: what that prints may be anything, it must not read the terminal, and whatever it has started
-ends with it.
+It may run a user's code: what that prints may be anything, it must not read the terminal, and
+whatever it has started ends with it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ class Answer(NamedTuple):
     """The end of what it wrote to stderr."""
 
 
-def ask_program(argv: Sequence[str], env: Mapping[str, str], folder: Path, seconds: float) -> Answer:
-    """Run it to its end. OSError if it cannot be started, subprocess.TimeoutExpired if it takes longer."""
+def ask_program(
+    argv: Sequence[str], env: Mapping[str, str], folder: Path, seconds: float
+) -> Answer:
+    """Run it to its end. OSError if it cannot be started, subprocess.TimeoutExpired if it takes
+    longer.
+    """
     with TemporaryDirectory(prefix="cloudtrain-") as scratch:
         places = {f"CLOUDTRAIN_{name}_DIR": str(Path(scratch, name.lower())) for name in FOLDERS}
         for place in places.values():

@@ -1,4 +1,6 @@
-"""The shared trainer's arguments, checked before the job is paid for: each mistake at its own line. Without torch."""
+"""The shared trainer's arguments, checked before the job is paid for: each mistake at its own line.
+Without torch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from cloudtrain.spec.fields import Arguments, read_arguments
 
 
 def trainer_issues(plan: Plan) -> list[Issue]:
-    """Errors about arguments that the trainer would refuse with this many ranks; empty for the user's own program."""
+    """Errors about arguments that the trainer would refuse with this many ranks; empty for the
+    user's own program.
+    """
     if plan.spec.entrypoint is not None:
         return []
     ranks = {
@@ -41,16 +45,25 @@ def words_of(args: Arguments) -> list[Word]:
     """The words of the command line, each with its field."""
     if not isinstance(args.values, Mapping):
         return [(word, ("args", at)) for at, word in enumerate(args.argv)]
-    return [(word, ("args", key)) for key, value in args.values.items() for word in read_arguments({key: value}).argv]
+    return [
+        (word, ("args", key))
+        for key, value in args.values.items()
+        for word in read_arguments({key: value}).argv
+    ]
 
 
 def _issues(words: list[Word], trainer: Any) -> list[Issue]:
-    """All that is wrong with single options; if nothing is, what is wrong with all of them together."""
-    known, found = trainer.option_names(), []
+    """All that is wrong with single options; if nothing is, what is wrong with all of them
+    together.
+    """
+    known = trainer.option_names()
+    found = []
     for word, path in list(words):
         name = word.partition("=")[0]
         if name.startswith("--") and name not in known:
-            near = did_you_mean(name.removeprefix("--"), [each.removeprefix("--") for each in known])
+            near = did_you_mean(
+                name.removeprefix("--"), [each.removeprefix("--") for each in known]
+            )
             found.append(Issue(path, f"the shared trainer has no option {name}{near}"))
             words = _without(words, name)
     while True:
@@ -70,8 +83,11 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
 
 
 def _mpi_issues(words: Sequence[Word]) -> list[Issue]:
-    """Report MPI: a job's ranks are started by torchrun, and MPI counts only those that mpirun starts."""
-    option, message = "--backend", "mpi needs ranks that mpirun starts; a job's ranks are started by torchrun"
+    """Report MPI: a job's ranks are started by torchrun, and MPI counts only those that mpirun
+    starts.
+    """
+    option = "--backend"
+    message = "mpi needs ranks that mpirun starts; a job's ranks are started by torchrun"
     for at, (word, path) in enumerate(words):
         following = words[at + 1][0] if at + 1 < len(words) else ""
         if word == f"{option}=mpi" or (word == option and following == "mpi"):
@@ -80,20 +96,27 @@ def _mpi_issues(words: Sequence[Word]) -> list[Issue]:
 
 
 def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
-    """What the trainer says, at the option that it names, and that option; empty if it is about several."""
-    paths = {word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")}
+    """What the trainer says, at the option that it names, and that option; empty if it is about
+    several.
+    """
+    paths = {
+        word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")
+    }
     about = re.match(r"argument (--[\w-]+)", reason)
     option = about[1] if about and about[1] in paths else ""
     named = option or next((name for name in re.findall(r"--[\w-]+", reason) if name in paths), "")
     choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
     near = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
     message, more, rest = reason.partition(" (train.py --help")
-    return Issue(paths.get(named, ("args",)), f"the shared trainer says: {message}{near}{more}{rest}"), option
+    return Issue(
+        paths.get(named, ("args",)), f"the shared trainer says: {message}{near}{more}{rest}"
+    ), option
 
 
 def _without(words: Sequence[Word], option: str) -> list[Word]:
     """The command line without an option and its values."""
-    kept, dropping = [], False
+    kept = []
+    dropping = False
     for word, path in words:
         if word.startswith("--"):
             dropping = word.partition("=")[0] == option
@@ -109,11 +132,14 @@ _loaded: dict[str, ModuleType] = {}
 
 @contextmanager
 def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the trainer's own modules, which need no torch for this, can be imported, and see these variables.
+    """Inside, the trainer's own modules, which need no torch for this, can be imported, and see
+    these variables.
 
     Afterwards both are as before: the calling program may have modules of the same names.
     """
-    folder, path, around = str(bundled("entrypoints")), list(sys.path), _pop_trainer_modules()
+    folder = str(bundled("entrypoints"))
+    path = list(sys.path)
+    around = _pop_trainer_modules()
     before = {name: os.environ.get(name) for name in variables}
     sys.modules.update(_loaded)
     sys.path[:0] = [folder, f"{folder}/job"]
@@ -130,4 +156,8 @@ def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _pop_trainer_modules() -> dict[str, ModuleType]:
     """Remove the trainer's modules from `sys.modules`, and return them by name."""
-    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _TRAINER_PACKAGES}
+    return {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.partition(".")[0] in _TRAINER_PACKAGES
+    }

@@ -20,7 +20,9 @@ _HARMLESS_OPTION = re.compile(
     r"((-i|-f) |--(index-url|extra-index-url|find-links|trusted-host)[= ] *)[^\s\"'\\-][^\s\"'\\]*"
 )
 _HASHES = re.compile(r"(\s+--hash[= ]\w+:[0-9a-fA-F]+)+\s*")
-_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[\w\s,.-]*\])?\s*([<>=!~;(][^/\\]*)?")
+_NAMED = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[\w\s,.-]*\])?\s*([<>=!~;(][^/\\]*)?"
+)
 _ARCHIVE = re.compile(r"\.(zip|whl|tar|t[bglx]z2?|tar\.\w+)", re.IGNORECASE)
 _ADDRESS = re.compile(r"\S+://\S+")
 
@@ -32,7 +34,9 @@ def check_lines(requested: Requested) -> None:
         return
     hint = "remove it, or leave vendor out: then each node installs and builds by itself"
     message = "; ".join(f"{place}: {hide_passwords(text)}" for place, text in lines)
-    raise SourceError(f"{message} may run a build script here, and vendor: true takes wheels alone", hint=hint)
+    raise SourceError(
+        f"{message} may run a build script here, and vendor: true takes wheels alone", hint=hint
+    )
 
 
 def is_harmless(text: str) -> bool:

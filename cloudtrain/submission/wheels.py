@@ -1,7 +1,8 @@
-"""`dependencies: {vendor: true}`: the wheels of a job, downloaded once by this machine and sent with the source.
+"""`dependencies: {vendor: true}`: the wheels of a job, downloaded once by this machine and sent
+with the source.
 
-For nodes that reach no package index. They are kept in the data folder under a name that stands for what was asked and
-for the Python that will install them; a plan sends those that are there.
+For nodes that reach no package index. They are kept in the data folder under a name that stands for
+what was asked and for the Python that will install them; a plan sends those that are there.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ class WheelSet:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The wheels, by their names below `.cloudtrain/` in the archive; none until they are downloaded."""
+        """The wheels, by their names below `.cloudtrain/` in the archive; none until they are
+        downloaded.
+        """
         return {f"wheels/{path.name}": path for path in sorted(self.folder.glob("*.whl"))}
 
 
 def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet | None:
     """The wheels that a job asks to be sent; None where it asks for none. `host`: where it runs.
 
-    SourceError when its requirements cannot be read or are built from the source, UsageError when it is not known for
-    which Python they are needed.
+    SourceError when its requirements cannot be read or are built from the source, UsageError when
+    it is not known for which Python they are needed.
     """
     said = spec.dependencies
     if not said.vendor or said.off:
@@ -76,10 +79,18 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
     file = said.file or (automatic_file(source) if said.is_automatic else "")
     requested = requested_by(source, file) if file else requested_list(said.packages)
     if requested.is_local:
-        raise SourceError(f"{file} names a project of the source itself, of which there is no wheel to send")
+        raise SourceError(
+            f"{file} names a project of the source itself, of which there is no wheel to send"
+        )
     check_lines(requested)
     python, version, torch = _interpreter(spec, host)
-    asked: list[object] = [[*requested.options], [each.text for each in requested.requirements], python, version, torch]
+    asked: list[object] = [
+        [*requested.options],
+        [each.text for each in requested.requirements],
+        python,
+        version,
+        torch,
+    ]
     asked.append(index_settings(os.environ, source.resolve()))
     folder = data_dir / "wheels" / json_digest([*asked, said.replace_torch])[:24]
     return WheelSet(
@@ -101,7 +112,9 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
     version = spec.dependencies.python or (contents.python if contents else "")
     if not version:
         hint = "dependencies: {vendor: true, python: '3.12'}"
-        raise UsageError("for which Python are wheels to be sent? That of the image is not known", hint=hint)
+        raise UsageError(
+            "for which Python are wheels to be sent? That of the image is not known", hint=hint
+        )
     return "", version, contents.torch if contents else ""
 
 
@@ -113,7 +126,9 @@ def _torch_here() -> str:
 
 
 def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> None:
-    """Download the wheels that are not there yet. UsageError, with what pip has said, when that is not possible."""
+    """Download the wheels that are not there yet. UsageError, with what pip has said, when that is
+    not possible.
+    """
     if wheels.folder.is_dir():
         return
     if note is not None:
@@ -124,21 +139,39 @@ def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> Non
     with tempfile.TemporaryDirectory(dir=wheels.folder.parent, prefix=".") as scratch:
         folder = Path(scratch)
         exact = _resolve(wheels, folder)
-        (folder / "exact.txt").write_text("\n".join([*wheels.requested.options, *exact]) + "\n", encoding="utf-8")
+        (folder / "exact.txt").write_text(
+            "\n".join([*wheels.requested.options, *exact]) + "\n", encoding="utf-8"
+        )
         (folder / "wheels").mkdir()
         if exact:
-            _pip(wheels, "download", "--no-deps", "-d", str(folder / "wheels"), "-r", str(folder / "exact.txt"))
+            _pip(
+                wheels,
+                "download",
+                "--no-deps",
+                "-d",
+                str(folder / "wheels"),
+                "-r",
+                str(folder / "exact.txt"),
+            )
         if not wheels.folder.exists():
             shutil.move(folder / "wheels", wheels.folder)
 
 
 def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
-    """Exact requirements of all that is needed, torch and its libraries left out: the image has them."""
-    kept = [each for each in wheels.requested.requirements if wheels.replace_torch or not _OF_TORCH.match(each.name)]
+    """Exact requirements of all that is needed, torch and its libraries left out: the image has
+    them.
+    """
+    kept = [
+        each
+        for each in wheels.requested.requirements
+        if wheels.replace_torch or not _OF_TORCH.match(each.name)
+    ]
     wanted = [each.text for each in kept if not each.constraint]
     limits = [each.text for each in kept if each.constraint]
     limits += [f"torch=={wheels.torch}"] if wheels.torch and not wheels.replace_torch else []
-    asked, constraints, report = (folder / name for name in ("asked.txt", "constraints.txt", "report.json"))
+    asked, constraints, report = (
+        folder / name for name in ("asked.txt", "constraints.txt", "report.json")
+    )
     asked.write_text("\n".join([*wheels.requested.options, *wanted]) + "\n", encoding="utf-8")
     constraints.write_text("\n".join(limits) + "\n", encoding="utf-8")
     if not wanted:
@@ -147,8 +180,12 @@ def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
     how = ["--no-deps"] if wheels.requested.is_hashed else ["-c", str(constraints)]
     _pip(wheels, "install", "--dry-run", "--ignore-installed", *into, *how, "-r", str(asked))
     found = [_exact(item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    if strange := [text for _, text in found if not is_harmless(text)]:  # names are those that packages give themselves
-        raise UsageError(f"the index offers {hide_passwords(strange[0])!r}, of which no wheel can be downloaded")
+    if strange := [
+        text for _, text in found if not is_harmless(text)
+    ]:  # names are those that packages give themselves
+        raise UsageError(
+            f"the index offers {hide_passwords(strange[0])!r}, of which no wheel can be downloaded"
+        )
     return [text for name, text in found if wheels.replace_torch or not _OF_TORCH.match(name)]
 
 
@@ -161,25 +198,40 @@ def _exact(item: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
-    flags = ["--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    flags = [
+        "--only-binary=:all:",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--progress-bar=off",
+    ]
     python = wheels.python or sys.executable
     if wheels.version:
         flags += _platform_flags(wheels.version)
     done = subprocess.run(
         [python, "-m", "pip", command, *flags, *arguments],
-        env={**os.environ, "PYTHONSAFEPATH": "1"},  # a module `pip` of the working folder is not ours
+        env={
+            **os.environ,
+            "PYTHONSAFEPATH": "1",
+        },  # a module `pip` of the working folder is not ours
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        said = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()][-SHOWN_LINES:]
+        said = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()][
+            -SHOWN_LINES:
+        ]
         lines = "\n  ".join(["the wheels cannot be downloaded:", *map(hide_passwords, said)])
-        raise UsageError(lines, hint="pip needs an index that has wheels of all of them; vendor: false sends none")
+        raise UsageError(
+            lines,
+            hint="pip needs an index that has wheels of all of them; vendor: false sends none",
+        )
 
 
 def _platform_flags(version: str) -> Sequence[str]:
-    """pip's flags for a CPython of that version on Linux x86_64, which all machines of both clouds run but ARM's."""
+    """pip's flags for a CPython of that version on Linux x86_64, which all machines of both clouds
+    run but ARM's.
+    """
     digits = version.replace(".", "")
     platforms = [flag for name in _PLATFORMS for flag in ("--platform", f"{name}_x86_64")]
     abis = [flag for name in (f"cp{digits}", "abi3", "none") for flag in ("--abi", name)]

@@ -1,4 +1,6 @@
-"""The process in the background that drives a sweep: `python -m cloudtrain.sweeps.background FOLDER`."""
+"""The process in the background that drives a sweep: `python -m cloudtrain.sweeps.background
+FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def main() -> int:
 def _drive_ray(folder: SweepFolder) -> None:
     from cloudtrain.sweeps.ray.loop import drive_ray
     from cloudtrain.sweeps.ray.runs import RayRuns
-    from cloudtrain.sweeps.ray.tune import RayCluster  # which imports Ray: seconds, and most sweeps need none
+    from cloudtrain.sweeps.ray.tune import (
+        RayCluster,
+    )  # which imports Ray: seconds, and most sweeps need none
 
     drive_ray(folder, RayCluster(folder), RayRuns(folder, folder.definition()))
 

@@ -1,7 +1,8 @@
-"""The state of a search for a batch size: what is tried next, why it ends, and the size to take. Pure.
+"""The state of a search for a batch size: what is tried next, why it ends, and the size to take.
+Pure.
 
-The largest that fits need not be the one to take: of those that are about as fast as the fastest, the smallest is, as
-it leaves memory, and a smaller batch generalises at least as well.
+The largest that fits need not be the one to take: of those that are about as fast as the fastest,
+the smallest is, as it leaves memory, and a smaller batch generalises at least as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 SAMPLER = "batch_size"
 """`Definition.sampler` of such a search."""
 TOLERANCE = 0.05
-"""Sizes whose objective differs by so much of the best are as good as it: what one measurement varies by."""
+"""Sizes whose objective differs by so much of the best are as good as it: what one measurement
+varies by.
+"""
 
 
 def is_search(definition: Definition) -> bool:
@@ -34,7 +37,9 @@ def size_of(trial: Trial) -> int:
 
 
 def next_trial(state: SweepState) -> int | None:
-    """The size of the next trial; None where nothing is left to be found out, or a trial failed for another reason."""
+    """The size of the next trial; None where nothing is left to be found out, or a trial failed for
+    another reason.
+    """
     if _problem(state):
         return None
     (found,) = state.definition.space.values()
@@ -45,13 +50,25 @@ def next_trial(state: SweepState) -> int | None:
 
 def best_of(state: SweepState) -> Trial | None:
     """The smallest size that is about as fast as the fastest; None before the first measurement."""
-    found = {trial.number: trial.value for trial in state.trials if trial.state not in ("failed", "too_large")}
-    values = {number: value for number, value in found.items() if value is not None and math.isfinite(value)}
+    found = {
+        trial.number: trial.value
+        for trial in state.trials
+        if trial.state not in ("failed", "too_large")
+    }
+    values = {
+        number: value
+        for number, value in found.items()
+        if value is not None and math.isfinite(value)
+    }
     if not values:
         return None
     better = max if state.definition.goal == "maximize" else min
     best = better(values.values())
-    near = [state.trials[number] for number, value in values.items() if abs(value - best) <= TOLERANCE * abs(best)]
+    near = [
+        state.trials[number]
+        for number, value in values.items()
+        if abs(value - best) <= TOLERANCE * abs(best)
+    ]
     return min(near, key=size_of)
 
 
@@ -63,16 +80,28 @@ def conclusion(state: SweepState) -> tuple[bool, str]:
     too_large = [trial for trial in state.trials if trial.state == "too_large"]
     if not fitting:
         smallest = min(too_large, key=size_of, default=None)
-        return False, f"not even {size_of(smallest)} fits: {smallest.reason}" if smallest else "no size was tried"
+        return (
+            False,
+            (
+                f"not even {size_of(smallest)} fits: {smallest.reason}"
+                if smallest
+                else "no size was tried"
+            ),
+        )
     largest = max(fitting)
     beyond = min(map(size_of, too_large), default=None)
-    known = f"{largest} fits, {beyond} does not" if beyond else f"{largest} fits, the most that was asked for"
+    known = (
+        f"{largest} fits, {beyond} does not"
+        if beyond
+        else f"{largest} fits, the most that was asked for"
+    )
     best = best_of(state)
     return True, f"{known}; {_choice(state, best, largest)}" if best else known
 
 
 def _choice(state: SweepState, best: Trial, largest: int) -> str:
-    size, metric = size_of(best), state.definition.metric
+    size = size_of(best)
+    metric = state.definition.metric
     rate = f"{format_number(best.value)} {metric}" if best.value is not None else metric
     if size == largest:
         return f"it is the fastest, too: {rate}"
@@ -80,7 +109,9 @@ def _choice(state: SweepState, best: Trial, largest: int) -> str:
 
 
 def _problem(state: SweepState) -> str:
-    """Why the search cannot go on: of some trial it is not known whether it fits, or how fast it is; empty for none."""
+    """Why the search cannot go on: of some trial it is not known whether it fits, or how fast it
+    is; empty for none.
+    """
     for trial in state.trials:
         if trial.state in ("failed", "stopped"):
             return f"the trial of {size_of(trial)} {_ended(trial)}: whether it fits is not known"
@@ -95,10 +126,14 @@ def _ended(trial: Trial) -> str:
     return f"{how} ({trial.reason})" if trial.reason else how
 
 
-def advice(state: SweepState, args: Mapping[str, Any], *, is_trainer: bool) -> list[tuple[str, str]]:
-    """What to write into the spec: the size that was found, and how a larger batch is kept with it; each with a name.
+def advice(
+    state: SweepState, args: Mapping[str, Any], *, is_trainer: bool
+) -> list[tuple[str, str]]:
+    """What to write into the spec: the size that was found, and how a larger batch is kept with it;
+    each with a name.
 
-    `args`: those of the job, by name. `is_trainer`: of the shared trainer, which accumulates gradients by itself.
+    `args`: those of the job, by name. `is_trainer`: of the shared trainer, which accumulates
+    gradients by itself.
     """
     best = best_of(state)
     if best is None:
@@ -106,11 +141,14 @@ def advice(state: SweepState, args: Mapping[str, Any], *, is_trainer: bool) -> l
     (key,), size = best.parameters, size_of(best)
     name = key.removeprefix("args.")
     lines = [("spec", f"args: {{{name}: {size}}}")]
-    batch, passes = args.get(name), args.get("accumulate", 1) if is_trainer else 1
+    batch = args.get(name)
+    passes = args.get("accumulate", 1) if is_trainer else 1
     if not isinstance(batch, int) or not isinstance(passes, int) or batch <= size:
         return lines
     parts = math.ceil(batch * passes / size)
     how = (
-        f"args: {{{name}: {batch}, accumulate: {parts}}}" if is_trainer else f"accumulate {parts} of them in each step"
+        f"args: {{{name}: {batch}, accumulate: {parts}}}"
+        if is_trainer
+        else f"accumulate {parts} of them in each step"
     )
     return [*lines, ("or", f"{how}, which keeps the batch of {batch}")]

@@ -15,7 +15,8 @@ else:
     from cloudtrain.bundle import launcher_module
 
     _fields = launcher_module("event_fields")
-    InvalidValue, check_timestamp = _fields.InvalidValue, _fields.check_timestamp
+    InvalidValue = _fields.InvalidValue
+    check_timestamp = _fields.check_timestamp
     field_type = launcher_module("event_record").field_type
 
 T = TypeVar("T")
@@ -26,7 +27,8 @@ Check = Callable[[Any], Any]
 def read_checked(kind: type[T], document: Any, **checks: Check) -> T:
     """Return the dataclass of that kind in a JSON object. Unknown keys are ignored.
 
-    `checks`: of fields, in place of those of their types. ValueError if a field is missing or its value is invalid.
+    `checks`: of fields, in place of those of their types. ValueError if a field is missing or its
+    value is invalid.
     """
     try:
         return _read(kind, document, checks)
@@ -36,7 +38,9 @@ def read_checked(kind: type[T], document: Any, **checks: Check) -> T:
 
 def check_parameters(value: Any) -> Mapping[str, Any]:
     """Check the values of a trial: text, numbers, true or false by name."""
-    if isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values()):
+    if isinstance(value, dict) and all(
+        isinstance(item, str | int | float) for item in value.values()
+    ):
         return value
     raise InvalidValue
 

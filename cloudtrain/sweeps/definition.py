@@ -1,4 +1,6 @@
-"""What a sweep is, decided before its first trial: the document `sweep.json` of its folder. Pure values."""
+"""What a sweep is, decided before its first trial: the document `sweep.json` of its folder. Pure
+values.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
-    """What a sweep is: never changed after its start, but for the number of trials (the event `extended`)."""
+    """What a sweep is: never changed after its start, but for the number of trials (the event
+    `extended`).
+    """
 
     sweep_id: str
     name: str
@@ -70,7 +74,9 @@ class Definition:
     last_report: int | None = None
     """How many reports a whole trial makes; None where that is unknown."""
     promotes: bool = False
-    """Whether trials end at their rung, and the best come back from their checkpoints; else those behind are ended."""
+    """Whether trials end at their rung, and the best come back from their checkpoints; else those
+    behind are ended.
+    """
     budget: Caps = Caps()
     """Of all trials together; seconds count from the start of the sweep."""
     trial_cap: Caps = Caps()
@@ -93,7 +99,9 @@ class Definition:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Definition:
-        """Return the definition that `to_json` wrote. ValueError if a field is missing or of another type."""
+        """Return the definition that `to_json` wrote. ValueError if a field is missing or of
+        another type.
+        """
         return read_checked(Definition, document, space=read_space)
 
 

@@ -1,4 +1,5 @@
-"""No trial twice: where a space has an end of points, one that was suggested before is not suggested again.
+"""No trial twice: where a space has an end of points, one that was suggested before is not
+suggested again.
 
 It would be told the same. To try values under several seeds, the seed is a setting of the space.
 """
@@ -18,18 +19,26 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.suggest import Suggester
 
 DRAWS = 4
-"""So often a sampler may choose; then one of the points that are left is drawn, each as likely as the others."""
+"""So often a sampler may choose; then one of the points that are left is drawn, each as likely as
+the others.
+"""
 
 
 class Distinct:
-    """The suggestions of another suggester, without the points that a trial has had. Like it, by the state alone."""
+    """The suggestions of another suggester, without the points that a trial has had. Like it, by
+    the state alone.
+    """
 
     def __init__(self, suggester: Suggester, definition: Definition) -> None:
-        self._suggester, self._space, self._seed = suggester, definition.space, definition.seed
+        self._suggester = suggester
+        self._space = definition.space
+        self._seed = definition.seed
         self._size = points_of(definition.space) or 0
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """A point that no trial has had, as long as there is one: `schedule` knows when there is none."""
+        """A point that no trial has had, as long as there is one: `schedule` knows when there is
+        none.
+        """
         known = {_identity(trial.parameters) for trial in state.trials}
         for each in range(draw, draw + DRAWS):
             found = self._suggester.suggest(state, each)

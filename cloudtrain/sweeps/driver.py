@@ -1,6 +1,8 @@
-"""Drives a sweep: looks at its trials, writes down what is new, does what is next, until nothing is left to be done.
+"""Drives a sweep: looks at its trials, writes down what is new, does what is next, until nothing is
+left to be done.
 
-It knows nothing that the journal does not: killed at any moment, the next driver goes on where it was.
+It knows nothing that the journal does not: killed at any moment, the next driver goes on where it
+was.
 """
 
 from __future__ import annotations
@@ -10,7 +12,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from cloudtrain.sweeps.events import Launching, RunEnded, StopRequested, Suggested, SweepEnded, SweepEvent
+from cloudtrain.sweeps.events import (
+    Launching,
+    RunEnded,
+    StopRequested,
+    Suggested,
+    SweepEnded,
+    SweepEvent,
+)
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
@@ -27,7 +36,9 @@ class Trials(Protocol):
         """What makes starts cheap, held as long as the sweep is driven."""
 
     def start(self, trial: Trial) -> RunEnded | None:
-        """Start the latest run of a trial, unless it was started already; the event of a run that was refused."""
+        """Start the latest run of a trial, unless it was started already; the event of a run that
+        was refused.
+        """
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
         """What is new of a running trial: its reports, then its end."""
@@ -40,11 +51,14 @@ class Trials(Protocol):
 
 
 START_RETRY_SECONDS = 30.0
-"""After a start that failed for a reason that may pass, such as a throttled request, nothing is started so long."""
+"""After a start that failed for a reason that may pass, such as a throttled request, nothing is
+started so long.
+"""
 
 
 class DriverClock:
-    """The time of one driver: that of the journal or of the system at its start, and what has passed since.
+    """The time of one driver: that of the journal or of the system at its start, and what has
+    passed since.
 
     Setting the system's clock changes nothing. The time that a machine sleeps counts.
     """
@@ -64,7 +78,9 @@ def _uptime() -> float:
 
 
 class SweepJournal:
-    """The journal, read as it grows, and the state that it adds up to. Others may append to it, too."""
+    """The journal, read as it grows, and the state that it adds up to. Others may append to it,
+    too.
+    """
 
     def __init__(self, folder: SweepFolder, state: SweepState) -> None:
         self.folder = folder
@@ -89,7 +105,9 @@ class SweepJournal:
         self.read()
 
 
-def drive(folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | None = None) -> SweepState:
+def drive(
+    folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | None = None
+) -> SweepState:
     """Drive a sweep to its end and return its state. UsageError when another process drives it.
 
     `pause`: called between two looks at the trials.
@@ -117,7 +135,9 @@ class Driver:
     """One process's work on a sweep."""
 
     def __init__(self, journal: SweepJournal, trials: Trials, suggester: Suggester) -> None:
-        self.journal, self.trials, self.suggester = journal, trials, suggester
+        self.journal = journal
+        self.trials = trials
+        self.suggester = suggester
         journal.read()
         self.clock = DriverClock(journal.state.latest)
         self._no_start_before = 0.0
@@ -129,7 +149,9 @@ class Driver:
         return self.journal.state
 
     def recover(self) -> None:
-        """Start the runs that the journal announces, and that an earlier driver may not have come to start."""
+        """Start the runs that the journal announces, and that an earlier driver may not have come
+        to start.
+        """
         for trial in self.state.trials:
             if trial.state == "running":
                 self._start(trial.number)
@@ -137,7 +159,8 @@ class Driver:
     def advance(self) -> bool:
         """Do all that is to be done now, and look at all trials once; whether the sweep has ended.
 
-        What follows from an event is done before the next look: so the order is the same after a kill.
+        What follows from an event is done before the next look: so the order is the same after a
+        kill.
         """
         self.journal.read()
         if self._act():
@@ -157,7 +180,9 @@ class Driver:
             if isinstance(action, Start) and time.monotonic() < self._no_start_before:
                 return False
             if isinstance(action, End):
-                self.journal.write(SweepEnded(time=self.clock.now(), state=action.state, reason=action.reason))
+                self.journal.write(
+                    SweepEnded(time=self.clock.now(), state=action.state, reason=action.reason)
+                )
                 return True
             self._suggest() if isinstance(action, Suggest) else self._launch(action)
         return False
@@ -170,7 +195,9 @@ class Driver:
 
     def _suggest(self) -> None:
         values = self.suggester.suggest(self.state)
-        self.journal.write(Suggested(time=self.clock.now(), trial=len(self.state.trials), parameters=values))
+        self.journal.write(
+            Suggested(time=self.clock.now(), trial=len(self.state.trials), parameters=values)
+        )
 
     def _launch(self, action: Start) -> None:
         self.journal.write(
@@ -196,11 +223,17 @@ class Driver:
 
 
 def to_be_stopped(state: SweepState) -> list[Trial]:
-    """Return the running trials of a sweep that is being stopped, or has its target: the one that has it goes on."""
+    """Return the running trials of a sweep that is being stopped, or has its target: the one that
+    has it goes on.
+    """
     if state.state != "stopping" and state.reached is None:
         return []
     running = [trial for trial in state.trials if trial.state == "running"]
-    return running if state.state == "stopping" else [trial for trial in running if trial.number != state.reached]
+    return (
+        running
+        if state.state == "stopping"
+        else [trial for trial in running if trial.number != state.reached]
+    )
 
 
 def request_stop(folder: SweepFolder) -> None:

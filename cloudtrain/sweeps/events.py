@@ -41,7 +41,9 @@ class Launching(SweepEvent):
     trial: int
     run: str
     until: int | None = None
-    """At which report of the metric the run ends by itself, to wait for its promotion; None: it trains to its end."""
+    """At which report of the metric the run ends by itself, to wait for its promotion; None: it
+    trains to its end.
+    """
     resumes: str = ""
     """The run whose checkpoints it goes on from; empty: it begins anew."""
     cap_usd: float | None = None
@@ -70,10 +72,14 @@ class RunEnded(SweepEvent):
     TYPE: ClassVar[str] = "run_ended"
     trial: int
     run: str
-    outcome: Literal["completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"]
-    """completed: it trained to its end; pruned: it was behind at a rung; paused: it has reached its rung, and waits for
-    its promotion; too_large: in a search for a batch size, it needed more memory than there is, or more data;
-    interrupted: the platform took its machine away; stopped: somebody stopped it; refused: it was never started."""
+    outcome: Literal[
+        "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
+    ]
+    """completed: it trained to its end; pruned: it was behind at a rung; paused: it has reached its
+    rung, and waits for its promotion; too_large: in a search for a batch size, it needed more
+    memory than there is, or more data; interrupted: the platform took its machine away; stopped:
+    somebody stopped it; refused: it was never started.
+    """
     reason: str = ""
     cause: str = ""
     """Exception of the program, such as ModuleNotFoundError; empty if none is known."""
@@ -101,7 +107,9 @@ class Extended(SweepEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested(SweepEvent):
-    """Somebody wants the sweep to stop: no trial is started any more, and those that run are stopped."""
+    """Somebody wants the sweep to stop: no trial is started any more, and those that run are
+    stopped.
+    """
 
     TYPE: ClassVar[str] = "stop_requested"
 
@@ -116,12 +124,15 @@ class SweepEnded(SweepEvent):
 
 
 EVENT_TYPES: Mapping[str, type[SweepEvent]] = {
-    kind.TYPE: kind for kind in (Suggested, Launching, Reported, RunEnded, Extended, StopRequested, SweepEnded)
+    kind.TYPE: kind
+    for kind in (Suggested, Launching, Reported, RunEnded, Extended, StopRequested, SweepEnded)
 }
 
 
 def parse(line: bytes) -> SweepEvent | None:
-    """Return the event in a line of the journal; None unless the line holds a valid event of a known type."""
+    """Return the event in a line of the journal; None unless the line holds a valid event of a
+    known type.
+    """
     try:
         document = json.loads(line)
         return read_checked(EVENT_TYPES[document["type"]], document)

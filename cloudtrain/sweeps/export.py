@@ -15,13 +15,19 @@ COLUMNS = ("trial", "state", "reports", "value", "usd", "seconds", "run")
 def as_csv(state: SweepState) -> str:
     """One line for each trial (RFC 4180), after one with the names of the columns.
 
-    `value` is the latest report of the objective, empty where that was not a finite number. A setting that is named
-    like one of the columns is told as `parameters.NAME`.
+    `value` is the latest report of the objective, empty where that was not a finite number. A
+    setting that is named like one of the columns is told as `parameters.NAME`.
     """
     keys = list(state.definition.space)
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow([COLUMNS[0], *(f"parameters.{key}" if key in COLUMNS else key for key in keys), *COLUMNS[1:]])
+    writer.writerow(
+        [
+            COLUMNS[0],
+            *(f"parameters.{key}" if key in COLUMNS else key for key in keys),
+            *COLUMNS[1:],
+        ]
+    )
     for trial in state.trials:
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else ""
         known = (trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run)

@@ -31,11 +31,17 @@ class Extension:
 
 
 def plan_extension(
-    state: SweepState, trials: int, now: float, *, parallel: int | None = None, budget: Caps | None = None
+    state: SweepState,
+    trials: int,
+    now: float,
+    *,
+    parallel: int | None = None,
+    budget: Caps | None = None,
 ) -> Extension:
     """Plan so many new trials, beside those that a stop interrupted.
 
-    `parallel` and `budget` take the place of the sweep's own. UsageError if nothing would be started.
+    `parallel` and `budget` take the place of the sweep's own. UsageError if nothing would be
+    started.
     """
     _refuse_what_cannot_grow(state)
     budget = budget or Caps()
@@ -46,7 +52,10 @@ def plan_extension(
         message = f"sweep {_id(state)} has tried all {len(state.trials)} combinations of its values"
         raise UsageError(message, hint="start another one with a larger space")
     if not most and not resumed and (state.ended or (parallel is None and budget == Caps())):
-        message = f"nothing to do: no trial of sweep {_id(state)} was interrupted, and no more are asked for"
+        message = (
+            f"nothing to do: no trial of sweep {_id(state)} was interrupted, and no more are"
+            " asked for"
+        )
         raise UsageError(message, hint=f"cloudtrain sweep more {_id(state)} 20")
     if parallel is not None and parallel > MAX_PARALLEL:
         raise UsageError(f"{parallel} trials at once are too many", hint=f"at most {MAX_PARALLEL}")
@@ -63,7 +72,12 @@ def plan_extension(
     extended = deepcopy(state)
     extended.apply(event)
     _refuse_budget(state, extended, now)
-    return Extension(event=event, new_trials=most, resumed=resumed, worst_usd=_worst_usd(extended, most + len(resumed)))
+    return Extension(
+        event=event,
+        new_trials=most,
+        resumed=resumed,
+        worst_usd=_worst_usd(extended, most + len(resumed)),
+    )
 
 
 def _resumable(state: SweepState) -> Iterable[Trial]:
@@ -87,11 +101,18 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
 
 def _refuse_budget(state: SweepState, extended: SweepState, now: float) -> None:
     """UsageError if the budget would shrink, or pays for no further run."""
-    old, new = state.definition.budget, extended.definition.budget
+    old = state.definition.budget
+    new = extended.definition.budget
     if old.usd is not None and new.usd is not None and new.usd < old.usd:
-        raise UsageError(f"{new.usd:.2f} USD is less than the budget of {old.usd:.2f} USD", hint="it may be raised")
+        raise UsageError(
+            f"{new.usd:.2f} USD is less than the budget of {old.usd:.2f} USD",
+            hint="it may be raised",
+        )
     if old.seconds is not None and new.seconds is not None and new.seconds < old.seconds:
-        message = f"{format_duration(new.seconds)} is less than the budget of {format_duration(old.seconds)}"
+        message = (
+            f"{format_duration(new.seconds)} is less than the budget of"
+            f" {format_duration(old.seconds)}"
+        )
         raise UsageError(message, hint="it may be raised")
     _, refusal = cap_of_next(extended, now)
     if refusal and state.ended:

@@ -1,4 +1,6 @@
-"""Why trials of a sweep failed: those with the same cause together, and what sets their settings apart."""
+"""Why trials of a sweep failed: those with the same cause together, and what sets their settings
+apart.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ class FailedTrials:
     runs: tuple[str, ...]
     """The latest run of each."""
     set_apart_by: tuple[str, ...]
-    """In what every one of them differs from every trial that did not fail: `batch_size: 512 or more (others: up to
-    256)`. Empty where nothing does."""
+    """In what every one of them differs from every trial that did not fail: `batch_size: 512 or
+    more (others: up to 256)`. Empty where nothing does.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, for `--json`."""
@@ -42,9 +45,15 @@ class FailedTrials:
 
 
 def failed_trials(sweep: Sweep) -> list[FailedTrials]:
-    """The failed trials by cause, the most frequent first. StorageError when a run's events or logs cannot be read."""
+    """The failed trials by cause, the most frequent first. StorageError when a run's events or logs
+    cannot be read.
+    """
     status = sweep.status()
-    others = [trial.parameters for trial in status.trials if trial.state not in (*IN_FLIGHT, "failed") and trial.runs]
+    others = [
+        trial.parameters
+        for trial in status.trials
+        if trial.state not in (*IN_FLIGHT, "failed") and trial.runs
+    ]
     groups: dict[str, list[tuple[Trial, Diagnosis]]] = {}
     for trial in status.trials:
         if trial.state != "failed":
@@ -52,7 +61,9 @@ def failed_trials(sweep: Sweep) -> list[FailedTrials]:
         try:
             run = sweep.run_of(trial)
         except RunNotFound:  # it was never started
-            groups.setdefault(trial.reason, []).append((trial, Diagnosis(cause=trial.reason, confidence="none")))
+            groups.setdefault(trial.reason, []).append(
+                (trial, Diagnosis(cause=trial.reason, confidence="none"))
+            )
             continue
         state = run.cached_status()
         found = diagnose_run(run.folder, state)
@@ -69,7 +80,9 @@ def _key(found: Diagnosis, state: RunState) -> str:
     return f"{cause.exception} at {cause.file}:{cause.line}" if cause else found.cause
 
 
-def _together(group: Sequence[tuple[Trial, Diagnosis]], others: Sequence[Mapping[str, Scalar]]) -> FailedTrials:
+def _together(
+    group: Sequence[tuple[Trial, Diagnosis]], others: Sequence[Mapping[str, Scalar]]
+) -> FailedTrials:
     trials = [trial for trial, _ in group]
     return FailedTrials(
         diagnosis=group[0][1],
@@ -79,23 +92,30 @@ def _together(group: Sequence[tuple[Trial, Diagnosis]], others: Sequence[Mapping
     )
 
 
-def what_sets_apart(failed: Sequence[Mapping[str, Scalar]], others: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """The settings whose values are all on one side of, or none of, those of other trials; a short text each.
+def what_sets_apart(
+    failed: Sequence[Mapping[str, Scalar]], others: Sequence[Mapping[str, Scalar]]
+) -> list[str]:
+    """The settings whose values are all on one side of, or none of, those of other trials; a short
+    text each.
 
-    Empty with fewer than two failed trials, and where there are no others: then every setting would do so by chance.
+    Empty with fewer than two failed trials, and where there are no others: then every setting would
+    do so by chance.
     """
     if len(failed) < MIN_TRIALS or not others:
         return []
     found = []
     for key in failed[0]:
-        values, rest = ([each[key] for each in trials if key in each] for trials in (failed, others))
+        values, rest = (
+            [each[key] for each in trials if key in each] for trials in (failed, others)
+        )
         if len(values) == len(failed) and rest and (text := _apart(values, rest)):
             found.append(f"{key}: {text}")
     return found
 
 
 def _apart(values: Sequence[Scalar], rest: Sequence[Scalar]) -> str:
-    numbers, other_numbers = _numbers(values), _numbers(rest)
+    numbers = _numbers(values)
+    other_numbers = _numbers(rest)
     if numbers and other_numbers:
         if min(numbers) > max(other_numbers):
             return f"{min(numbers):g} or more (others: up to {max(other_numbers):g})"
@@ -109,7 +129,9 @@ def _apart(values: Sequence[Scalar], rest: Sequence[Scalar]) -> str:
 
 def _numbers(values: Sequence[Scalar]) -> list[float]:
     """The values as numbers; empty when one of them is none."""
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    numbers = [
+        value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     return [float(number) for number in numbers] if len(numbers) == len(values) else []
 
 

@@ -51,9 +51,14 @@ def number_of(space: Space, point: Mapping[str, Scalar]) -> int:
     """The number of a point. ValueError for one that the space does not have."""
     number = 0
     for key, dimension in space.items():
-        values, value = grid_values(dimension), point[key]
+        values = grid_values(dimension)
+        value = point[key]
         # By type, too: 1 and true are equal.
-        at = values.index(int(value)) if isinstance(values, range) else _kinds(values).index((type(value), value))
+        at = (
+            values.index(int(value))
+            if isinstance(values, range)
+            else _kinds(values).index((type(value), value))
+        )
         number = number * len(values) + at
     return number
 

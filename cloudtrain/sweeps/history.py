@@ -1,4 +1,6 @@
-"""What a sweep had reached, and what it had cost, each time that a run of it ended: its journal, read once more."""
+"""What a sweep had reached, and what it had cost, each time that a run of it ended: its journal,
+read once more.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,15 @@ class Moment:
 
 def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequence[Moment]:
     """The moments at which runs ended, by a sweep's events."""
-    state, found = SweepState.new(definition), []
+    state = SweepState.new(definition)
+    found = []
     for event in events:
         if event is None:
             continue
         state.apply(event)
         if isinstance(event, RunEnded) and 0 <= event.trial < len(state.trials):
-            trial, best = state.trials[event.trial], state.best
+            trial = state.trials[event.trial]
+            best = state.best
             value = trial.value
             found.append(
                 Moment(

@@ -1,4 +1,6 @@
-"""How much each setting of a sweep matters for its objective: by fANOVA where it can be had, else by ranks."""
+"""How much each setting of a sweep matters for its objective: by fANOVA where it can be had, else
+by ranks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Sample = tuple[Trial, float]
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much each setting matters, from 0 to 1, the most important first; empty where too few trials tell."""
+    """How much each setting matters, from 0 to 1, the most important first; empty where too few
+    trials tell.
+    """
 
     shares: Mapping[str, float]
     method: str
@@ -29,8 +33,8 @@ class Importance:
 def importance(state: SweepState) -> Importance:
     """The importance of the settings that a sweep varies.
 
-    All trials are compared after the same number of reports where there are rungs: those that were ended early have no
-    other value that could be held against the others'.
+    All trials are compared after the same number of reports where there are rungs: those that were
+    ended early have no other value that could be held against the others'.
     """
     samples, which = _samples(state)
     if len(samples) < MIN_TRIALS or len({value for _, value in samples}) < 2:
@@ -38,7 +42,10 @@ def importance(state: SweepState) -> Importance:
     shares = _fanova(state, samples)
     method = "fANOVA: the share of the variance that a setting explains by itself and with others"
     if shares is None:
-        method = "rank correlation of the objective with one setting at a time (fANOVA needs Optuna and scikit-learn)"
+        method = (
+            "rank correlation of the objective with one setting at a time (fANOVA needs Optuna and"
+            " scikit-learn)"
+        )
         shares = {key: _rank_correlation(state, key, samples) for key in state.definition.space}
     ordered = dict(sorted(shares.items(), key=lambda item: -item[1]))
     return Importance(ordered, f"{method}; from {which} of {len(samples)} trials")
@@ -47,7 +54,11 @@ def importance(state: SweepState) -> Importance:
 def _samples(state: SweepState) -> tuple[Sequence[Sample], str]:
     """The trials whose values can be compared, with these, and which values they are."""
     for rung, values in reversed(list(zip(state.definition.rungs, state.rungs, strict=True))):
-        known = [(state.trials[number], value) for number, value in values.items() if math.isfinite(value)]
+        known = [
+            (state.trials[number], value)
+            for number, value in values.items()
+            if math.isfinite(value)
+        ]
         if 2 * len(known) >= len(state.trials) and len(known) >= MIN_TRIALS:
             return known, f"the values at report {rung}"
     ended = [
@@ -59,7 +70,9 @@ def _samples(state: SweepState) -> tuple[Sequence[Sample], str]:
 
 
 def _fanova(state: SweepState, samples: Sequence[Sample]) -> Mapping[str, float] | None:
-    """Shares that sum to 1 (Hutter et al., ICML 2014), by Optuna; None where Optuna or scikit-learn is missing."""
+    """Shares that sum to 1 (Hutter et al., ICML 2014), by Optuna; None where Optuna or scikit-learn
+    is missing.
+    """
     if find_spec("optuna") is None or find_spec("sklearn") is None:
         return None
     import optuna

@@ -1,4 +1,6 @@
-"""A sweep on disk: `sweep.json` and `spec.yaml`, written once, and `journal.jsonl`, which only grows."""
+"""A sweep on disk: `sweep.json` and `spec.yaml`, written once, and `journal.jsonl`, which only
+grows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
 
-SWEEP, JOURNAL, DRIVER_LOCK = "sweep.json", "journal.jsonl", "driver.lock"
+SWEEP = "sweep.json"
+JOURNAL = "journal.jsonl"
+DRIVER_LOCK = "driver.lock"
 
 
 class SweepFolder:
@@ -30,10 +34,11 @@ class SweepFolder:
 
     @staticmethod
     def create(data_dir: Path, definition: Definition, documents: Mapping[str, str]) -> SweepFolder:
-        """Make the folder of a sweep, complete or not at all. RunExists when its id is taken, StorageError.
+        """Make the folder of a sweep, complete or not at all. RunExists when its id is taken,
+        StorageError.
 
-        `documents`: those that runs have, too, by file name: `spec.yaml` and `plan.json`, of the job without the values
-        of a trial.
+        `documents`: those that runs have, too, by file name: `spec.yaml` and `plan.json`, of the
+        job without the values of a trial.
         """
         folder = SweepFolder(data_dir / SWEEPS / definition.sweep_id)
         with new_folder(folder.path, {SWEEP: as_text(definition.to_json()), **documents}, "sweep"):
@@ -48,12 +53,17 @@ class SweepFolder:
             raise self._damaged(f"{SWEEP} cannot be read: {error}") from None
 
     def append(self, *events: SweepEvent) -> None:
-        """Append events, one line of JSON each, flushed to the disk before this returns. StorageError."""
-        lines = "".join(strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events)
+        """Append events, one line of JSON each, flushed to the disk before this returns.
+        StorageError.
+        """
+        lines = "".join(
+            strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events
+        )
         append_lines(self.path / JOURNAL, lines, durable=True)
 
     def events_from(self, offset: int = 0) -> Iterator[tuple[SweepEvent | None, int]]:
-        """The events appended after a byte offset, each with the offset after it; None for a line that holds none.
+        """The events appended after a byte offset, each with the offset after it; None for a line
+        that holds none.
 
         StorageError when they cannot be read.
         """
@@ -72,7 +82,8 @@ class SweepFolder:
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Hold the lock of the one process that drives the sweep; the kernel releases it when that dies.
+        """Hold the lock of the one process that drives the sweep; the kernel releases it when that
+        dies.
 
         UsageError when another process holds it.
         """
@@ -80,7 +91,9 @@ class SweepFolder:
             lock = acquire(self.path / DRIVER_LOCK, wait=False)
         if lock is None:
             hint = f"cloudtrain attach {self.sweep_id} watches it"
-            raise UsageError(f"sweep {self.sweep_id} is driven by another process already", hint=hint)
+            raise UsageError(
+                f"sweep {self.sweep_id} is driven by another process already", hint=hint
+            )
         try:
             with storing(self.path):
                 os.ftruncate(lock.file, 0)
@@ -90,4 +103,7 @@ class SweepFolder:
             lock.release()
 
     def _damaged(self, what: str) -> StorageError:
-        return StorageError(f"sweep {self.sweep_id}: {what}", hint="its folder was changed by hand, or its disk failed")
+        return StorageError(
+            f"sweep {self.sweep_id}: {what}",
+            hint="its folder was changed by hand, or its disk failed",
+        )

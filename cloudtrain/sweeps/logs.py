@@ -1,4 +1,6 @@
-"""The lines of a sweep's trials, by time: those that are there, and those that come as long as the sweep goes on."""
+"""The lines of a sweep's trials, by time: those that are there, and those that come as long as the
+sweep goes on.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,31 @@ TrialLine = tuple[int, LogLine]
 
 
 class SweepLogs:
-    """The logs of all runs of a sweep's trials, or of one trial's; runs that are started later join.
+    """The logs of all runs of a sweep's trials, or of one trial's; runs that are started later
+    join.
 
     `filters` are those of `Run.logs`.
     """
 
     def __init__(self, sweep: Sweep, trial: int | None, **filters: Any) -> None:
-        self._sweep, self._trial, self._filters = sweep, trial, filters
+        self._sweep = sweep
+        self._trial = trial
+        self._filters = filters
         self._streams: dict[str, tuple[int, LogStream]] = {}
         """By run: the trial that it is of."""
 
     def stored(self, *, tail: int | None = None, retry: bool = False) -> Iterable[TrialLine]:
-        """The lines that are there, oldest first; of a `tail` only the last so many of all trials together."""
+        """The lines that are there, oldest first; of a `tail` only the last so many of all trials
+        together.
+        """
         self._join(self._sweep.status())
         merged = self._merged(lambda stream: stream.stored(tail=tail, retry=retry))
         return merged if tail is None else deque(merged, maxlen=tail)
 
     def fresh(self) -> Iterator[TrialLine]:
-        """The lines that come, until the sweep, or the one trial, has ended. A driver that was killed is replaced."""
+        """The lines that come, until the sweep, or the one trial, has ended. A driver that was
+        killed is replaced.
+        """
         for update in self._sweep.watch():
             self._join(update.state)
             yield from self._merged(LogStream.fresh)
@@ -59,10 +68,15 @@ class SweepLogs:
                 started = {each.run for each in trial.runs} - self._streams.keys()
                 for run in self._sweep.runs_of(trial) if started else ():
                     if run.id not in self._streams:
-                        self._streams[run.id] = trial.number, LogStream(RunMonitor(run.folder), **self._filters)
+                        self._streams[run.id] = (
+                            trial.number,
+                            LogStream(RunMonitor(run.folder), **self._filters),
+                        )
 
     def _merged(self, read: Callable[[LogStream], Iterator[LogLine]]) -> Iterator[TrialLine]:
-        """What the streams that may have more lines tell, by time; those of a trial one run after the other."""
+        """What the streams that may have more lines tell, by time; those of a trial one run after
+        the other.
+        """
         trials: dict[int, list[LogStream]] = {}
         for number, stream in self._streams.values():
             if not stream.has_ended:

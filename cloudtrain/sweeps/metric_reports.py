@@ -1,4 +1,6 @@
-"""Counting a metric's reports, as the launcher has it: job and client mean the same report by a rung."""
+"""Counting a metric's reports, as the launcher has it: job and client mean the same report by a
+rung.
+"""
 
 from __future__ import annotations
 

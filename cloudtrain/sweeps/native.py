@@ -1,7 +1,7 @@
 """A sweep by its cloud's own service: started once, then mirrored into the journal, trial by trial.
 
-The service chooses the values and starts the trials. Each becomes an ordinary run as soon as the service lists it, and
-its events tell its reports and its end, as those of trials of our own do.
+The service chooses the values and starts the trials. Each becomes an ordinary run as soon as the
+service lists it, and its events tell its reports and its end, as those of trials of our own do.
 """
 
 from __future__ import annotations
@@ -37,13 +37,18 @@ FINAL = ("completed", "pruned", "failed", "stopped")
 def start_native(
     plan: SweepPlan, archive: Path, image: ResolvedImage | None, progress: Progress | None = None
 ) -> SweepFolder:
-    """Make the sweep's folder and start the sweep at its cloud. CloudError and StorageError as `submit` raises them."""
-    job, definition = plan.job, plan.definition
+    """Make the sweep's folder and start the sweep at its cloud. CloudError and StorageError as
+    `submit` raises them.
+    """
+    job = plan.job
+    definition = plan.definition
     native = get_provider(job.provider).native_sweeps()
     request = native.render(job, image)
     folder = SweepFolder.create(Path(job.context.data_dir), definition, documents_of(job, request))
     run = RunFolder(folder.path)
-    with folder.driving():  # a driver would take a submission that goes on for one that was interrupted
+    with (
+        folder.driving()
+    ):  # a driver would take a submission that goes on for one that was interrupted
         run.append(submitting(job), durable=True)
         try:
             reference = native.start(job, request, run, archive, progress, History(run).record)
@@ -58,7 +63,8 @@ def start_native(
 
 
 def drive_native(folder: SweepFolder, *, pause: Callable[[], None] | None = None) -> SweepState:
-    """Mirror a sweep into its journal until it has ended, and return its state. UsageError when another process does.
+    """Mirror a sweep into its journal until it has ended, and return its state. UsageError when
+    another process does.
 
     `pause`: called between two looks.
     """
@@ -82,20 +88,25 @@ class NativeMirror:
     """One process's work on the journal of a sweep that a cloud carries out."""
 
     def __init__(self, journal: SweepJournal) -> None:
-        self.journal, self._definition = journal, journal.state.definition
+        self.journal = journal
+        self._definition = journal.state.definition
         self._run = RunFolder(journal.folder.path)
         self._history = History(self._run)
         self._store = RunStore(journal.folder.path.parents[1])
         self._provider = get_provider(self._definition.provider)
         self._native = self._provider.native_sweeps()
-        from cloudtrain.sweeps.trials import RunTrials  # of no use to the process that starts a sweep
+        from cloudtrain.sweeps.trials import (
+            RunTrials,
+        )  # of no use to the process that starts a sweep
 
         self._trials = RunTrials(journal.folder, self._definition)
         self._seen: NativeSweepState | None = None
         self._next_look = 0.0
 
     def advance(self) -> None:
-        """Ask the service, if it is time to, and write down all that is new. A cloud that fails is asked again."""
+        """Ask the service, if it is time to, and write down all that is new. A cloud that fails is
+        asked again.
+        """
         self.journal.read()
         if self.journal.state.state == "stopping" and not self._history.read().stop_requested:
             with suppress(CloudError):
@@ -103,14 +114,18 @@ class NativeMirror:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self._provider.poll_seconds(self._run)
             try:
-                self._seen = self._native.observe(self._run, self._history.read(), self._history.record)
+                self._seen = self._native.observe(
+                    self._run, self._history.read(), self._history.record
+                )
             except CloudError as error:
                 if not error.transient:
                     raise
         if self._seen is not None:
             self._mirror(self._seen)
         elif self._history.read().has_ended:
-            self.journal.write(SweepEnded(time=time.time(), state="failed", reason=self._history.state.reason))
+            self.journal.write(
+                SweepEnded(time=time.time(), state="failed", reason=self._history.state.reason)
+            )
 
     def _mirror(self, seen: NativeSweepState) -> None:
         for trial in seen.trials:
@@ -124,26 +139,41 @@ class NativeMirror:
     def _begin(self, trial: NativeTrial) -> None:
         """Make an ordinary run of a trial, and write down that it is there."""
         if trial.run is not None:
-            with suppress(RunExists):  # another machine's jobs were listed, or an earlier driver was killed here
+            with suppress(
+                RunExists
+            ):  # another machine's jobs were listed, or an earlier driver was killed here
                 self._store.create(trial.name, trial.run.documents(), trial.run.submitting)
             made = RunFolder(self._store.runs_dir / trial.name)
             if History(made).read().ref is None:
                 made.append(trial.run.submitted)
-        cap, now = self._definition.trial_cap, time.time()
+        cap = self._definition.trial_cap
+        now = time.time()
         self.journal.write(
             Suggested(time=now, trial=trial.number, parameters=trial.parameters),
-            Launching(time=now, trial=trial.number, run=trial.name, cap_usd=cap.usd, cap_seconds=cap.seconds),
+            Launching(
+                time=now,
+                trial=trial.number,
+                run=trial.name,
+                cap_usd=cap.usd,
+                cap_seconds=cap.seconds,
+            ),
         )
 
     def _news(self, trial: NativeTrial) -> Iterator[SweepEvent]:
-        """What a trial's run tells; how it has ended, the service decides, which may have ended it before its time."""
+        """What a trial's run tells; how it has ended, the service decides, which may have ended it
+        before its time.
+        """
         known = self.journal.state.trials[trial.number]
         if known.state != "running":
             return
         for event in self._trials.observe(known):
             if not isinstance(event, RunEnded):
                 yield event
-            elif trial.state in FINAL and not (event.outcome == "stopped" and trial.state == "completed"):
+            elif trial.state in FINAL and not (
+                event.outcome == "stopped" and trial.state == "completed"
+            ):
                 yield replace(event, outcome=trial.state)  # type: ignore[arg-type]
-            elif trial.state in FINAL:  # it saved when it was asked to stop, and ended as if it were done
+            elif (
+                trial.state in FINAL
+            ):  # it saved when it was asked to stop, and ended as if it were done
                 yield event

@@ -1,6 +1,7 @@
 """TPE and Gaussian processes, by Optuna. What they suggest depends on the state of the sweep alone.
 
-The study of the suggestion before is gone on with where it has become the one that would be made anew, which is faster.
+The study of the suggestion before is gone on with where it has become the one that would be made
+anew, which is faster.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ class OptunaSampler:
     def __init__(self, definition: Definition) -> None:
         self._optuna = _import_optuna(definition.sampler)
         self._definition = definition
-        self._distributions = {key: self._distribution(item) for key, item in definition.space.items()}
+        self._distributions = {
+            key: self._distribution(item) for key, item in definition.space.items()
+        }
         self._earlier = [self._known_earlier(trial) for trial in definition.earlier]
         self._running = {"state": self._optuna.trial.TrialState.RUNNING}
         self._study: optuna.Study | None = None
         self._told: list[Known] = []
         """What the study has been told of each trial."""
         self._numbers: list[int] = []
-        """The number that each of them has there: that of a suggestion which became no trial is left out."""
+        """The number that each of them has there: that of a suggestion which became no trial is
+        left out.
+        """
         self._asked: optuna.trial.Trial | None = None
         """The latest suggestion."""
 
@@ -48,16 +53,22 @@ class OptunaSampler:
         study = self._study
         if study is None or not self._is_right(known):
             study = self._study = self._optuna.create_study(direction=self._definition.goal)
-            self._told, self._numbers, self._asked = [], [], None
+            self._told = []
+            self._numbers = []
+            self._asked = None
         self._tell(study, known)
         study.sampler = self._sampler(len(state.trials), draw)
         self._asked = study.ask(self._distributions)
-        return {key: _value(item, self._asked.params[key]) for key, item in self._definition.space.items()}
+        return {
+            key: _value(item, self._asked.params[key])
+            for key, item in self._definition.space.items()
+        }
 
     def _is_right(self, known: Sequence[Known]) -> bool:
         """Whether all that the study was told is so still, but for trials that went on then.
 
-        What Optuna was told as ended stays as it is: a trial that has got to its next rung since is told anew.
+        What Optuna was told as ended stays as it is: a trial that has got to its next rung since is
+        told anew.
         """
         return len(self._told) <= len(known) and all(
             one == other or (one[0] == other[0] and one[1] == self._running)
@@ -73,11 +84,14 @@ class OptunaSampler:
                 self._numbers.append(asked.number)
             else:
                 study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
-        for at, (number, told, now) in enumerate(zip(self._numbers, self._told, known, strict=False)):
+        for at, (number, told, now) in enumerate(
+            zip(self._numbers, self._told, known, strict=False)
+        ):
             if told != now:
                 study.tell(number, now[1].get("value"), state=now[1]["state"])
                 self._told[at] = now
-        first, added = len(study.get_trials(deepcopy=False)), known[len(self._told) :]
+        first = len(study.get_trials(deepcopy=False))
+        added = known[len(self._told) :]
         study.add_trials([self._frozen(each) for each in added])
         self._numbers += range(first, first + len(added))
         self._told += added
@@ -85,7 +99,9 @@ class OptunaSampler:
     def _known(self, trial: Trial) -> Known:
         """What the sampler is to know of a trial."""
         space = self._definition.space
-        return {key: _internal(item, trial.parameters[key]) for key, item in space.items()}, self._outcome(trial)
+        return {
+            key: _internal(item, trial.parameters[key]) for key, item in space.items()
+        }, self._outcome(trial)
 
     def _known_earlier(self, trial: EarlierTrial) -> Known:
         states = self._optuna.trial.TrialState
@@ -105,11 +121,12 @@ class OptunaSampler:
     def _outcome(self, trial: Trial) -> dict[str, Any]:
         """The state of a trial in Optuna's study, and its value there.
 
-        With early stopping the value at the last rung counts, also while the trial goes on or waits for its promotion.
-        Told as pruned, a trial would stand behind all that got further, which the first few did whatever they were.
-        The rest that run count as no better than the others, so that the next one is not put beside them.
-        A trial that failed, or has no number as its result, is pruned without a value: TPE ranks it behind all others.
-        As FAIL it would be ignored, and values like its own tried again.
+        With early stopping the value at the last rung counts, also while the trial goes on or waits
+        for its promotion. Told as pruned, a trial would stand behind all that got further, which
+        the first few did whatever they were. The rest that run count as no better than the others,
+        so that the next one is not put beside them. A trial that failed, or has no number as its
+        result, is pruned without a value: TPE ranks it behind all others. As FAIL it would be
+        ignored, and values like its own tried again.
         """
         states = self._optuna.trial.TrialState
         report = max((rung for rung in self._definition.rungs if rung <= trial.reports), default=0)
@@ -123,21 +140,29 @@ class OptunaSampler:
         if value is None:
             if trial.state == "completed":
                 return {"state": states.PRUNED}
-            return {"state": states.RUNNING if trial.state in ("waiting", "running") else states.FAIL}
+            return {
+                "state": states.RUNNING if trial.state in ("waiting", "running") else states.FAIL
+            }
         return {"state": states.COMPLETE, "value": value}
 
     def _with_values(self, known: Sequence[Known]) -> list[Known]:
-        """Give trials without a result the worst value so far, where only trials with values are learnt from."""
+        """Give trials without a result the worst value so far, where only trials with values are
+        learnt from.
+        """
         states = self._optuna.trial.TrialState
         values = [outcome["value"] for _, outcome in known if outcome["state"] == states.COMPLETE]
         if self._definition.sampler != "gp" or not values:
             return list(known)
         worst = min(values) if self._definition.goal == "maximize" else max(values)
         lost = {"state": states.COMPLETE, "value": worst}
-        return [(point, lost if outcome["state"] == states.PRUNED else outcome) for point, outcome in known]
+        return [
+            (point, lost if outcome["state"] == states.PRUNED else outcome)
+            for point, outcome in known
+        ]
 
     def _sampler(self, number: int, draw: int) -> Any:
-        # A hash: generators whose seeds are near each other begin with values that are near each other.
+        # A hash: generators whose seeds are near each other begin with values that are near each
+        # other.
         text = f"{self._definition.seed}:{number}:{draw}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
         if self._definition.sampler == "gp":
@@ -157,7 +182,9 @@ class OptunaSampler:
 def _internal(item: Dimension, value: Scalar) -> Scalar:
     if not isinstance(item, Choice):
         return value
-    return next(at for at, one in enumerate(item.values) if type(one) is type(value) and one == value)
+    return next(
+        at for at, one in enumerate(item.values) if type(one) is type(value) and one == value
+    )
 
 
 def _value(item: Dimension, found: float) -> Scalar:
@@ -170,10 +197,14 @@ def _import_optuna(sampler: str) -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UsageError(f"{sampler} is Optuna's, which is not installed ({error})", hint=INSTALL) from None
+        raise UsageError(
+            f"{sampler} is Optuna's, which is not installed ({error})", hint=INSTALL
+        ) from None
     missing = [name for name in ("scipy", "torch") if sampler == "gp" and find_spec(name) is None]
     if missing:
         hint = "pip install 'cloudtrain[sweeps,train]'; or sampler: tpe"
-        raise UsageError(f"Optuna's Gaussian processes need {' and '.join(missing)}, not installed", hint=hint)
+        raise UsageError(
+            f"Optuna's Gaussian processes need {' and '.join(missing)}, not installed", hint=hint
+        )
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

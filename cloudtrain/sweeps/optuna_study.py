@@ -1,4 +1,6 @@
-"""A sweep as a study of Optuna: the trials with what they reported, in a file that `optuna.load_study` opens."""
+"""A sweep as a study of Optuna: the trials with what they reported, in a file that
+`optuna.load_study` opens.
+"""
 
 from __future__ import annotations
 
@@ -37,22 +39,27 @@ def optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> M
 def write_study(state: SweepState, times: Mapping[int, tuple[float, float]], file: Path) -> None:
     """Write all trials into an SQLite file, a study named like the sweep.
 
-    `times`: for each trial when it was suggested, and when it was last heard of (Unix timestamps). UsageError without
-    Optuna, OSError.
+    `times`: for each trial when it was suggested, and when it was last heard of (Unix timestamps).
+    UsageError without Optuna, OSError.
     """
     try:
         import optuna
     except ImportError as error:
-        raise UsageError(f"{file.name} needs Optuna, which is not installed ({error})", hint=INSTALL) from None
+        raise UsageError(
+            f"{file.name} needs Optuna, which is not installed ({error})", hint=INSTALL
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     trials = [_frozen(state, trial, times.get(trial.number, (0.0, 0.0))) for trial in state.trials]
-    # Made elsewhere: the path of a database URL cannot have every character, and nobody is to see it half-written.
+    # Made elsewhere: the path of a database URL cannot have every character, and nobody is to see
+    # it half-written.
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "study.db"
         storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
         try:
             study = optuna.create_study(
-                storage=storage, study_name=state.definition.sweep_id, direction=state.definition.goal
+                storage=storage,
+                study_name=state.definition.sweep_id,
+                direction=state.definition.goal,
             )
             study.set_user_attr("metric", state.definition.metric)
             study.add_trials(trials)
@@ -65,7 +72,9 @@ def write_study(state: SweepState, times: Mapping[int, tuple[float, float]], fil
     draft.replace(file)
 
 
-def _frozen(state: SweepState, trial: Trial, times: tuple[float, float]) -> optuna.trial.FrozenTrial:
+def _frozen(
+    state: SweepState, trial: Trial, times: tuple[float, float]
+) -> optuna.trial.FrozenTrial:
     import optuna
 
     kind = getattr(optuna.trial.TrialState, _state(state, trial))
@@ -91,7 +100,9 @@ def _frozen(state: SweepState, trial: Trial, times: tuple[float, float]) -> optu
 
 
 def _state(state: SweepState, trial: Trial) -> str:
-    """Optuna's name of a trial's state. It has none for a trial that waits for its promotion, or was stopped."""
+    """Optuna's name of a trial's state. It has none for a trial that waits for its promotion, or
+    was stopped.
+    """
     if trial.state == "completed":
         return "COMPLETE" if trial.value is not None and math.isfinite(trial.value) else "FAIL"
     if trial.state == "pruned" or (trial.state == "paused" and state.ended):
@@ -110,7 +121,9 @@ def _distribution(item: Dimension) -> Any:
 
 
 def _told(item: Dimension, value: Scalar) -> Scalar:
-    """A value as Optuna is told it: as text where values of a choice are equal, as 1 and true: it would mix them up."""
+    """A value as Optuna is told it: as text where values of a choice are equal, as 1 and true: it
+    would mix them up.
+    """
     if isinstance(item, Choice) and len(set(item.values)) < len(item.values):
         return repr(value)
     return value

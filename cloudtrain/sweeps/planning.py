@@ -1,4 +1,6 @@
-"""The plan of a sweep: what it is, the job of its trials, and the most that it may cost. No network, no process."""
+"""The plan of a sweep: what it is, the job of its trials, and the most that it may cost. No
+network, no process.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,18 @@ class SweepPlan:
 
     definition: Definition
     job: Plan
-    """The job that every trial is a run of, without the values of a trial; its run id is the sweep's."""
+    """The job that every trial is a run of, without the values of a trial; its run id is the
+    sweep's.
+    """
 
     @property
     def worst_usd(self) -> float | None:
-        """The most that all trials together can cost; None where nothing is billed, or a price is not known."""
+        """The most that all trials together can cost; None where nothing is billed, or a price is
+        not known.
+        """
         found = self.definition
-        budget, each = found.budget.usd, found.trial_cap.usd
+        budget = found.budget.usd
+        each = found.trial_cap.usd
         if each is None:
             return None
         runs = most_runs(found.trials, found.retries, len(found.rungs) * found.promotes, found.eta)
@@ -55,33 +62,47 @@ def plan_sweep(
     data_dir: str | None = None,
     progress: Progress | None = None,
 ) -> SweepPlan:
-    """Decide what a sweep is, and do nothing. UsageError for a job without a `sweep`, SpecError as for any plan.
+    """Decide what a sweep is, and do nothing. UsageError for a job without a `sweep`, SpecError as
+    for any plan.
 
-    A budget in money is shared equally between the trials where the job itself has neither a cap nor a time.
+    A budget in money is shared equally between the trials where the job itself has neither a cap
+    nor a time.
     """
     sweep = job.spec.sweep
     if sweep is None and ("sweep",) in job.document.origins:
         hint = "leave out --set for one of them"
         raise UsageError(
-            f"nothing is left to vary: --set fixes every setting of {job.document.name}'s space", hint=hint
+            f"nothing is left to vary: --set fixes every setting of {job.document.name}'s space",
+            hint=hint,
         )
     if sweep is None:
         hint = "add a section sweep, or vary a setting here: --set args.lr=1e-4,1e-3"
-        raise UsageError(f"{job.document.name} has no section sweep: there is nothing to vary", hint=hint)
+        raise UsageError(
+            f"{job.document.name} has no section sweep: there is nothing to vary", hint=hint
+        )
     if sweep_id is None:
         sweep_id = _new_sweep_id(job, provider, data_dir)
     found = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)
     limits = job.spec.limits
-    if billed(found) and sweep.budget.max_cost and limits.max_cost is None and limits.max_runtime is None:
+    if (
+        billed(found)
+        and sweep.budget.max_cost
+        and limits.max_cost is None
+        and limits.max_runtime is None
+    ):
         share = f"{sweep.budget.max_cost / sweep.trial_count:.2f} USD"
-        spec, document = spec_from_document(override(job.document, [f"limits.max_cost={share}"]), job.folder)
+        spec, document = spec_from_document(
+            override(job.document, [f"limits.max_cost={share}"]), job.folder
+        )
         capped = Job(spec=spec, document=document, folder=job.folder)
         found = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
     return _with_earlier_trials(planned(found, sweep), sweep)
 
 
 def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
-    """Add what the sweep learns from: read now, so that its suggestions depend on its own files alone."""
+    """Add what the sweep learns from: read now, so that its suggestions depend on its own files
+    alone.
+    """
     if sweep.learn_from is None or sweep_plan.definition.engine == "native":
         return sweep_plan
     from cloudtrain.sweeps.sweep import find_sweep
@@ -97,7 +118,9 @@ def planned(found: Plan, sweep: Sweep) -> SweepPlan:
 
 
 def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
-    folder = Path(load_settings(job.folder, {"provider": provider, "data_dir": data_dir})["data_dir"]).absolute()
+    folder = Path(
+        load_settings(job.folder, {"provider": provider, "data_dir": data_dir})["data_dir"]
+    ).absolute()
     while True:
         found = new_run_id(folder, job.spec.name)
         if not (folder / SWEEPS / found).exists():
@@ -105,13 +128,16 @@ def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
 
 
 def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
-    stopping, last = sweep.stopping, last_report(found.spec, sweep)
+    stopping = sweep.stopping
+    last = last_report(found.spec, sweep)
     grace, eta = default_rungs(sweep.trial_count, last)
     if stopping is not None:
         grace = stopping.grace or grace
         eta = stopping.eta or eta
     estimate = billed(found)
-    engine: Literal["portable", "native", "ray"] = "portable" if sweep.engine == "auto" else sweep.engine
+    engine: Literal["portable", "native", "ray"] = (
+        "portable" if sweep.engine == "auto" else sweep.engine
+    )
     sampler: Any = sweep.chosen_sampler
     return Definition(
         sweep_id=sweep_id,
@@ -136,12 +162,16 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         last_report=last,
         promotes=stopping is not None and engine != "ray" and _promotes(found, stopping, last),
         budget=Caps(usd=sweep.budget.max_cost if estimate else None, seconds=sweep.budget.max_time),
-        trial_cap=Caps(usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime),
+        trial_cap=Caps(
+            usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime
+        ),
     )
 
 
 def _promotes(found: Plan, stopping: EarlyStopping, last: int | None) -> bool:
-    """Whether trials end at their rungs and come back: where a start costs little, and checkpoints can be had."""
+    """Whether trials end at their rungs and come back: where a start costs little, and checkpoints
+    can be had.
+    """
     if stopping.promote != "auto":
         return stopping.promote == "always"
     is_here = not declaration_of(found.provider).is_remote

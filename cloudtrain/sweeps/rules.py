@@ -1,4 +1,5 @@
-"""What of a sweep is refused or worth a warning where it is to run: its budget, its early stopping, its values.
+"""What of a sweep is refused or worth a warning where it is to run: its budget, its early stopping,
+its values.
 
 By rules, tables and the disk: no network, no process, no SDK.
 """
@@ -32,14 +33,20 @@ _MAX_COST: Keys = ("sweep", "budget", "max_cost")
 
 
 def sweep_issues(plan: Plan) -> list[Issue]:
-    """The problems of the sweep of a job, errors first, each at its line; none for a job without one.
+    """The problems of the sweep of a job, errors first, each at its line; none for a job without
+    one.
 
     `plan`: that of the job itself, with its own values.
     """
     sweep = plan.spec.sweep
     if sweep is None:
         return []
-    found = [*_values(plan, sweep), *_counts(sweep), *_objective(plan, sweep), *_budget(plan, sweep)]
+    found = [
+        *_values(plan, sweep),
+        *_counts(sweep),
+        *_objective(plan, sweep),
+        *_budget(plan, sweep),
+    ]
     found += [*_stopping(plan, sweep), *_engine(plan, sweep)]
     return sorted(map(plan.located, found), key=lambda issue: not issue.is_error)
 
@@ -50,11 +57,18 @@ def billed(plan: Plan) -> CostEstimate | None:
 
 
 def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
-    """How many reports a whole trial makes: as the section says; of the shared trainer, as its arguments say."""
+    """How many reports a whole trial makes: as the section says; of the shared trainer, as its
+    arguments say.
+    """
     if sweep.stopping is not None and sweep.stopping.max is not None:
         return sweep.stopping.max
-    values, varied = spec.args.values, arguments_of(sweep.space)
-    if spec.entrypoint is not None or not isinstance(values, Mapping) or not varied.keys().isdisjoint(LENGTHS):
+    values = spec.args.values
+    varied = arguments_of(sweep.space)
+    if (
+        spec.entrypoint is not None
+        or not isinstance(values, Mapping)
+        or not varied.keys().isdisjoint(LENGTHS)
+    ):
         return None
     return report_count(sweep.objective.metric, values, varied)
 
@@ -65,16 +79,27 @@ def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         before = {_bare(issue) for issue in trainer_issues(plan)}
         for key, dimension in sweep.space.items():
             found = {
-                value: [issue for issue in map(_bare, trainer_issues(replace(plan, spec=spec))) if issue not in before]
+                value: [
+                    issue
+                    for issue in map(_bare, trainer_issues(replace(plan, spec=spec)))
+                    if issue not in before
+                ]
                 for value in samples(dimension)
                 if (spec := _with_value(plan.spec, path_of(key), value))
             }
             written = [] if f"sweep.space.{key}[0]" in plan.origins else ""
             yield from issues_of_values(key, written, found) if found else ()
     nodes = sweep.space.get("resources.nodes")
-    most = max((value for value in samples(nodes) if isinstance(value, int)), default=0) if nodes else 0
+    most = (
+        max((value for value in samples(nodes) if isinstance(value, int)), default=0)
+        if nodes
+        else 0
+    )
     if most > plan.target.max_nodes:
-        message = f"{most} nodes are more than {plan.target.provider} runs at once ({plan.target.max_nodes})"
+        message = (
+            f"{most} nodes are more than {plan.target.provider} runs at once"
+            f" ({plan.target.max_nodes})"
+        )
         yield Issue(("sweep", "space", "resources.nodes"), message)
 
 
@@ -83,19 +108,26 @@ def _bare(issue: Issue) -> Issue:
 
 
 def _with_value(spec: JobSpec, path: Keys, value: Scalar) -> JobSpec | None:
-    """The job with a value of an argument, or of what decides how many ranks there are; None for other settings."""
-    section, name = str(path[0]), str(path[-1])
+    """The job with a value of an argument, or of what decides how many ranks there are; None for
+    other settings.
+    """
+    section = str(path[0])
+    name = str(path[-1])
     if section == "args" and isinstance(spec.args.values, Mapping):
         return spec.model_copy(update={"args": read_arguments({**spec.args.values, name: value})})
     if section == "resources" and name in ("nodes", "processes"):
-        return spec.model_copy(update={"resources": spec.resources.model_copy(update={name: value})})
+        return spec.model_copy(
+            update={"resources": spec.resources.model_copy(update={name: value})}
+        )
     return None
 
 
 def _counts(sweep: Sweep) -> Iterator[Issue]:
-    size, trials = sweep.grid_size, sweep.trials
+    size = sweep.grid_size
+    trials = sweep.trials
     if trials and size and sweep.method == "grid" and trials < size:
-        message, hint = f"leaves out {size - trials} of the grid's {size} points", f"trials: {size}, or leave it out"
+        message = f"leaves out {size - trials} of the grid's {size} points"
+        hint = f"trials: {size}, or leave it out"
         yield warning(message, hint, path=("sweep", "trials"))
     elif trials and size and trials > size:
         message = f"are more than there are points: {size}"
@@ -106,7 +138,8 @@ def _counts(sweep: Sweep) -> Iterator[Issue]:
 
 
 def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
-    metric, goal = sweep.objective.metric, sweep.objective.goal
+    metric = sweep.objective.metric
+    goal = sweep.objective.goal
     if plan.spec.entrypoint is None:
         usual = REPORTED.get(metric, goal)
         if goal != usual:
@@ -114,8 +147,12 @@ def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
             message = f"looks for the worst: {metric} is better the {better} it is"
             yield warning(message, f"goal: {usual}", path=("sweep", "objective", "goal"))
     elif metric not in plan.spec.metrics and not _is_named(plan, metric):
-        message = f"{plan.spec.entrypoint} does not name {metric!r}: a search needs it to be reported"
-        hint = "log_metrics reports it, or a pattern under metrics finds it; right if a library does"
+        message = (
+            f"{plan.spec.entrypoint} does not name {metric!r}: a search needs it to be reported"
+        )
+        hint = (
+            "log_metrics reports it, or a pattern under metrics finds it; right if a library does"
+        )
         yield warning(message, hint, path=("sweep", "objective", "metric"))
 
 
@@ -130,9 +167,14 @@ def _is_named(plan: Plan, metric: str) -> bool:
 
 
 def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
-    estimate, budget, limits = billed(plan), sweep.budget, plan.spec.limits
+    estimate = billed(plan)
+    budget = sweep.budget
+    limits = plan.spec.limits
     if budget.max_time and limits.max_runtime and budget.max_time < limits.max_runtime:
-        message = f"ends trials before the {format_duration(limits.max_runtime)} that limits.max_runtime allows them"
+        message = (
+            f"ends trials before the {format_duration(limits.max_runtime)} that limits.max_runtime"
+            " allows them"
+        )
         yield warning(message, path=("sweep", "budget", "max_time"))
     if budget.max_cost is None or sweep.engine == "native":  # which has rules of its own
         return
@@ -145,20 +187,28 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         yield from _shares(estimate, estimate.usd_per_hour, budget.max_cost, sweep.trial_count)
     elif estimate.worst_usd > budget.max_cost + 1e-9:
         message = f"is less than one trial may cost: {estimate.worst_usd:.2f} USD"
-        yield Issue(_MAX_COST, message, "raise it, or set limits.max_runtime or limits.max_cost lower")
+        yield Issue(
+            _MAX_COST, message, "raise it, or set limits.max_runtime or limits.max_cost lower"
+        )
     elif estimate.worst_usd * sweep.trial_count > budget.max_cost + 1e-9:
         count = int((budget.max_cost + 1e-9) / estimate.worst_usd)
         message = (
-            f"pays for {count} of {sweep.trial_count} trials if each costs all it may: {estimate.worst_usd:.2f} USD"
+            f"pays for {count} of {sweep.trial_count} trials if each costs all it may:"
+            f" {estimate.worst_usd:.2f} USD"
         )
         yield warning(message, "those that end earlier leave more for others", path=_MAX_COST)
 
 
-def _shares(estimate: CostEstimate, usd_per_hour: float, usd: float, trials: int) -> Iterator[Issue]:
+def _shares(
+    estimate: CostEstimate, usd_per_hour: float, usd: float, trials: int
+) -> Iterator[Issue]:
     """A budget that is shared equally, as no limit says what a trial may cost."""
     seconds = int(usd / trials / usd_per_hour * HOUR) - estimate.overhead_seconds
     if seconds < SHORTEST_SECONDS:
-        message = f"pays for {max(0, seconds)} s of each of {trials} trials at {usd_per_hour:.2f} USD per hour"
+        message = (
+            f"pays for {max(0, seconds)} s of each of {trials} trials at {usd_per_hour:.2f} USD per"
+            " hour"
+        )
         yield Issue(_MAX_COST, message, "raise it, or ask for fewer trials")
 
 
@@ -169,23 +219,39 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     declared = declaration_of(plan.provider)
     at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")
     if stopping.promote != "always" and not declared.publishes:
-        message = f"ends trials by what their driver tells them, and jobs on {declared.label} cannot be told anything"
+        message = (
+            f"ends trials by what their driver tells them, and jobs on {declared.label} cannot be"
+            " told anything"
+        )
         yield Issue(at, message, "promote: always needs no such word; or no early stopping")
     if stopping.promote == "always" and declared.is_remote:
-        message = f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
+        message = (
+            f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
+        )
         hint = "promote: never ends trials that are behind, and starts none again"
         yield warning(message, hint, path=("sweep", "early_stopping", "promote"))
-    if sweep.trial_count < FEW_TRIALS and stopping.grace is None and last_report(plan.spec, sweep) is None:
-        message = "compares trials after their first report, since the length of a trial is not known"
-        hint = "early_stopping: {max: 20}, the reports of a whole trial, such as its epochs; or grace"
+    if (
+        sweep.trial_count < FEW_TRIALS
+        and stopping.grace is None
+        and last_report(plan.spec, sweep) is None
+    ):
+        message = (
+            "compares trials after their first report, since the length of a trial is not known"
+        )
+        hint = (
+            "early_stopping: {max: 20}, the reports of a whole trial, such as its epochs; or grace"
+        )
         yield warning(message, hint, path=at)
     yield from _trial_issues(plan, sweep, stopping)
 
 
 def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator[Issue]:
     """What the provider refuses of a trial that ends early, and not of the job itself."""
-    metric, goal = sweep.objective.metric, sweep.objective.goal
-    trial = TrialRules(trial=0, metric=metric, goal=goal, rungs=(stopping.grace or 1,), eta=stopping.eta or 2)
+    metric = sweep.objective.metric
+    goal = sweep.objective.goal
+    trial = TrialRules(
+        trial=0, metric=metric, goal=goal, rungs=(stopping.grace or 1,), eta=stopping.eta or 2
+    )
     rules_of = get_provider(plan.target.provider).rules
     before = {_bare(issue) for issue in rules_of(plan)}
     found = map(_bare, rules_of(replace(plan, context=replace(plan.context, trial=trial))))
@@ -194,7 +260,11 @@ def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at = ("sweep", "engine")
-    if sweep.engine != "native" and sweep.chosen_sampler in ("tpe", "gp") and find_spec("optuna") is None:
+    if (
+        sweep.engine != "native"
+        and sweep.chosen_sampler in ("tpe", "gp")
+        and find_spec("optuna") is None
+    ):
         message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
         hint = "pip install 'cloudtrain[sweeps]', or method: random"
         yield Issue(("sweep", "sampler" if sweep.sampler else "method"), message, hint)

@@ -10,16 +10,20 @@ else:
     from cloudtrain.bundle import launcher_module
 
     _rungs = launcher_module("rungs")
-    goes_on, is_better, promotable, rungs_of = _rungs.goes_on, _rungs.is_better, _rungs.promotable, _rungs.rungs_of
+    goes_on = _rungs.goes_on
+    is_better = _rungs.is_better
+    promotable = _rungs.promotable
+    rungs_of = _rungs.rungs_of
 
 __all__ = ["goes_on", "is_better", "most_runs", "promotable", "rungs_of"]
 
 
 def most_runs(trials: int, retries: int, promoting_rungs: int, eta: int) -> int:
-    """How many runs so many trials are at most: each, its retries, and those that bring the best 1/eta of a rung back.
+    """How many runs so many trials are at most: each, its retries, and those that bring the best
+    1/eta of a rung back.
 
-    `promoting_rungs`: 0 where no trial is promoted. A promotion is as likely to fail as a first run, and has as many
-    retries.
+    `promoting_rungs`: 0 where no trial is promoted. A promotion is as likely to fail as a first
+    run, and has as many retries.
     """
     runs = left = trials
     for _ in range(promoting_rungs):

@@ -1,4 +1,6 @@
-"""What a sweep does next, decided from its state alone: start a trial, bring one back, end, or wait. Pure."""
+"""What a sweep does next, decided from its state alone: start a trial, bring one back, end, or
+wait. Pure.
+"""
 
 from __future__ import annotations
 
@@ -73,13 +75,17 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
     """
     now = max(now, state.latest)
     definition = state.definition
-    usd, seconds = definition.trial_cap.usd, definition.trial_cap.seconds
+    usd = definition.trial_cap.usd
+    seconds = definition.trial_cap.seconds
     if definition.budget.usd is not None:
         left = definition.budget.usd - state.spent_usd - state.committed_usd
         if usd is None:
             return Caps(), "what a trial may cost is not known, and the budget is in money"
         if usd > left + 1e-9:
-            refusal = f"{max(0.0, left):.2f} of {definition.budget.usd:.2f} USD are left, a trial may take {usd:.2f}"
+            refusal = (
+                f"{max(0.0, left):.2f} of {definition.budget.usd:.2f} USD are left, a trial may"
+                f" take {usd:.2f}"
+            )
             return Caps(), refusal
     if definition.budget.seconds is not None and state.started:
         left = state.started + definition.budget.seconds - now
@@ -87,7 +93,11 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
             return Caps(), "the time of the budget is over"
         seconds = left if seconds is None else min(seconds, left)
     elif definition.budget.seconds is not None:
-        seconds = definition.budget.seconds if seconds is None else min(seconds, definition.budget.seconds)
+        seconds = (
+            definition.budget.seconds
+            if seconds is None
+            else min(seconds, definition.budget.seconds)
+        )
     return Caps(usd=usd, seconds=seconds), ""
 
 
@@ -109,7 +119,8 @@ def _until(state: SweepState, trial: Trial) -> int | None:
 
 
 def _wanted(state: SweepState) -> int:
-    """How many trials there are to be: not more than the space has points, where it has an end of them.
+    """How many trials there are to be: not more than the space has points, where it has an end of
+    them.
 
     Of a search for a batch size, as long as another size follows.
     """
@@ -129,7 +140,9 @@ def _promotable(state: SweepState) -> Trial | None:
     definition = state.definition
     if not definition.promotes:
         return None
-    paused = {trial.number: state.rung_of(trial) for trial in state.trials if trial.state == "paused"}
+    paused = {
+        trial.number: state.rung_of(trial) for trial in state.trials if trial.state == "paused"
+    }
     for rung, values in reversed(list(enumerate(state.rungs))):
         gone = {number for number in values if paused.get(number) != rung}
         number = promotable(values, state.promoted[rung] | gone, definition.eta, definition.goal)
@@ -140,7 +153,10 @@ def _promotable(state: SweepState) -> Trial | None:
 
 def _target_reached(state: SweepState, number: int) -> str:
     definition = state.definition
-    return f"trial {number} has reached the target: {definition.metric} {format_number(definition.target)}"
+    return (
+        f"trial {number} has reached the target: {definition.metric}"
+        f" {format_number(definition.target)}"
+    )
 
 
 def _end(state: SweepState, reason: str) -> End:
@@ -150,7 +166,11 @@ def _end(state: SweepState, reason: str) -> End:
     if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
         every = failed > 0 and failed == len(state.trials)
-        why = reason or (f"all {failed} trials failed" if every else f"no trial reported {state.definition.metric}")
+        why = reason or (
+            f"all {failed} trials failed"
+            if every
+            else f"no trial reported {state.definition.metric}"
+        )
         return End("failed", why)
     if not reason and len(state.trials) < state.wanted:
         reason = f"all {len(state.trials)} combinations of its values were tried"

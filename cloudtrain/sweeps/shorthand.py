@@ -1,4 +1,6 @@
-"""A search written on the command line: `--set args.lr=1e-4,1e-3,1e-2`, without a section in job.yaml."""
+"""A search written on the command line: `--set args.lr=1e-4,1e-3,1e-2`, without a section in
+job.yaml.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ MOST_SAMPLES = 65536
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Overrides that say several values, as the `space` of a sweep, and the others as they are.
 
-    `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. A text in quotes is one value, and so is
-    a list in brackets. `sweep.space.lr=…` and other fields of the section are none: they override what is written.
+    `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. A text in quotes is
+    one value, and so is a list in brackets. `sweep.space.lr=…` and other fields of the section are
+    none: they override what is written.
     """
     space: dict[str, Any] = {}
     rest: list[str] = []
@@ -48,21 +51,33 @@ def _several(text: str) -> str | list[Any] | None:
     return values if isinstance(values, list) and len(values) > 1 else None
 
 
-def sweep_values(space: Mapping[str, Any], *, trials: int | None = None, objective: str = "") -> dict[str, Any]:
-    """The values of a section `sweep` over a space: a grid where all settings are lists and no `trials` are asked for.
+def sweep_values(
+    space: Mapping[str, Any], *, trials: int | None = None, objective: str = ""
+) -> dict[str, Any]:
+    """The values of a section `sweep` over a space: a grid where all settings are lists and no
+    `trials` are asked for.
 
-    `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. UsageError where it cannot be
-    read.
+    `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. UsageError
+    where it cannot be read.
     """
-    is_grid = trials is None and all(isinstance(each, list) or "choice" in each for each in space.values())
-    method = {"method": "grid"} if is_grid else {"method": "bayesian", "trials": 20 if trials is None else trials}
+    is_grid = trials is None and all(
+        isinstance(each, list) or "choice" in each for each in space.values()
+    )
+    method = (
+        {"method": "grid"}
+        if is_grid
+        else {"method": "bayesian", "trials": 20 if trials is None else trials}
+    )
     return {"objective": read_objective(objective), "space": dict(space), **method}
 
 
-def batch_size_values(space: Mapping[str, Any], spec: Mapping[str, Any], *, objective: str = "") -> dict[str, Any]:
+def batch_size_values(
+    space: Mapping[str, Any], spec: Mapping[str, Any], *, objective: str = ""
+) -> dict[str, Any]:
     """The values of a section `sweep` that looks for a batch size.
 
-    `space`: what --set varies; empty: the argument of the job that is called so, from one sample for each process.
+    `space`: what --set varies; empty: the argument of the job that is called so, from one sample
+    for each process.
     `spec`: the job, as YAML gave it. UsageError where it is not known which argument it is.
     """
     if not space:
@@ -82,7 +97,11 @@ def batch_size_values(space: Mapping[str, Any], spec: Mapping[str, Any], *, obje
 def _least_batch(spec: Mapping[str, Any]) -> int:
     """One sample for each process and accumulation step that the job names."""
     found = 1
-    for section, name in (("resources", "nodes"), ("resources", "processes"), ("args", "accumulate")):
+    for section, name in (
+        ("resources", "nodes"),
+        ("resources", "processes"),
+        ("args", "accumulate"),
+    ):
         values = spec.get(section)
         value = values.get(name) if isinstance(values, dict) else None
         found *= value if isinstance(value, int) and 0 < value <= MOST_SAMPLES else 1
@@ -90,11 +109,16 @@ def _least_batch(spec: Mapping[str, Any]) -> int:
 
 
 def read_objective(text: str) -> dict[str, str]:
-    """`{metric, goal}` of `val_accuracy:maximize`; by default the accuracy that the shared trainer reports.
+    """`{metric, goal}` of `val_accuracy:maximize`; by default the accuracy that the shared trainer
+    reports.
 
     UsageError where a metric that is not the shared trainer's has no goal, or an unknown one.
     """
-    metric, _, goal = (text or DEFAULT_METRIC).rpartition(":") if ":" in text else (text or DEFAULT_METRIC, "", "")
+    metric, _, goal = (
+        (text or DEFAULT_METRIC).rpartition(":")
+        if ":" in text
+        else (text or DEFAULT_METRIC, "", "")
+    )
     goal = goal or REPORTED.get(metric, "")
     known = [word for word in ("minimize", "maximize") if goal and word.startswith(goal.lower())]
     if not metric or len(known) != 1:

@@ -1,4 +1,6 @@
-"""Starts a sweep: its source is packed and its image built once, for all trials; then its driver does the rest."""
+"""Starts a sweep: its source is packed and its image built once, for all trials; then its driver
+does the rest.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,18 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.planning import SweepPlan
 
 
-def start_sweep(plan: SweepPlan, *, progress: Progress | None = None, pushing: Progress | None = None) -> Sweep:
-    """Make the sweep's folder, pack its source, have its image built, and start its driver; returns at once.
+def start_sweep(
+    plan: SweepPlan, *, progress: Progress | None = None, pushing: Progress | None = None
+) -> Sweep:
+    """Make the sweep's folder, pack its source, have its image built, and start its driver; returns
+    at once.
 
-    The first trial follows from what the driver finds. RunExists when its id is taken, and as `submit` does.
+    The first trial follows from what the driver finds. RunExists when its id is taken, and as
+    `submit` does.
     """
     data_dir = Path(plan.job.context.data_dir)
-    archive, image = pack_source(plan.job, progress), resolve_image(plan.job, pushing, None)
+    archive = pack_source(plan.job, progress)
+    image = resolve_image(plan.job, pushing, None)
     if plan.definition.is_native:
         sweep = Sweep(start_native(plan, archive, image))
         sweep.start_driver()

@@ -1,4 +1,6 @@
-"""The state of a sweep, computed from the events of its journal: its trials, its rungs, and what was spent."""
+"""The state of a sweep, computed from the events of its journal: its trials, its rungs, and what
+was spent.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from cloudtrain.sweeps.events import (
 
 IN_FLIGHT = ("waiting", "running")
 ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
-"""The states that a trial never leaves, but for one that a stop of the sweep has stopped: an extension resumes it.
-One that is paused may be promoted."""
+"""The states that a trial never leaves, but for one that a stop of the sweep has stopped: an
+extension resumes it. One that is paused may be promoted.
+"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,8 +36,9 @@ class Trial:
     number: int
     parameters: Mapping[str, Scalar]
     state: str = "waiting"
-    """waiting (no run of it is going on), running, paused (at a rung), completed, pruned, failed, stopped;
-    too_large in a search for a batch size: it does not fit."""
+    """waiting (no run of it is going on), running, paused (at a rung), completed, pruned, failed,
+    stopped; too_large in a search for a batch size: it does not fit.
+    """
     reason: str = ""
     runs: list[Launching] = field(default_factory=list)
     """All of its runs, the latest last."""
@@ -53,7 +57,9 @@ class Trial:
     is_stopping: bool = False
     """Whether it ran when the whole sweep was asked to stop."""
     reported_by: str = ""
-    """The run that made the latest report: another one goes on from its checkpoints. Empty before the first."""
+    """The run that made the latest report: another one goes on from its checkpoints. Empty before
+    the first.
+    """
 
     @property
     def run(self) -> str:
@@ -94,11 +100,16 @@ class SweepState:
     extended_at: int = 0
     """How many trials there were at the latest `extended`."""
     started: float = 0.0
-    """When the first trial was suggested, later by the time between an end and `extended`; 0: not yet."""
+    """When the first trial was suggested, later by the time between an end and `extended`; 0: not
+    yet.
+    """
     latest: float = 0.0
-    """Latest time in the journal, reports left out: the machines of trials have clocks of their own."""
+    """Latest time in the journal, reports left out: the machines of trials have clocks of their
+    own.
+    """
     state: str = "running"
-    """running, stopping, then one of succeeded, failed, stopped; `extended` makes it running again."""
+    """running, stopping, then one of succeeded, failed, stopped; `extended` makes it running again.
+    """
     reason: str = ""
     ended: float = 0.0
 
@@ -115,15 +126,25 @@ class SweepState:
 
     @property
     def planned(self) -> int:
-        """How many trials there are in all: of a search for a batch size that has ended, those that it took."""
-        return len(self.trials) if self.ended and batch_size.is_search(self.definition) else self.wanted
+        """How many trials there are in all: of a search for a batch size that has ended, those that
+        it took.
+        """
+        return (
+            len(self.trials)
+            if self.ended and batch_size.is_search(self.definition)
+            else self.wanted
+        )
 
     @property
     def why_ended(self) -> str:
         """Why it ended, for people; empty while it goes on."""
         if not self.ended or self.reason:
             return self.reason
-        return "its trial has ended" if len(self.trials) == 1 else f"all {len(self.trials)} trials have ended"
+        return (
+            "its trial has ended"
+            if len(self.trials) == 1
+            else f"all {len(self.trials)} trials have ended"
+        )
 
     @property
     def in_flight(self) -> list[Trial]:
@@ -138,14 +159,17 @@ class SweepState:
     @property
     def committed_usd(self) -> float:
         """The caps of the runs that go on."""
-        return sum(trial.runs[-1].cap_usd or 0.0 for trial in self.trials if trial.state == "running")
+        return sum(
+            trial.runs[-1].cap_usd or 0.0 for trial in self.trials if trial.state == "running"
+        )
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best latest value, whether it trained to its end or not; None where none has a value.
+        """The trial with the best latest value, whether it trained to its end or not; None where
+        none has a value.
 
-        A trial that failed does not count. Of equal ones the first is better; of batch sizes that are about as fast,
-        the smallest.
+        A trial that failed does not count. Of equal ones the first is better; of batch sizes that
+        are about as fast, the smallest.
         """
         if batch_size.is_search(self.definition):
             return batch_size.best_of(self)
@@ -163,7 +187,9 @@ class SweepState:
         return passed - 1 if passed else None
 
     def apply(self, event: SweepEvent) -> None:
-        """Take the next event of the journal. One that does not fit what was before it is passed over."""
+        """Take the next event of the journal. One that does not fit what was before it is passed
+        over.
+        """
         before = self.latest
         if not isinstance(event, Reported):
             self.latest = max(before, event.time)
@@ -182,12 +208,16 @@ class SweepState:
                 for trial in self.trials:
                     trial.is_stopping = trial.state == "running"
             case SweepEnded() if self.state in ("running", "stopping"):
-                self.state, self.reason, self.ended = event.state, event.reason, event.time
+                self.state = event.state
+                self.reason = event.reason
+                self.ended = event.time
 
     def _extend(self, event: Extended) -> None:
         self.wanted = event.trials
         self.extended_at = len(self.trials)
-        self.state, self.reason, self.ended = "running", "", 0.0
+        self.state = "running"
+        self.reason = ""
+        self.ended = 0.0
         budget = self.definition.budget
         self.definition = replace(
             self.definition,
@@ -201,14 +231,19 @@ class SweepState:
         self.reached = None
         for trial in self.trials:
             if event.resumes and trial.is_interrupted:
-                trial.state, trial.is_stopping = "waiting", False
+                trial.state = "waiting"
+                trial.is_stopping = False
 
     def _fits(self, parameters: Mapping[str, Scalar]) -> bool:
-        """Whether these are values for all settings; a cloud's own engine may round those that it chooses."""
+        """Whether these are values for all settings; a cloud's own engine may round those that it
+        chooses.
+        """
         space = self.definition.space
         if parameters.keys() != space.keys():
             return False
-        return self.definition.is_native or all(space[key].contains(value) for key, value in parameters.items())
+        return self.definition.is_native or all(
+            space[key].contains(value) for key, value in parameters.items()
+        )
 
     def _apply_to(self, trial: Trial, event: Launching | Reported | RunEnded) -> None:
         match event:
@@ -224,7 +259,8 @@ class SweepState:
         if trial.state == "paused" and rung is not None:
             self.promoted[rung].add(trial.number)
         trial.runs.append(event)
-        trial.state, trial.reason = "running", ""
+        trial.state = "running"
+        trial.reason = ""
 
     def _report(self, trial: Trial, event: Reported) -> None:
         value = math.nan if event.value is None else event.value
@@ -249,7 +285,8 @@ class SweepState:
         trial.reason = event.reason
         trial.cause = event.cause
         trial.failures += event.outcome == "failed"
-        # What comes to its end after the report that it was to end at has got to its rung all the same.
+        # What comes to its end after the report that it was to end at has got to its rung all the
+        # same.
         after = "paused" if run.until is not None and trial.reports >= run.until else "waiting"
         if event.outcome == "failed":
             trial.state = after if trial.failures <= self.definition.retries else "failed"

@@ -1,7 +1,8 @@
-"""The values of the next trial: a grid's in their order, drawn by the number of the trial, or learnt by Optuna.
+"""The values of the next trial: a grid's in their order, drawn by the number of the trial, or
+learnt by Optuna.
 
-A suggestion depends on the journal alone: on the seed, the number of the trial, and what was known when it was made.
-A driver that was killed therefore goes on with the same sequence.
+A suggestion depends on the journal alone: on the seed, the number of the trial, and what was known
+when it was made. A driver that was killed therefore goes on with the same sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Suggester(Protocol):
 
 
 def suggester_of(definition: Definition) -> Suggester:
-    """What chooses the values of a sweep; none of them twice where the space has an end, which `schedule` knows.
+    """What chooses the values of a sweep; none of them twice where the space has an end, which
+    `schedule` knows.
 
     UsageError where Optuna is needed, and not installed.
     """
@@ -69,10 +71,13 @@ class BatchSizes:
 
 
 class KnownPoints:
-    """Points that the user names first, then those of another suggester. It chooses the settings that are left out."""
+    """Points that the user names first, then those of another suggester. It chooses the settings
+    that are left out.
+    """
 
     def __init__(self, suggester: Suggester, points: Sequence[Mapping[str, Scalar]]) -> None:
-        self._suggester, self._points = suggester, points
+        self._suggester = suggester
+        self._points = points
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """The values of the next trial."""
@@ -92,21 +97,30 @@ def _of_type(dimension: Dimension, value: Scalar) -> Scalar:
 
 
 class Drawn:
-    """Values that depend on the seed and the number of the trial alone: at random, or spread evenly (`qmc`)."""
+    """Values that depend on the seed and the number of the trial alone: at random, or spread evenly
+    (`qmc`).
+    """
 
     def __init__(self, definition: Definition) -> None:
-        self._space, self._seed, self._even = definition.space, definition.seed, definition.sampler == "qmc"
+        self._space = definition.space
+        self._seed = definition.seed
+        self._even = definition.sampler == "qmc"
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """The next point; another `draw` is at random."""
         number = len(state.trials)
         if self._even and not draw:
-            parts = [halton(number, PRIMES[at], f"{self._seed}:{at}") for at in range(len(self._space))]
+            parts = [
+                halton(number, PRIMES[at], f"{self._seed}:{at}") for at in range(len(self._space))
+            ]
         else:
             # The sequence of `random.random` for a seed is the same in every version of Python.
             drawn = random.Random(f"{self._seed}:{number}" + (f":{draw}" if draw else ""))
             parts = [drawn.random() for _ in self._space]
-        return {key: value_at(self._space[key], part) for key, part in zip(self._space, parts, strict=True)}
+        return {
+            key: value_at(self._space[key], part)
+            for key, part in zip(self._space, parts, strict=True)
+        }
 
 
 def halton(number: int, base: int, seed: str) -> float:
@@ -115,11 +129,14 @@ def halton(number: int, base: int, seed: str) -> float:
     Any run of `base` elements has one in each of `base` equal parts.
     Source: Owen, A randomized Halton algorithm in R (arXiv 1706.02808).
     """
-    value, scale, digit = 0.0, 1.0 / base, 0
+    value = 0.0
+    scale = 1.0 / base
+    digit = 0
     while scale > 2.0**-53:
         number, last = divmod(number, base)
         value += _shuffled(base, digit, seed)[last] * scale
-        scale, digit = scale / base, digit + 1
+        scale = scale / base
+        digit = digit + 1
     return min(value, 1.0 - 2.0**-53)
 
 
@@ -130,15 +147,25 @@ def _shuffled(base: int, digit: int, seed: str) -> Sequence[int]:
 
 
 def value_at(dimension: Dimension, part: float) -> Scalar:
-    """The value that this part of a dimension, in [0, 1), lies below: each is as likely as the others."""
+    """The value that this part of a dimension, in [0, 1), lies below: each is as likely as the
+    others.
+    """
     if isinstance(dimension, Choice):
         return dimension.values[int(part * len(dimension.values))]
     if isinstance(dimension, Integers):
         if not dimension.log:
-            return dimension.low + min(int(part * dimension.size), dimension.size - 1) * dimension.step
-        rounded = round(_between(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5), part, log=True))
+            return (
+                dimension.low + min(int(part * dimension.size), dimension.size - 1) * dimension.step
+            )
+        rounded = round(
+            _between(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5), part, log=True)
+        )
         return min(max(rounded, dimension.low), dimension.high)
-    ends = (math.log(dimension.low), math.log(dimension.high)) if dimension.log else (dimension.low, dimension.high)
+    ends = (
+        (math.log(dimension.low), math.log(dimension.high))
+        if dimension.log
+        else (dimension.low, dimension.high)
+    )
     return min(max(_between(*ends, part, log=dimension.log), dimension.low), dimension.high)
 
 

@@ -1,4 +1,6 @@
-"""A sweep that was started, going on or ended: watch, stop, extend, and which of its runs is the best."""
+"""A sweep that was started, going on or ended: watch, stop, extend, and which of its runs is the
+best.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Sweep:
         return self._journal.state
 
     def start_driver(self) -> None:
-        """See to it that a process in the background carries the sweep on. StorageError when none can be started."""
+        """See to it that a process in the background carries the sweep on. StorageError when none
+        can be started.
+        """
         if self.folder.is_driven() or self.status().state not in ("running", "stopping"):
             return
         log = self.folder.path / DRIVER_LOG
@@ -79,7 +83,9 @@ class Sweep:
                 start_new_session=True,
             )
         deadline = time.monotonic() + DRIVER_START_SECONDS
-        while not self.folder.is_driven() and process.poll() is None and time.monotonic() < deadline:
+        while (
+            not self.folder.is_driven() and process.poll() is None and time.monotonic() < deadline
+        ):
             time.sleep(POLL_SECONDS / 4)
         code = process.poll()
         reap_in_background(process)
@@ -112,8 +118,12 @@ class Sweep:
             request_stop(self.folder)
         return self.wait()
 
-    def plan_extension(self, trials: int, *, parallel: int | None = None, budget: Caps | None = None) -> Extension:
-        """Plan so many more trials of the same search, and do nothing. UsageError if none can be started."""
+    def plan_extension(
+        self, trials: int, *, parallel: int | None = None, budget: Caps | None = None
+    ) -> Extension:
+        """Plan so many more trials of the same search, and do nothing. UsageError if none can be
+        started.
+        """
         return plan_extension(self.status(), trials, time.time(), parallel=parallel, budget=budget)
 
     def extend(self, extension: Extension) -> None:
@@ -126,11 +136,14 @@ class Sweep:
         found = self.status().best
         if found is None:
             hint = f"cloudtrain status {self.id}"
-            raise RunNotFound(f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint)
+            raise RunNotFound(
+                f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint
+            )
         return found, self.run_of(found)
 
     def arguments(self) -> tuple[Mapping[str, Any], bool]:
-        """The arguments of the job without a trial's values, by name, and whether it is the shared trainer's job.
+        """The arguments of the job without a trial's values, by name, and whether it is the shared
+        trainer's job.
 
         Empty where the job has no names for them.
         """
@@ -156,13 +169,19 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
     """The sweep of that id, or the only one whose id begins so. RunNotFound when there is none."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     ids = sweep_ids(folder)
-    found = [name] if name in ids else sorted(each for each in ids if name and each.startswith(name))
+    found = (
+        [name] if name in ids else sorted(each for each in ids if name and each.startswith(name))
+    )
     if len(found) == 1:
         return Sweep(SweepFolder(folder / SWEEPS / found[0]))
     if found:
         shown = ", ".join(found[:5])
-        raise RunNotFound(f"{name!r} fits {len(found)} sweeps: {shown}", hint="give more letters of the id")
-    raise RunNotFound(f"there is no sweep {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all")
+        raise RunNotFound(
+            f"{name!r} fits {len(found)} sweeps: {shown}", hint="give more letters of the id"
+        )
+    raise RunNotFound(
+        f"there is no sweep {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all"
+    )
 
 
 def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:

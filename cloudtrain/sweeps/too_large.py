@@ -1,4 +1,6 @@
-"""Whether a trial failed since its batch was too large: memory was short, in one of the disguises that this takes."""
+"""Whether a trial failed since its batch was too large: memory was short, in one of the disguises
+that this takes.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ _OTHER_SIGNS = re.compile(
 
 
 def is_too_large(state: RunState) -> bool:
-    """Whether the failure of a run says that memory, or the shared trainer's data set, was too small for its batch.
+    """Whether the failure of a run says that memory, or the shared trainer's data set, was too
+    small for its batch.
 
-    A process that was killed for unknown reasons does not say so: the launcher adds what the kernel has counted.
+    A process that was killed for unknown reasons does not say so: the launcher adds what the kernel
+    has counted.
     """
     cause = state.error
     text = f"{cause.exception}: {cause.message}" if cause else state.reason

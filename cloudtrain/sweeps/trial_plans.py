@@ -1,4 +1,6 @@
-"""The plan of one run of a trial: the job with its values and caps, and the source that the sweep began with."""
+"""The plan of one run of a trial: the job with its values and caps, and the source that the sweep
+began with.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class TrialPlans:
-    """Makes the plans of a sweep's trials. The source is the one that was packed when the sweep was started."""
+    """Makes the plans of a sweep's trials. The source is the one that was packed when the sweep was
+    started.
+    """
 
     def __init__(self, folder: SweepFolder, definition: Definition) -> None:
         record = RunRecord(RunFolder(folder.path))
@@ -31,10 +35,13 @@ class TrialPlans:
         self._data_dir = folder.path.parents[1]
         self._old: PlanRecord = record.plan()
         text = RunFolder(folder.path).text("spec.yaml")
-        self._document = override(parse_document(text, name=f"{folder.sweep_id}/spec.yaml"), self._old.overrides)
+        self._document = override(
+            parse_document(text, name=f"{folder.sweep_id}/spec.yaml"), self._old.overrides
+        )
 
     def plan(self, trial: Trial, launching: Launching, resume_from: str) -> Plan:
-        """The plan of a run that is about to be started. SpecError when the values make no valid job of it.
+        """The plan of a run that is about to be started. SpecError when the values make no valid
+        job of it.
 
         `resume_from`: the checkpoints of an earlier run of the trial; empty for none.
         """
@@ -57,7 +64,9 @@ class TrialPlans:
         if launching.cap_seconds is not None:  # never more than the job's own limit
             found.append(f"limits.max_runtime={max(1, int(launching.cap_seconds))} s")
         if self._old.checkpoints_uri:  # a folder for each, or trials would go on from each other's
-            found.append(f"checkpoints.uri={self._old.checkpoints_uri.rstrip('/')}/{launching.run}/")
+            found.append(
+                f"checkpoints.uri={self._old.checkpoints_uri.rstrip('/')}/{launching.run}/"
+            )
         return found
 
     def _rules(self, trial: Trial, launching: Launching, *, resumes: bool) -> TrialRules | None:

@@ -1,4 +1,6 @@
-"""The trials of a sweep as runs: started once each, watched by their events, told what others have reached."""
+"""The trials of a sweep as runs: started once each, watched by their events, told what others have
+reached.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from cloudtrain.sweeps.trial_plans import TrialPlans
 RUNGS_FILE = "rungs.json"
 """The file by which a job learns what other trials have reached."""
 
-Ending = Literal["completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"]
+Ending = Literal[
+    "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
+]
 
 
 class _TrialRun:
@@ -46,7 +50,9 @@ class _TrialRun:
         self.offset = 0
         self.stop_requested = False
         self.is_decided = False
-        """Whether it has reached the rung at which it ends: what a program still reports then counts no more."""
+        """Whether it has reached the rung at which it ends: what a program still reports then
+        counts no more.
+        """
 
 
 class RunTrials:
@@ -74,7 +80,9 @@ class RunTrials:
         return self._plans.plan(trial, launching, self._checkpoints(launching.resumes))
 
     def start(self, trial: Trial) -> RunEnded | None:
-        """Submit the latest run of a trial, unless its folder is there: a submission has an id, and happens once."""
+        """Submit the latest run of a trial, unless its folder is there: a submission has an id, and
+        happens once.
+        """
         if self.has_run(trial):
             return None
         try:
@@ -83,14 +91,18 @@ class RunTrials:
         except RunExists:
             return None
         except CloudtrainError as error:
-            if error.outcome is Outcome.UNKNOWN:  # the next look asks the provider what became of it
+            if (
+                error.outcome is Outcome.UNKNOWN
+            ):  # the next look asks the provider what became of it
                 return None
             may_pass = isinstance(error, CloudError) and error.transient
             return _ended(trial, "interrupted" if may_pass else "refused", error.message)
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """Its reports since the last look and, when it has ended, how. A cloud that does not answer is asked later."""
+        """Its reports since the last look and, when it has ended, how. A cloud that does not answer
+        is asked later.
+        """
         run = self._run(trial)
         with suppress(CloudError):
             run.monitor.refresh()
@@ -128,7 +140,9 @@ class RunTrials:
             folder = self._folder(trial.run)
             # What the job itself was told that earlier runs of the trial have reported.
             told = RunRecord(folder).trial
-            reports = MetricReports(self._definition.metric, told.get("reports", 0), told.get("position"))
+            reports = MetricReports(
+                self._definition.metric, told.get("reports", 0), told.get("position")
+            )
             self._runs[trial.run] = _TrialRun(folder, reports)
         return self._runs[trial.run]
 
@@ -146,7 +160,13 @@ class RunTrials:
 def rungs_document(state: SweepState) -> str:
     """The content of `rungs.json`: for each rung, what the trials had reached there."""
     rungs = [
-        {"at": at, "values": {str(trial): value if math.isfinite(value) else None for trial, value in values.items()}}
+        {
+            "at": at,
+            "values": {
+                str(trial): value if math.isfinite(value) else None
+                for trial, value in values.items()
+            },
+        }
         for at, values in zip(state.definition.rungs, state.rungs, strict=True)
     ]
     return json.dumps({"version": 1, "rungs": rungs})
@@ -157,7 +177,9 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
     for event in events:
         if isinstance(event, RungReached):
             run.is_decided |= event.outcome != "goes_on"
-        if run.is_decided or not isinstance(event, Metrics) or event.rank > 0:  # the launcher counts those of rank 0
+        if (
+            run.is_decided or not isinstance(event, Metrics) or event.rank > 0
+        ):  # the launcher counts those of rank 0
             continue
         value = run.reports.add(event)
         if value is not None and run.reports.count > trial.reports:
@@ -179,19 +201,33 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     if definition.trial_cap.usd is None:
         usd = 0.0 if usd is None else usd
     if state.state == "succeeded":
-        outcome: Ending = "pruned" if told == "pruned" else "paused" if told == "paused" else "completed"
+        outcome: Ending = (
+            "pruned" if told == "pruned" else "paused" if told == "paused" else "completed"
+        )
         return _ended(trial, outcome, "", usd, seconds)
     if state.ref is None:  # its submission was interrupted: nothing was started
         return _ended(trial, "interrupted", state.reason, 0.0, 0.0)
     if state.state == "stopped":
-        by_platform = any(node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values())
-        return _ended(trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds)
+        by_platform = any(
+            node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values()
+        )
+        return _ended(
+            trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds
+        )
     does_not_fit = batch_size.is_search(definition) and is_too_large(state)
     ended = _ended(trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds)
     return replace(ended, cause=state.error.exception if state.error else "")
 
 
-def _ended(trial: Trial, outcome: Ending, reason: str, usd: float | None = 0.0, seconds: float = 0.0) -> RunEnded:
+def _ended(
+    trial: Trial, outcome: Ending, reason: str, usd: float | None = 0.0, seconds: float = 0.0
+) -> RunEnded:
     return RunEnded(
-        time=time.time(), trial=trial.number, run=trial.run, outcome=outcome, reason=reason, usd=usd, seconds=seconds
+        time=time.time(),
+        trial=trial.number,
+        run=trial.run,
+        outcome=outcome,
+        reason=reason,
+        usd=usd,
+        seconds=seconds,
     )

@@ -1,1 +1,3 @@
-"""Tests for those who extend cloudtrain. They need pytest, which is imported with them and nowhere else."""
+"""Tests for those who extend cloudtrain. They need pytest, which is imported with them and nowhere
+else.
+"""

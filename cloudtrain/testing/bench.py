@@ -1,4 +1,6 @@
-"""What the conformance suite must know of a platform, and the job folder from which it submits there."""
+"""What the conformance suite must know of a platform, and the job folder from which it submits
+there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from cloudtrain.api.jobs import plan as make_plan
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Provider, get_provider
 
-GREETING_FILE, GREETING = "greeting.txt", "hello from the input"
+GREETING_FILE = "greeting.txt"
+GREETING = "hello from the input"
 """What the input folder holds that a platform may offer to the suite: one file, and its text."""
 SECRET = "never-write-this-down-5f1c"  # noqa: S105  (a secret of the suite alone)
 """The value of the secret that a platform may keep for the suite."""
@@ -60,7 +63,8 @@ if sys.argv[1] == "wait":
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """A place where the provider under test can run jobs of the suite: the real one, or a stand-in on this machine.
+    """A place where the provider under test can run jobs of the suite: the real one, or a stand-in
+    on this machine.
 
     Its machines need Python with torch.
     """
@@ -72,7 +76,9 @@ class Platform:
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that the client needs: an account, where a stand-in is."""
     input: str = ""
-    """Where it has a folder with the file GREETING_FILE, as a spec names it; empty: inputs are not tried."""
+    """Where it has a folder with the file GREETING_FILE, as a spec names it; empty: inputs are not
+    tried.
+    """
     secret: str = ""
     """Where it keeps SECRET, as a spec names it; empty: secrets are not tried."""
 
@@ -114,11 +120,15 @@ class Bench:
     def load(self, document: Mapping[str, Any]) -> Job:
         """A job, from a file that says this: each key on a line of its own."""
         path = self.folder / "job" / "job.yaml"
-        path.write_text(yaml.safe_dump({"name": "conformance", **document}, sort_keys=False), encoding="utf-8")
+        path.write_text(
+            yaml.safe_dump({"name": "conformance", **document}, sort_keys=False), encoding="utf-8"
+        )
         return load(path)
 
     def plan(self, kind: str, **more: Any) -> Plan:
-        """The plan of a job that is to `succeed`, `fail` or `wait` for ever. `more`: parts of job.yaml."""
+        """The plan of a job that is to `succeed`, `fail` or `wait` for ever. `more`: parts of
+        job.yaml.
+        """
         document: dict[str, Any] = {
             "source": "source",
             "entrypoint": "train.py",
@@ -143,13 +153,19 @@ def make_bench(platform: Platform, folder: Path) -> Bench:
 
 
 class Checks:
-    """The base of classes of checks: their job folder, on the platform that the provider's author names."""
+    """The base of classes of checks: their job folder, on the platform that the provider's author
+    names.
+    """
 
     @classmethod
     @contextmanager
     def platform(cls, folder: Path) -> Iterator[Platform]:  # noqa: ARG003
-        """Where the suite's jobs run; `folder` is an empty one of this class of tests. To be overridden."""
-        raise NotImplementedError(f"{cls.__name__} does not say where its jobs run: it needs a method `platform`")
+        """Where the suite's jobs run; `folder` is an empty one of this class of tests. To be
+        overridden.
+        """
+        raise NotImplementedError(
+            f"{cls.__name__} does not say where its jobs run: it needs a method `platform`"
+        )
         yield
 
     @pytest.fixture(scope="class")

@@ -1,4 +1,5 @@
-"""The suite that a provider's author runs with pytest: what every provider must keep to, each as a test.
+"""The suite that a provider's author runs with pytest: what every provider must keep to, each as a
+test.
 
     from contextlib import contextmanager
     from cloudtrain.testing.conformance import Platform, ProviderConformance
@@ -21,7 +22,9 @@ from cloudtrain.testing.run_checks import RunChecks
 __all__ = ["GREETING", "GREETING_FILE", "SECRET", "Platform", "ProviderConformance"]
 
 
-class ProviderConformance(RunChecks, PlanningChecks):  # pytest runs the tests of the last base first
+class ProviderConformance(
+    RunChecks, PlanningChecks
+):  # pytest runs the tests of the last base first
     """All of it. Subclass it, name the class `Test…`, and say by `platform` where its jobs run.
 
     `timeout_seconds` is how long a job may take, its wait for a machine included.

@@ -1,4 +1,6 @@
-"""What a piece of code does to the world, as Python's audit events tell: processes that it starts, connections."""
+"""What a piece of code does to the world, as Python's audit events tell: processes that it starts,
+connections.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 _PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty")
-_CONNECTIONS = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
+_CONNECTIONS = (
+    "socket.connect",
+    "socket.bind",
+    "socket.sendto",
+    "socket.getaddrinfo",
+    "socket.gethostbyname",
+)
 
 
 @dataclass
@@ -27,9 +35,12 @@ class Effects:
 
 @contextmanager
 def recorded(*, is_forbidden: bool = False) -> Iterator[Effects]:
-    """Inside, what this thread does is recorded; if it is forbidden, it fails too. Calls of git do not count."""
+    """Inside, what this thread does is recorded; if it is forbidden, it fails too. Calls of git do
+    not count.
+    """
     _install()
-    thread, effects = threading.get_ident(), Effects(is_forbidden)
+    thread = threading.get_ident()
+    effects = Effects(is_forbidden)
     _RECORDING[thread] = effects
     try:
         yield effects
@@ -43,7 +54,9 @@ _INSTALLED: list[bool] = []
 
 
 def _install() -> None:
-    """Once: a hook stays as long as the process, and costs next to nothing while nothing is recorded."""
+    """Once: a hook stays as long as the process, and costs next to nothing while nothing is
+    recorded.
+    """
     if not _INSTALLED:
         _INSTALLED.append(True)
         sys.addaudithook(_hear)

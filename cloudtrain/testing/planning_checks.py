@@ -1,4 +1,6 @@
-"""What holds of every provider before anything is started: its declaration, its section, plans and requests."""
+"""What holds of every provider before anything is started: its declaration, its section, plans and
+requests.
+"""
 
 from __future__ import annotations
 
@@ -30,37 +32,58 @@ class PlanningChecks(Checks):
     def test_its_declaration_is_complete(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)
         must(
-            isinstance(bench.provider.declaration, Declaration) and bench.provider.declaration.name == bench.name,
-            f"its declaration names it {bench.provider.declaration.name!r}, and it is found as {bench.name!r}",
-            "declaration.name is the name of the entry point, the value of --provider, the key in job.yaml",
+            isinstance(bench.provider.declaration, Declaration)
+            and bench.provider.declaration.name == bench.name,
+            f"its declaration names it {bench.provider.declaration.name!r}, and it is found as"
+            f" {bench.name!r}",
+            "declaration.name is the name of the entry point, the value of --provider, the key in"
+            " job.yaml",
         )
         must(bool(declared.label), "its label is empty", "declaration.label is what people call it")
         must(
             _scheme(declared.input_example) in declared.input_schemes,
-            f"its input_example {declared.input_example!r} has none of the input_schemes {declared.input_schemes}",
+            f"its input_example {declared.input_example!r} has none of the input_schemes"
+            f" {declared.input_schemes}",
             "declaration.input_example is an input that it can read",
         )
 
     def test_it_has_the_whole_protocol(self, bench: Bench) -> None:
         for name, method in inspect.getmembers(Provider, inspect.isfunction):
             own = getattr(bench.provider, name, None)
-            must(callable(own), f"it has no method {name}", "a provider is a cloudtrain.providers.Provider")
-            wanted, found = list(inspect.signature(method).parameters)[1:], list(inspect.signature(own).parameters)  # type: ignore[arg-type]
-            must(found[: len(wanted)] == wanted, f"{name} takes {found}", f"{name} takes {wanted}, by these names")
+            must(
+                callable(own),
+                f"it has no method {name}",
+                "a provider is a cloudtrain.providers.Provider",
+            )
+            wanted = list(inspect.signature(method).parameters)[1:]
+            found = list(inspect.signature(own).parameters)  # type: ignore[arg-type]
+            must(
+                found[: len(wanted)] == wanted,
+                f"{name} takes {found}",
+                f"{name} takes {wanted}, by these names",
+            )
 
     def test_what_its_declaration_shows_can_be_written_in_a_job(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)
         places = [f"{store}:{form}" for store, form in declared.secret_stores.items()]
-        parts: dict[str, Any] = {"secrets": {f"S{n}": {bench.name: place} for n, place in enumerate(places)}}
+        parts: dict[str, Any] = {
+            "secrets": {f"S{n}": {bench.name: place} for n, place in enumerate(places)}
+        }
         parts["inputs"] = {"data": {bench.name: declared.input_example}}
         problems = _problems(bench, {**bench.platform.job, **parts})
-        promise = "declaration.input_example and secret_stores are what messages tell users to write"
+        promise = (
+            "declaration.input_example and secret_stores are what messages tell users to write"
+        )
         must(not problems, f"a job with its own examples is refused: {_lines(problems)}", promise)
 
     def test_an_unknown_key_of_its_section_is_refused_at_its_line(self, bench: Bench) -> None:
         problems = _problems(bench, {bench.name: {"no_such_key": 1}})
         has_section = declaration_of(bench.name).section is not None
-        path, place = ((bench.name, "no_such_key"), "job.yaml:3:3") if has_section else ((bench.name,), "job.yaml:2:1")
+        path, place = (
+            ((bench.name, "no_such_key"), "job.yaml:3:3")
+            if has_section
+            else ((bench.name,), "job.yaml:2:1")
+        )
         must(
             any(issue.path == path and issue.origin.endswith(place) for issue in problems),
             f"a key that it does not know is answered with: {_lines(problems) or 'nothing'}",
@@ -72,10 +95,22 @@ class PlanningChecks(Checks):
         section = declared.section() if declared.section else None
         if section is None:
             return
-        must(issubclass(section, Section), f"its section is a {section.__mro__[1]}", "declaration.section is a Section")
+        must(
+            issubclass(section, Section),
+            f"its section is a {section.__mro__[1]}",
+            "declaration.section is a Section",
+        )
         silent = [name for name, field in section.model_fields.items() if not field.description]
-        must(not silent, f"no description of {', '.join(silent)}", "editors show what a field of job.yaml means")
-        must(bench.name in json_schema()["properties"], "its section is not in the schema", "the schema knows it")
+        must(
+            not silent,
+            f"no description of {', '.join(silent)}",
+            "editors show what a field of job.yaml means",
+        )
+        must(
+            bench.name in json_schema()["properties"],
+            "its section is not in the schema",
+            "the schema knows it",
+        )
 
     def test_planning_starts_no_process_and_opens_no_connection(self, bench: Bench) -> None:
         runs = RunStore(bench.data_dir)
@@ -86,20 +121,43 @@ class PlanningChecks(Checks):
         must(
             not effects.processes + effects.connections,
             f"target, render or rules did more than compute: {_shown(effects)}",
-            "up to `render` all is pure; `rules` may read the disk; what takes a process or a network is in `checks`",
+            "up to `render` all is pure; `rules` may read the disk; what takes a process or a"
+            " network is in `checks`",
         )
         errors = [issue for issue in offline_issues(bench.plan("succeed")) if issue.is_error]
-        must(not errors, f"it refuses the suite's job: {_lines(errors)}", "rules refuse what cannot run there")
+        must(
+            not errors,
+            f"it refuses the suite's job: {_lines(errors)}",
+            "rules refuse what cannot run there",
+        )
         must(set(runs.ids()) == before, "planning wrote a run", "a plan is a value")
 
     def test_one_plan_makes_one_request_of_plain_json(self, bench: Bench) -> None:
         plan = bench.plan("succeed")
-        before, first, second = json.dumps(plan.to_json()), render(plan), bench.provider.render(plan)
+        before = json.dumps(plan.to_json())
+        first = render(plan)
+        second = bench.provider.render(plan)
         must(isinstance(first, Request), f"render returned {first!r}", "render returns a Request")
-        must(isinstance(first.job, JobDocument), f"its job document is {first.job!r}", "Request.job is a JobDocument")
-        must(first == second, "two renders of one plan differ", "render is a function of the plan alone")
-        must(json.dumps(plan.to_json()) == before, "render changed the plan", "nothing changes a plan")
-        must(first.provider == bench.name, f"the request is of {first.provider!r}", "Request.provider is its name")
+        must(
+            isinstance(first.job, JobDocument),
+            f"its job document is {first.job!r}",
+            "Request.job is a JobDocument",
+        )
+        must(
+            first == second,
+            "two renders of one plan differ",
+            "render is a function of the plan alone",
+        )
+        must(
+            json.dumps(plan.to_json()) == before,
+            "render changed the plan",
+            "nothing changes a plan",
+        )
+        must(
+            first.provider == bench.name,
+            f"the request is of {first.provider!r}",
+            "Request.provider is its name",
+        )
         for what, document in (("document", first.document), ("job", first.job.to_json())):
             must(
                 json.loads(json.dumps(document)) == document,
@@ -109,7 +167,11 @@ class PlanningChecks(Checks):
 
     def test_a_plan_keeps_its_config_when_it_is_stored(self, bench: Bench) -> None:
         config = bench.plan("succeed").target.config
-        must(dataclasses.is_dataclass(config), f"its config is {config!r}", "a ProviderConfig is a frozen dataclass")
+        must(
+            dataclasses.is_dataclass(config),
+            f"its config is {config!r}",
+            "a ProviderConfig is a frozen dataclass",
+        )
         stored = json.loads(json.dumps(config.to_json()))
         must(
             type(config).from_json(stored) == config,
@@ -120,11 +182,15 @@ class PlanningChecks(Checks):
     def test_neither_plan_nor_request_holds_the_value_of_a_secret(self, bench: Bench) -> None:
         plan = bench.plan("succeed")
         request = render(plan)
-        for what, document in (("plan", plan.to_json()), ("request", [request.document, request.job.to_json()])):
+        for what, document in (
+            ("plan", plan.to_json()),
+            ("request", [request.document, request.job.to_json()]),
+        ):
             must(
                 SECRET not in json.dumps(document),
                 f"its {what} holds the value of a secret",
-                "a spec names where a secret is kept; its value is looked up when the job starts, on its machine",
+                "a spec names where a secret is kept; its value is looked up when the job starts,"
+                " on its machine",
             )
 
     def test_more_nodes_than_it_runs_are_refused_at_their_line(self, bench: Bench) -> None:
@@ -132,9 +198,13 @@ class PlanningChecks(Checks):
             return
         problems = _problems(bench, {"resources": {"nodes": 1000}, **bench.platform.job})
         must(
-            any(issue.path == ("resources", "nodes") and "job.yaml:3:3" in issue.origin for issue in problems),
+            any(
+                issue.path == ("resources", "nodes") and "job.yaml:3:3" in issue.origin
+                for issue in problems
+            ),
             f"1000 nodes are answered with: {_lines(problems) or 'nothing'}",
-            "target.max_nodes is how many it runs at once; more are refused at the line that says so",
+            "target.max_nodes is how many it runs at once; more are refused at the line that"
+            " says so",
         )
 
 

@@ -1,6 +1,8 @@
-"""What holds of every provider's runs: one job for one run id, each line once, the end and its cause, a stop, results.
+"""What holds of every provider's runs: one job for one run id, each line once, the end and its
+cause, a stop, results.
 
-Three jobs run for all checks of a class: one that succeeds, one that fails, and one that is stopped.
+Three jobs run for all checks of a class: one that succeeds, one that fails, and one that is
+stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from cloudtrain.errors import JobFailed, RunExists
 from cloudtrain.providers import Request
 from cloudtrain.runs.history import History
 from cloudtrain.submission.context import archive_of
-from cloudtrain.testing.bench import ARGUMENTS, GREETING, LINES, SECRET, VARIABLE, Bench, Checks, must
+from cloudtrain.testing.bench import (
+    ARGUMENTS,
+    GREETING,
+    LINES,
+    SECRET,
+    VARIABLE,
+    Bench,
+    Checks,
+    must,
+)
 from cloudtrain.testing.effects import Effects, recorded
 
 T = TypeVar("T")
@@ -39,7 +50,9 @@ class Jobs:
     effects: Effects
 
     def ended(self, kind: str, seconds: float) -> Run:
-        """The run when it has ended: each look is that of a new process, which knows what is on disk."""
+        """The run when it has ended: each look is that of a new process, which knows what is on
+        disk.
+        """
         run_id = self.runs[kind].id
         _eventually(lambda: find_run(run_id).status().has_ended, f"{run_id} has not ended", seconds)
         return find_run(run_id)
@@ -65,7 +78,8 @@ class RunChecks(Checks):
         must(
             len(begun) == 1,
             f"started twice with the same request, {len(begun)} launchers have begun",
-            "start is idempotent: the remote name is the run id, and a name that is taken by this very run is no error",
+            "start is idempotent: the remote name is the run id, and a name that is taken by this"
+            " very run is no error",
         )
 
     def test_a_job_that_ends_well_has_succeeded(self, jobs: Jobs) -> None:
@@ -73,13 +87,16 @@ class RunChecks(Checks):
         must(
             state.state == "succeeded",
             f"a job whose program left with 0 has {state.state}: {state.reason}",
-            "the last observation of a run says how it ended, once all that its nodes have said is read",
+            "the last observation of a run says how it ended, once all that its nodes have said is"
+            " read",
         )
         must(state.started > 0 < state.ended, "it does not say when", "times are Unix timestamps")
 
     def test_the_job_sees_what_the_spec_says(self, bench: Bench, jobs: Jobs) -> None:
         run = jobs.ended("succeed", self.timeout_seconds)
-        seen = next((dict(event.extra) for event in run.folder.events() if event.type == "seen"), {})
+        seen = next(
+            (dict(event.extra) for event in run.folder.events() if event.type == "seen"), {}
+        )
         wanted: dict[str, Any] = {"argv": list(ARGUMENTS), "variable": VARIABLE}
         if bench.platform.input:
             wanted["greeting"] = GREETING
@@ -89,13 +106,16 @@ class RunChecks(Checks):
             must(
                 seen.get(name) == value,
                 f"the job's {name} is {seen.get(name)!r}, not {value!r}",
-                "arguments, variables, inputs and secrets reach the program as they are: no shell changes them",
+                "arguments, variables, inputs and secrets reach the program as they are: no shell"
+                " changes them",
             )
 
     def test_each_line_and_event_comes_once_and_in_order(self, jobs: Jobs) -> None:
         run = jobs.ended("succeed", self.timeout_seconds)
         lines = [line.text for line in run.logs() if line.text.startswith("line ")]
-        numbers = [event.extra["number"] for event in run.folder.events() if event.type == "numbered"]
+        numbers = [
+            event.extra["number"] for event in run.folder.events() if event.type == "numbered"
+        ]
         for what, found, wanted in (
             ("lines", lines, [f"line {number}" for number in range(LINES)]),
             ("events", numbers, list(range(LINES))),
@@ -103,7 +123,8 @@ class RunChecks(Checks):
             must(
                 found == wanted,
                 f"of {LINES} {what} there are {len(found)}: {_difference(found, wanted)}",
-                "observe gives what the run folder does not hold yet; LogPart.position says how far a log was read",
+                "observe gives what the run folder does not hold yet; LogPart.position says how far"
+                " a log was read",
             )
 
     def test_an_ended_run_has_no_news(self, bench: Bench, jobs: Jobs) -> None:
@@ -119,18 +140,40 @@ class RunChecks(Checks):
 
     def test_a_job_that_fails_names_its_cause(self, jobs: Jobs) -> None:
         run = jobs.ended("fail", self.timeout_seconds)
-        state, promise = run.status(), "the first error that a node tells is the cause, not the platform's exit code"
-        must(state.state == "failed", f"a job whose program raised has {state.state}: {state.reason}", promise)
-        cause = (state.error.rank, state.error.exception, state.error.message) if state.error else None
-        must(cause == (0, "ValueError", "the dog ate shard 3"), f"its cause is {cause}: {state.reason}", promise)
+        state = run.status()
+        promise = "the first error that a node tells is the cause, not the platform's exit code"
+        must(
+            state.state == "failed",
+            f"a job whose program raised has {state.state}: {state.reason}",
+            promise,
+        )
+        cause = (
+            (state.error.rank, state.error.exception, state.error.message) if state.error else None
+        )
+        must(
+            cause == (0, "ValueError", "the dog ate shard 3"),
+            f"its cause is {cause}: {state.reason}",
+            promise,
+        )
         with pytest.raises(JobFailed):
             run.result()
 
-    def test_a_running_job_stops_when_it_is_asked_and_asking_again_does_no_harm(self, bench: Bench, jobs: Jobs) -> None:
+    def test_a_running_job_stops_when_it_is_asked_and_asking_again_does_no_harm(
+        self, bench: Bench, jobs: Jobs
+    ) -> None:
         run = find_run(jobs.runs["wait"].id)
-        seconds, folder = self.timeout_seconds, run.folder
-        _eventually(lambda: any(line.text == "waiting" for line in run.logs()), "it prints no `waiting`", seconds)
-        must(SECRET not in _command_lines(), "a process's arguments hold a secret", "secrets are never arguments")
+        seconds = self.timeout_seconds
+        folder = run.folder
+        _eventually(
+            lambda: any(line.text == "waiting" for line in run.logs()),
+            "it prints no `waiting`",
+            seconds,
+        )
+        must(
+            SECRET not in _command_lines(),
+            "a process's arguments hold a secret",
+            "secrets are never arguments",
+        )
         history = History(folder)
         is_told = bench.provider.stop(folder, history.read(), history.record)
         must(is_told, "stop returned False for a job that runs", "False: it cannot be asked yet")
@@ -142,15 +185,24 @@ class RunChecks(Checks):
             "stop asks the launcher with SIGTERM, or by its stop file; it then leaves as stopped",
         )
         before = folder.events_file.read_bytes()
-        must(find_run(run.id).stop().state == "stopped", "a second stop changed its end", "asking twice does no harm")
-        must(folder.events_file.read_bytes() == before, "a second stop wrote events", "what has ended stays as it is")
+        must(
+            find_run(run.id).stop().state == "stopped",
+            "a second stop changed its end",
+            "asking twice does no harm",
+        )
+        must(
+            folder.events_file.read_bytes() == before,
+            "a second stop wrote events",
+            "what has ended stays as it is",
+        )
 
     def test_fetch_brings_what_the_job_left(self, jobs: Jobs, tmp_path: Path) -> None:
         folder = jobs.ended("succeed", self.timeout_seconds).fetch(tmp_path / "result")
         for name, text in (("model/model.txt", "weights"), ("output/output.txt", "notes")):
             must(
                 (folder / name).is_file() and (folder / name).read_text() == text,
-                f"there is no {name} with what the job wrote: {sorted(path.name for path in folder.rglob('*'))}",
+                f"there is no {name} with what the job wrote:"
+                f" {sorted(path.name for path in folder.rglob('*'))}",
                 "fetch fills folder/model and folder/output with what the job left in its folders",
             )
 
@@ -159,14 +211,19 @@ class RunChecks(Checks):
         leaked = [words for words in jobs.effects.processes if SECRET in words]
         must(
             not leaked,
-            f"a command was given a secret: {[words.replace(SECRET, '…')[:200] for words in leaked]}",
+            "a command was given a secret:"
+            f" {[words.replace(SECRET, '…')[:200] for words in leaked]}",
             promise,
         )
         for kind, run in jobs.runs.items():
             if kind != "wait":  # that one runs until it is stopped
                 jobs.ended(kind, self.timeout_seconds)
             for path in run.folder.path.rglob("*"):
-                must(SECRET.encode() not in _content(path), f"{path.name} of the run folder holds a secret", promise)
+                must(
+                    SECRET.encode() not in _content(path),
+                    f"{path.name} of the run folder holds a secret",
+                    promise,
+                )
 
 
 def _content(path: Path) -> bytes:
@@ -177,7 +234,9 @@ def _content(path: Path) -> bytes:
 
 
 def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
-    """Jobs, submitted: all three unless some are named. That which succeeds is started a second time at once."""
+    """Jobs, submitted: all three unless some are named. That which succeeds is started a second
+    time at once.
+    """
     runs = {}
     with bench.client(), recorded() as effects:
         for kind in kinds or ("succeed", "fail", "wait"):
@@ -189,8 +248,11 @@ def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
 
 def _start_again(bench: Bench, run: Run) -> None:
     """The very same submission once more, as if its answer had been lost."""
-    plan, folder = bench.plan("succeed"), run.folder
-    request = Request(provider=bench.name, document=folder.document("request.json"), job=render(plan).job)
+    plan = bench.plan("succeed")
+    folder = run.folder
+    request = Request(
+        provider=bench.name, document=folder.document("request.json"), job=render(plan).job
+    )
     bench.provider.start(plan, request, folder, archive_of(plan), None, History(folder).record)
 
 
@@ -218,4 +280,8 @@ def _text(path: Path) -> str:
 def _difference(found: list[Any], wanted: list[Any]) -> str:
     pairs: Iterator[tuple[Any, Any]] = zip(found, wanted, strict=False)
     first = next((pair for pair in pairs if pair[0] != pair[1]), None)
-    return f"{first[0]!r} where {first[1]!r} belongs" if first else f"the last is {found[-1] if found else None!r}"
+    return (
+        f"{first[0]!r} where {first[1]!r} belongs"
+        if first
+        else f"the last is {found[-1] if found else None!r}"
+    )

@@ -1,10 +1,11 @@
-"""Runs the commands that a page shows, as a reader would, and holds what they print against the page.
+"""Runs the commands that a page shows, as a reader would, and holds what they print against the
+page.
 
     python docs/make/make_outputs.py docs/getting-started.md          shows where the page is out of date
     python docs/make/make_outputs.py --write docs/getting-started.md  writes what was printed into the page
 
-A page is one session: a folder, a home of its own, the files that it says to save. In an output, a line `…` stands
-for any lines; numbers, times, run ids and curves may differ.
+A page is one session: a folder, a home of its own, the files that it says to save. In an output, a
+line `…` stands for any lines; numbers, times, run ids and curves may differ.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ TIMEOUT = 600
 VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     # Printed by a slow machine alone.
-    (re.compile(r"^ +(?:waiting for peers|restoring|evaluating|saving) for \d.*\n", re.MULTILINE), ""),
+    (
+        re.compile(
+            r"^ +(?:waiting for peers|restoring|evaluating|saving) for \d.*\n", re.MULTILINE
+        ),
+        "",
+    ),
     (re.compile(r"[▁▂▃▄▅▆▇█]+"), "CURVE"),
     (re.compile(r"\b[0-9a-f]{8,}"), "HEX"),
     (re.compile(r"\b(?:\d+ (?:h|min|ms|s) )*\d+ (?:h|min|ms|s)\b"), "TIME"),
@@ -56,13 +62,24 @@ class Session:
     """A reader's shell: one folder, one home, one command after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self.home, self.folder = folder / "home", folder / "work"
+        self.home = folder / "home"
+        self.folder = folder / "work"
         for path in (self.home, self.folder):
             path.mkdir(parents=True)
 
     def environment(self) -> dict[str, str]:
         """Nothing of the environment outside but its PATH, with this Python's programs first."""
-        foreign = ("AWS_", "AZURE_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_", "PYTEST_", "COV_")
+        foreign = (
+            "AWS_",
+            "AZURE_",
+            "CLOUDTRAIN_",
+            "XDG_",
+            "PET_",
+            "TORCHELASTIC_",
+            "GITHUB_",
+            "PYTEST_",
+            "COV_",
+        )
         env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
         return {**env, "HOME": str(self.home), "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
@@ -124,7 +141,9 @@ def split(text: str) -> list[tuple[str, str]]:
 
 
 def rewrite(page: Path, steps: list[Step]) -> None:
-    """Put what was printed into the page. An output that is right as it stands stays, also one with `…`."""
+    """Put what was printed into the page. An output that is right as it stands stays, also one with
+    `…`.
+    """
     fresh: dict[int, list[str]] = {}
     for step in (step for step in steps if step.block.language == "console"):
         output = step.expected if not step.difference() else step.printed
@@ -156,7 +175,8 @@ def _pattern(expected: str) -> str:
     """The output as a regular expression: a line `…` stands for any lines, also for none."""
     lines = _steady(expected).splitlines()
     return "".join(
-        r"(?:.*\n)*?" if line.strip() == ANY else re.escape(line).replace(ANY, ".*") + r"\n" for line in lines
+        r"(?:.*\n)*?" if line.strip() == ANY else re.escape(line).replace(ANY, ".*") + r"\n"
+        for line in lines
     )
 
 

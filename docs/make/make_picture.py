@@ -1,7 +1,9 @@
-"""Draws docs/run.svg, the picture in README.md: a session in a terminal, run now. `python docs/make/make_picture.py`.
+"""Draws docs/run.svg, the picture in README.md: a session in a terminal, run now. `python
+docs/make/make_picture.py`.
 
-The commands are really run, with the job of the guide to SageMaker. The picture has a background of its own, so that it
-can be read on light and dark pages, and no font: every reader's own monospaced one is stretched to the same columns.
+The commands are really run, with the job of the guide to SageMaker. The picture has a background of
+its own, so that it can be read on light and dark pages, and no font: every reader's own monospaced
+one is stretched to the same columns.
 """
 
 from __future__ import annotations
@@ -22,11 +24,20 @@ COMMANDS = (
 )
 TITLE = "cloudtrain: a SageMaker job is planned with its price, then rehearsed on this machine"
 
-CHARACTER, LINE, SIZE, MARGIN, BAR = 7.8, 19, 13, 18, 34
+CHARACTER = 7.8
+LINE = 19
+SIZE = 13
+MARGIN = 18
+BAR = 34
 """In pixels: a column, a line, the letters, the space around the text, the window's title bar."""
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-BACKGROUND, BORDER, TEXT = "#161b22", "#3d444d", "#d1d7e0"
-DIM, BLUE, GREEN, YELLOW = "#9198a1", "#79c0ff", "#56d364", "#e3b341"
+BACKGROUND = "#161b22"
+BORDER = "#3d444d"
+TEXT = "#d1d7e0"
+DIM = "#9198a1"
+BLUE = "#79c0ff"
+GREEN = "#56d364"
+YELLOW = "#e3b341"
 RULES = (
     re.compile(r"^(?P<green>succeeded)(?P<text>.*)"),
     re.compile(r"^(?P<green>\$)(?P<bold> .*)"),
@@ -37,7 +48,14 @@ RULES = (
     re.compile(r"^(?P<dim>  \(.*)"),
 )
 """How a line is coloured: by the names of the groups of the first pattern that fits."""
-COLOURS = {"green": GREEN, "dim": DIM, "yellow": YELLOW, "blue": BLUE, "text": TEXT, "bold": "#f0f6fc"}
+COLOURS = {
+    "green": GREEN,
+    "dim": DIM,
+    "yellow": YELLOW,
+    "blue": BLUE,
+    "text": TEXT,
+    "bold": "#f0f6fc",
+}
 
 
 def session(folder: Path) -> list[tuple[str, str]]:
@@ -51,11 +69,17 @@ def session(folder: Path) -> list[tuple[str, str]]:
 
 def drawn(steps: list[tuple[str, str]]) -> str:
     """The session as SVG."""
-    lines = [line for command, output in steps for line in (f"$ {command}", *output.splitlines(), "")][:-1]
+    lines = [
+        line for command, output in steps for line in (f"$ {command}", *output.splitlines(), "")
+    ][:-1]
     width = round(2 * MARGIN + CHARACTER * max(map(len, lines)))
     height = BAR + LINE * len(lines) + MARGIN
-    text = "\n".join(_line(line, BAR + LINE * (number + 1) - 4) for number, line in enumerate(lines) if line)
-    dots = "".join(f'<circle cx="{MARGIN + 18 * n}" cy="17" r="5" fill="{BORDER}"/>' for n in range(3))
+    text = "\n".join(
+        _line(line, BAR + LINE * (number + 1) - 4) for number, line in enumerate(lines) if line
+    )
+    dots = "".join(
+        f'<circle cx="{MARGIN + 18 * n}" cy="17" r="5" fill="{BORDER}"/>' for n in range(3)
+    )
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f"""<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">
 <title>{TITLE}</title>
@@ -71,7 +95,11 @@ def drawn(steps: list[tuple[str, str]]) -> str:
 
 def shown(svg: str) -> list[tuple[str, str]]:
     """The commands that a picture shows, each with its output."""
-    lines = [html.unescape(re.sub(r"<[^>]+>", "", line)) for line in svg.splitlines() if line.startswith("<text")]
+    lines = [
+        html.unescape(re.sub(r"<[^>]+>", "", line))
+        for line in svg.splitlines()
+        if line.startswith("<text")
+    ]
     steps: list[tuple[str, str]] = []
     for line in lines:
         if line.startswith("$ "):
@@ -84,7 +112,11 @@ def shown(svg: str) -> list[tuple[str, str]]:
 def _line(line: str, y: int) -> str:
     """One line as one element; each colour is a span that begins at its own column."""
     match = next((found for pattern in RULES if (found := pattern.match(line))), None)
-    spans = [(match.start(name), match[name], COLOURS[name.rstrip("2")]) for name in match.groupdict()] if match else []
+    spans = (
+        [(match.start(name), match[name], COLOURS[name.rstrip("2")]) for name in match.groupdict()]
+        if match
+        else []
+    )
     parts = [
         f'<tspan x="{MARGIN + CHARACTER * start:.1f}" textLength="{CHARACTER * len(text):.1f}"'
         f' lengthAdjust="spacingAndGlyphs" fill="{colour}">{html.escape(text)}</tspan>'

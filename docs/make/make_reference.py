@@ -1,7 +1,9 @@
-"""Writes the pages of docs/reference/ from the code: `python docs/make/make_reference.py`. A test tells their age.
+"""Writes the pages of docs/reference/ from the code: `python docs/make/make_reference.py`. A test
+tells their age.
 
-Each function in `PAGES` is one page; a new one also needs its line in docs/README.md and in mkdocs.yml. What the code
-does not say (what a variable is for) is in the tables here, and a name that a table lacks or has too many is an error.
+Each function in `PAGES` is one page; a new one also needs its line in docs/README.md and in
+mkdocs.yml. What the code does not say (what a variable is for) is in the tables here, and a name
+that a table lacks or has too many is an error.
 """
 
 from __future__ import annotations
@@ -32,50 +34,84 @@ JOB_VARIABLES = {
     "CLOUDTRAIN_NODE_RANK": "this node's rank, from 0",
     "CLOUDTRAIN_NODES": "how many nodes there are",
     "CLOUDTRAIN_PROCESSES": "processes per node",
-    "CLOUDTRAIN_INPUT_TRAIN": "folder or file of the input `train`; one variable for each input, its name in capitals",
+    "CLOUDTRAIN_INPUT_TRAIN": (
+        "folder or file of the input `train`; one variable for each input, its name in capitals"
+    ),
     "CLOUDTRAIN_OUTPUT_DIR": "what is written here is kept; `fetch` brings it",
     "CLOUDTRAIN_MODEL_DIR": "the same, for the trained model",
     "CLOUDTRAIN_CHECKPOINT_DIR": "the same, for checkpoints; they are back after a restart",
     "CLOUDTRAIN_TENSORBOARD_DIR": "where to write TensorBoard's files, in the output folder",
     "CLOUDTRAIN_CHECKPOINT_EVERY": "seconds between two checkpoints, as the job asks",
     "CLOUDTRAIN_CHECKPOINT_KEEP": "how many checkpoints to keep, as the job asks",
-    "CLOUDTRAIN_MEASURE": "in a [search for a batch size](../guides/sweeps.md#the-largest-batch-and-the-fastest) the "
-    "metric to report, after which the job ends; in other jobs not set",
+    "CLOUDTRAIN_MEASURE": (
+        "in a [search for a batch size](../guides/sweeps.md#the-largest-batch-and-the-fastest) the "
+        "metric to report, after which the job ends; in other jobs not set"
+    ),
     "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
     "CLOUDTRAIN_JOB_FILE": "the job document: what the launcher was told, as JSON",
-    "PET_NNODES": "the number of nodes; these five make a `torchrun train.py` typed by hand join the right group",
+    "PET_NNODES": (
+        "the number of nodes; these five make a `torchrun train.py` typed by hand join the right"
+        " group"
+    ),
     "PET_NODE_RANK": "this node's rank",
     "PET_NPROC_PER_NODE": "processes per node",
     "PET_MASTER_ADDR": "where the processes meet",
     "PET_MASTER_PORT": "its port",
-    "GLOO_SOCKET_IFNAME": "the network interface between the nodes, unless the job's `env` names one",
+    "GLOO_SOCKET_IFNAME": (
+        "the network interface between the nodes, unless the job's `env` names one"
+    ),
     "NCCL_SOCKET_IFNAME": "the same for NCCL",
-    "OMP_NUM_THREADS": "the node's cores shared among its processes, unless the job's `env` says a number",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1: after a restart, ranks never read the addresses of dead ones",
+    "OMP_NUM_THREADS": (
+        "the node's cores shared among its processes, unless the job's `env` says a number"
+    ),
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
+        "1: after a restart, ranks never read the addresses of dead ones"
+    ),
     "PYTHONPATH": "has the folder of `cloudtrain_job` at its end",
 }
 """What a process of a job finds, beside what its platform and torchrun set."""
 
 GPU_VARIABLES = {
-    "CLOUDTRAIN_RANK_CPUS": "the CPUs of each rank, those beside its GPU, where GPUs are at several NUMA nodes; the "
-    "job's `env` says `NUMA_BINDING: no` against it",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1, on GPUs: when a collective of NCCL times out, the last ones of each rank are "
-    "written down, unless the job's `env` says 0",
-    "TORCH_FR_DUMP_TEMP_FILE": "where: `flight-recorder/rank_` in the output, unless the job's `env` says so; before "
-    "torch 2.13 `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`",
-    "TORCH_FR_BUFFER_SIZE": "how many of them, 2000; before torch 2.13 `TORCH_NCCL_TRACE_BUFFER_SIZE`",
-    "TORCH_NCCL_HIGH_PRIORITY": "1, in the trainer: messages go before computation, unless the job's `env` says 0",
+    "CLOUDTRAIN_RANK_CPUS": (
+        "the CPUs of each rank, those beside its GPU, where GPUs are at several NUMA nodes; the "
+        "job's `env` says `NUMA_BINDING: no` against it"
+    ),
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": (
+        "1, on GPUs: when a collective of NCCL times out, the last ones of each rank are "
+        "written down, unless the job's `env` says 0"
+    ),
+    "TORCH_FR_DUMP_TEMP_FILE": (
+        "where: `flight-recorder/rank_` in the output, unless the job's `env` says so; before "
+        "torch 2.13 `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`"
+    ),
+    "TORCH_FR_BUFFER_SIZE": (
+        "how many of them, 2000; before torch 2.13 `TORCH_NCCL_TRACE_BUFFER_SIZE`"
+    ),
+    "TORCH_NCCL_HIGH_PRIORITY": (
+        "1, in the trainer: messages go before computation, unless the job's `env` says 0"
+    ),
 }
 """What is set for jobs on GPUs besides, by `flight_recorder`, `numa` and the trainer's `nccl`."""
 
-INTERNAL = {"CLOUDTRAIN_RESULT_FILE", "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_LAUNCHER_PID", "CLOUDTRAIN_STREAM_KEY"}
+INTERNAL = {
+    "CLOUDTRAIN_RESULT_FILE",
+    "CLOUDTRAIN_STREAM_DIR",
+    "CLOUDTRAIN_LAUNCHER_PID",
+    "CLOUDTRAIN_STREAM_KEY",
+}
 """Set in a job too, and nobody else's concern."""
 
 CLIENT_VARIABLES = {
     "NO_COLOR": "no colours",
-    "GITHUB_ACTIONS": "`true`, which GitHub sets: mistakes and failures are annotations of the changed files",
-    "XDG_DATA_HOME": "runs are kept in its folder `cloudtrain`, instead of `~/.local/share/cloudtrain`",
-    "XDG_CONFIG_HOME": "your settings are `cloudtrain/config.toml` there, instead of in `~/.config`",
+    "GITHUB_ACTIONS": (
+        "`true`, which GitHub sets: mistakes and failures are annotations of the changed files"
+    ),
+    "XDG_DATA_HOME": (
+        "runs are kept in its folder `cloudtrain`, instead of `~/.local/share/cloudtrain`"
+    ),
+    "XDG_CONFIG_HOME": (
+        "your settings are `cloudtrain/config.toml` there, instead of in `~/.config`"
+    ),
     "CUDA_VISIBLE_DEVICES": "the GPUs that runs on this machine may use",
     "DOCKER": "another program than `docker` to build images with",
     "DOCKER_HOST": "the engine, as the docker program understands it; it must be this machine's",
@@ -106,8 +142,8 @@ def settings_page() -> str:
     ]
     text = (
         "A flag wins over the environment, that over `cloudtrain.toml` beside the job, that over"
-        " `~/.config/cloudtrain/config.toml`. In a file, `aws.region` is `region` in the table `[aws]`, and a relative"
-        " path counts from the file.\n\n"
+        " `~/.config/cloudtrain/config.toml`. In a file, `aws.region` is `region` in the table"
+        " `[aws]`, and a relative path counts from the file.\n\n"
     )
     return page("Settings", text + table(("key", "variable", "meaning", "default"), rows))
 
@@ -115,17 +151,24 @@ def settings_page() -> str:
 def _shown(key: str, setting: Setting) -> str:
     value = setting.default
     if value is None:
-        return {"data_dir": "`~/.local/share/cloudtrain`", "python": "the one that runs cloudtrain"}.get(key, "")
+        return {
+            "data_dir": "`~/.local/share/cloudtrain`",
+            "python": "the one that runs cloudtrain",
+        }.get(key, "")
     if setting.kind == "size":
         return format_size(value)
     return format_duration(value) if setting.kind in ("grace", "seconds") else f"`{value}`"
 
 
 def environment() -> str:
-    """The variables that a job finds, that the launcher really sets; and those that the client reads."""
+    """The variables that a job finds, that the launcher really sets; and those that the client
+    reads.
+    """
     unknown = _job_variables() ^ set(JOB_VARIABLES)
     if unknown:
-        raise LookupError(f"variables of a job without a meaning here, or that are gone: {sorted(unknown)}")
+        raise LookupError(
+            f"variables of a job without a meaning here, or that are gone: {sorted(unknown)}"
+        )
     torchrun = {
         "RANK, WORLD_SIZE": "this process among all, from 0; how many there are",
         "LOCAL_RANK, LOCAL_WORLD_SIZE": "the same within this node",
@@ -133,7 +176,10 @@ def environment() -> str:
     }
     parts = [
         "## In a job\n",
-        "On every platform a process finds these, beside the platform's own, the job's `env` and its secrets.\n",
+        (
+            "On every platform a process finds these, beside the platform's own, the job's `env`"
+            " and its secrets.\n"
+        ),
         _variables(JOB_VARIABLES),
         "On machines with GPUs also these:\n",
         _variables(GPU_VARIABLES),
@@ -147,7 +193,10 @@ def environment() -> str:
 
 
 def _variables(meanings: Mapping[str, str]) -> str:
-    rows = [(", ".join(f"`{part}`" for part in name.split(", ")), meaning) for name, meaning in meanings.items()]
+    rows = [
+        (", ".join(f"`{part}`" for part in name.split(", ")), meaning)
+        for name, meaning in meanings.items()
+    ]
     return table(("variable", "meaning"), rows)
 
 
@@ -161,7 +210,19 @@ def _job_variables() -> set[str]:
     trial = {"measures": True, "metric": "samples_per_s"}
     job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3, trial=trial)
     context = NodeContext(
-        "plain", 0, 1, "node", 1, "node", "eth0", "output", "model", "checkpoints", {"train": "x"}, "", ""
+        "plain",
+        0,
+        1,
+        "node",
+        1,
+        "node",
+        "eth0",
+        "output",
+        "model",
+        "checkpoints",
+        {"train": "x"},
+        "",
+        "",
     )
     with tempfile.TemporaryDirectory() as folder:
         return set(job_environment(job, context, Path(folder), {})) - INTERNAL
@@ -169,7 +230,9 @@ def _job_variables() -> set[str]:
 
 def exit_codes() -> str:
     """What every command leaves with, and which errors belong to which code."""
-    kinds = {code: [kind.__name__ for kind in _errors() if kind.exit_code == code] for code in EXIT_CODES}
+    kinds = {
+        code: [kind.__name__ for kind in _errors() if kind.exit_code == code] for code in EXIT_CODES
+    }
     rows = [
         (f"{code}", meaning, ", ".join(f"[`{name}`](errors.md)" for name in kinds[code]))
         for code, meaning in EXIT_CODES.items()
@@ -193,9 +256,10 @@ def errors_page() -> str:
         for kind in _errors()
     ]
     text = (
-        "What can go wrong is an exception in Python, and a message and an exit code on the command line. A message"
-        " says what is wrong, where (file, line and column of a spec), and why; its `hint` says what to do. With"
-        " `--json` the same is one JSON object. Anything else that ends in a traceback is a bug: please report it.\n\n"
+        "What can go wrong is an exception in Python, and a message and an exit code on the command"
+        " line. A message says what is wrong, where (file, line and column of a spec), and why; its"
+        " `hint` says what to do. With `--json` the same is one JSON object. Anything else that"
+        " ends in a traceback is a bug: please report it.\n\n"
     )
     return page("Errors", text + table(("error", "is a", "exit code", "meaning"), rows))
 
@@ -206,11 +270,16 @@ def _errors() -> list[type[errors.CloudtrainError]]:
 
 
 def trainer_options() -> str:
-    """What `train.py --help` prints, but for its summary, which other versions of Python wrap differently."""
+    """What `train.py --help` prints, but for its summary, which other versions of Python wrap
+    differently.
+    """
     argv = [sys.executable, str(ROOT / "entrypoints" / "train.py"), "--help"]
     env = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    text = "In `job.yaml`, `args: {epochs: 3}` is `--epochs 3`. See [the trainer](../guides/trainer.md).\n\n"
+    text = (
+        "In `job.yaml`, `args: {epochs: 3}` is `--epochs 3`. See [the"
+        " trainer](../guides/trainer.md).\n\n"
+    )
     options = done.stdout.partition("\n\n")[2].rstrip()
     return page("The trainer's options", f"{text}```text\n{options}\n```\n")
 

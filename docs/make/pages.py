@@ -1,7 +1,8 @@
-"""The pages as data: README.md and docs/, their headings, links and code blocks, for tests and the scripts beside it.
+"""The pages as data: README.md and docs/, their headings, links and code blocks, for tests and the
+scripts beside it.
 
-A comment before a block says what a reader does with it: `<!-- file: job.yaml -->` saves it under that name,
-`<!-- plan: aws, azure -->` plans it for these providers (`aws on local` is a rehearsal).
+A comment before a block says what a reader does with it: `<!-- file: job.yaml -->` saves it under
+that name, `<!-- plan: aws, azure -->` plans it for these providers (`aws on local` is a rehearsal).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ MORE = ("entrypoints/README.md", "docker/README.md")
 """Pages outside docs/ that lead a reader on."""
 
 FENCE = re.compile(
-    r"(?:^<!-- (?P<notes>[^>]*) -->\n+)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    r"(?:^<!-- (?P<notes>[^>]*) -->\n+)?^(?P<indent>"
+    r" *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 LINK = re.compile(r"(?<!`)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
@@ -50,7 +52,9 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The code blocks of a page. ValueError for a comment before one that says what nobody understands."""
+    """The code blocks of a page. ValueError for a comment before one that says what nobody
+    understands.
+    """
     text = page.read_text(encoding="utf-8")
     found = []
     for match in FENCE.finditer(text):
@@ -58,7 +62,9 @@ def blocks(page: Path) -> list[Block]:
         line = text.count("\n", 0, match.start("language")) + 1
         block = Block(name_of(page), line, match["language"], match["text"], notes)
         if set(notes) - set(NOTES):
-            raise ValueError(f"{block}: a comment may say {' and '.join(NOTES)}, not {sorted(notes)}")
+            raise ValueError(
+                f"{block}: a comment may say {' and '.join(NOTES)}, not {sorted(notes)}"
+            )
         found.append(block)
     return found
 
@@ -82,11 +88,15 @@ def anchors(page: Path) -> set[str]:
 def links(page: Path) -> list[str]:
     """The targets of a page's links and pictures."""
     text = re.sub(r"`[^`\n]*`", "", prose(page))
-    return [match["target"] for match in LINK.finditer(text)] + re.findall(r'<img[^>]* src="([^"]+)"', text)
+    return [match["target"] for match in LINK.finditer(text)] + re.findall(
+        r'<img[^>]* src="([^"]+)"', text
+    )
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a block of shell: those after `$ ` where it shows a session, else all lines but comments."""
+    """The commands of a block of shell: those after `$ ` where it shows a session, else all lines
+    but comments.
+    """
     text = block.text.replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines()]
     if block.language == "console":

@@ -38,7 +38,11 @@ def _command(name: str, command: click.Command, parent: click.Context) -> list[s
     ]
     if command.epilog:
         lines = [re.sub(r" {3,}", "   # ", line.strip()) for line in command.epilog.splitlines()]
-        parts.append("```sh\n" + "\n".join(line for line in lines if line.startswith("cloudtrain")) + "\n```\n")
+        parts.append(
+            "```sh\n"
+            + "\n".join(line for line in lines if line.startswith("cloudtrain"))
+            + "\n```\n"
+        )
         parts = [part for part in parts if part != "```sh\n\n```\n"]
     if isinstance(command, click.Group):
         for sub in command.list_commands(context):
@@ -50,7 +54,11 @@ def _command(name: str, command: click.Command, parent: click.Context) -> list[s
 
 def _options(command: click.Command) -> list[str]:
     context = click.Context(command)
-    records = [param.get_help_record(context) for param in command.params if isinstance(param, click.Option)]
+    records = [
+        param.get_help_record(context)
+        for param in command.params
+        if isinstance(param, click.Option)
+    ]
     lines = [f"- `{record[0]}`: {record[1]}\n" for record in records if record]
     return ["".join(lines)] if lines else []
 
@@ -59,10 +67,13 @@ def job_yaml() -> str:
     """Every field of job.yaml, from its JSON Schema."""
     schema = json_schema()
     parts = [
-        "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which editors complete the file;"
-        " `cloudtrain init` writes a commented starter, and the schema with the line by which editors find it."
-        " Durations, sizes and money are written as people write them:"
-        " `90 s`, `6 h`, `200 GiB`, `50 USD`. A field that a provider has no use for is named in its plan.\n",
+        (
+            "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which"
+            " editors complete the file; `cloudtrain init` writes a commented starter, and the"
+            " schema with the line by which editors find it. Durations, sizes and money are written"
+            " as people write them: `90 s`, `6 h`, `200 GiB`, `50 USD`. A field that a provider has"
+            " no use for is named in its plan.\n"
+        ),
         *_sections("", schema, schema),
     ]
     return page("job.yaml", "\n".join(parts))
@@ -83,7 +94,9 @@ def _sections(path: str, section: Mapping[str, Any], schema: Mapping[str, Any]) 
 
 def _resolved(value: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """A section as its definition has it, also where it may be left out; any other field as it is."""
-    name = next((each["$ref"] for each in (value, *value.get("anyOf", ())) if "$ref" in each), "").rpartition("/")[2]
+    name = next(
+        (each["$ref"] for each in (value, *value.get("anyOf", ())) if "$ref" in each), ""
+    ).rpartition("/")[2]
     return schema["$defs"][name] if name else value
 
 
@@ -103,9 +116,13 @@ def _type(value: Mapping[str, Any]) -> str:
         named = value.get("enum", [value.get("const")])
         return "text" if len(named) > 8 else ", ".join(f"`{item}`" for item in named)
     names = value.get("type", "object")
-    kind = " or ".join(name for name in ([names] if isinstance(names, str) else names) if name != "null")
+    kind = " or ".join(
+        name for name in ([names] if isinstance(names, str) else names) if name != "null"
+    )
     return (
-        "list" if kind == "array" else {"object": "mapping", "string": "text", "boolean": "true, false"}.get(kind, kind)
+        "list"
+        if kind == "array"
+        else {"object": "mapping", "string": "text", "boolean": "true, false"}.get(kind, kind)
     )
 
 

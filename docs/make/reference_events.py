@@ -1,4 +1,6 @@
-"""The reference of events, made from their classes: docstrings, annotations, and the text under each field."""
+"""The reference of events, made from their classes: docstrings, annotations, and the text under
+each field.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from reference_page import page, table
 WRITERS = {
     events.CLIENT: (
         "Of the client",
-        "Written by cloudtrain on the machine that submitted the run, and by the supervisor of a run on that machine."
-        " The same line printed by a job is text.",
+        (
+            "Written by cloudtrain on the machine that submitted the run, and by the supervisor of"
+            " a run on that machine. The same line printed by a job is text."
+        ),
     ),
     events.LAUNCHER: (
         "Of a node's launcher",
@@ -22,13 +26,18 @@ WRITERS = {
     ),
     events.RANK: (
         "Of a rank",
-        "Written by the process that the launcher has started for a rank, which signs them, and by the launcher."
-        " The same line printed by a program is text.",
+        (
+            "Written by the process that the launcher has started for a rank, which signs them, and"
+            " by the launcher. The same line printed by a program is text."
+        ),
     ),
     events.PROGRAM: (
         "Of programs",
-        "Any program of the job may write these, with `cloudtrain_job`; most come from the shared trainer. A program"
-        ' may also write events of its own types, `emit("my_type", any=1)`: they are kept with the run.',
+        (
+            "Any program of the job may write these, with `cloudtrain_job`; most come from the"
+            ' shared trainer. A program may also write events of its own types, `emit("my_type",'
+            " any=1)`: they are kept with the run."
+        ),
     ),
 }
 
@@ -36,17 +45,24 @@ WRITERS = {
 def events_page() -> str:
     """Every event, by who may write it."""
     parts = [
-        "A run is a list of events, in `events.jsonl` in its folder: one JSON object a line, only ever appended. A job"
-        ' writes an event as a line of its output, `::cloudtrain:: {"type": …}`. An event whose required'
-        " fields are not all there and valid is text; any other invalid field is left out. Types and fields that are"
-        " not listed here are kept as they are.\n",
+        (
+            "A run is a list of events, in `events.jsonl` in its folder: one JSON object a line,"
+            " only ever appended. A job writes an event as a line of its output, `::cloudtrain::"
+            ' {"type": …}`. An event whose required fields are not all there and valid is text; any'
+            " other invalid field is left out. Types and fields that are not listed here are kept"
+            " as they are.\n"
+        ),
         "## Every event\n",
         "The `type`, and:\n",
         _fields(Event, Event),
         "Where an event names a cause or a cost, these are its fields:\n",
     ]
     for record in (events.Cause, events.Billing):
-        parts += [f"### {record.__name__.lower()}\n", f"{inspect.getdoc(record)}\n", _fields(record, record)]
+        parts += [
+            f"### {record.__name__.lower()}\n",
+            f"{inspect.getdoc(record)}\n",
+            _fields(record, record),
+        ]
     for writer, (title, meaning) in WRITERS.items():
         parts += [f"## {title}\n", f"{meaning}\n"]
         for kind, event in events.EVENT_TYPES.items():
@@ -60,7 +76,10 @@ def _described(kind: str, event: type[Event]) -> Iterator[str]:
     yield f"{inspect.getdoc(event)}\n"
     stamp = [f"`{name}`" for name in Event.field_types() if name in event.REQUIRED]
     if stamp:
-        yield f"Requires {' and '.join([', '.join(stamp[:-1]), stamp[-1]] if stamp[:-1] else stamp)}.\n"
+        yield (
+            "Requires"
+            f" {' and '.join([', '.join(stamp[:-1]), stamp[-1]] if stamp[:-1] else stamp)}.\n"
+        )
     if issubclass(event, events.Cause):
         return
     rows = _fields(event, event)
@@ -70,8 +89,13 @@ def _described(kind: str, event: type[Event]) -> Iterator[str]:
 
 def _fields(kind: type[Record], owner: type[Record]) -> str:
     """The fields that a class declares itself."""
-    texts, kinds, required = _texts(owner), kind.field_types(), kind.checks().required
-    rows = [(f"`{name}`", kinds[name].description, "yes" if name in required else "", texts[name]) for name in texts]
+    texts = _texts(owner)
+    kinds = kind.field_types()
+    required = kind.checks().required
+    rows = [
+        (f"`{name}`", kinds[name].description, "yes" if name in required else "", texts[name])
+        for name in texts
+    ]
     return table(("field", "type", "required", "meaning"), rows) if rows else ""
 
 
@@ -82,7 +106,11 @@ def _texts(kind: type[Record]) -> dict[str, str]:
         raise LookupError(kind)
     found = {}
     for field, below in zip(body.body, [*body.body[1:], None], strict=True):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name) or field.target.id.isupper():
+        if (
+            not isinstance(field, ast.AnnAssign)
+            or not isinstance(field.target, ast.Name)
+            or field.target.id.isupper()
+        ):
             continue
         if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
             raise LookupError(f"{kind.__name__}.{field.target.id}: nothing says what it means")

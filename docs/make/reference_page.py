@@ -10,13 +10,18 @@ from typing import Any
 
 def page(title: str, text: str) -> str:
     """A page with its title, and a remark that it is made."""
-    note = "<!-- Made from the code by docs/make/make_reference.py: change the code, then run it. -->"
+    note = (
+        "<!-- Made from the code by docs/make/make_reference.py: change the code, then run it. -->"
+    )
     return f"# {title}\n\n{note}\n\n{text.rstrip()}\n"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table; an empty cell stays empty."""
-    cells = [list(head), *([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows)]
+    cells = [
+        list(head),
+        *([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows),
+    ]
     cells.insert(1, ["---"] * len(cells[0]))
     return "".join("| " + " | ".join(row).replace("  |", " |") + " |\n" for row in cells)
 

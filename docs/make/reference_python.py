@@ -31,7 +31,9 @@ def _described(name: str, value: Any, level: int = 2) -> list[str]:
     parts = [f"{'#' * level} {name}\n"]
     if inspect.isfunction(value):
         parts.append(f"```text\n{_signature(name.rpartition('.')[2], value)}\n```\n")
-    text = re.sub(r"^>>> .*$", r"```pycon\n\g<0>\n```", inspect.getdoc(value) or "", flags=re.MULTILINE)
+    text = re.sub(
+        r"^>>> .*$", r"```pycon\n\g<0>\n```", inspect.getdoc(value) or "", flags=re.MULTILINE
+    )
     return [*parts, f"{literal(text)}\n"]
 
 

@@ -1,7 +1,8 @@
 """torchrun in a process of its own, which reports each failure as an event.
 
-torchrun itself reports a failure as a table for people, and after a SIGTERM it always exits with 1 and a traceback.
-Here failures are `rank_failed` events, emitted as they happen, and a stop leaves no traceback.
+torchrun itself reports a failure as a table for people, and after a SIGTERM it always exits with 1
+and a traceback. Here failures are `rank_failed` events, emitted as they happen, and a stop leaves
+no traceback.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import traceback
 from pathlib import Path
 from typing import IO, Any, Callable
 
-if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
+if (
+    __name__ == "__main__"
+):  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_job import emit_event, set_output
@@ -33,10 +36,11 @@ from cloudtrain_launcher.storage_sync import JOURNAL_NAME
 
 
 class _FailureMonitor(logging.Handler):
-    """Reports the ranks that died by themselves, at the moment at which torchrun begins to end the others.
+    """Reports the ranks that died by themselves, at the moment at which torchrun begins to end the
+    others.
 
-    torchrun names only one dead rank, after the others have ended, which may take minutes. If two died between two of
-    its polls, it does not always name the one that caused the other's death.
+    torchrun names only one dead rank, after the others have ended, which may take minutes. If two
+    died between two of its polls, it does not always name the one that caused the other's death.
     """
 
     def __init__(self) -> None:
@@ -63,7 +67,9 @@ class _FailureMonitor(logging.Handler):
         return start_and_watch
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """Called for torchrun's log records about its processes: if all have died, it closes none of them."""
+        """Called for torchrun's log records about its processes: if all have died, it closes none
+        of them.
+        """
         self._report()
 
     def _report(self) -> None:
@@ -75,14 +81,18 @@ class _FailureMonitor(logging.Handler):
 
 
 def main(argv: list[str]) -> int:
-    """Run torchrun with `argv`; returns 0 if all ranks succeeded, 1 if one failed, 143 after a stop."""
+    """Run torchrun with `argv`; returns 0 if all ranks succeeded, 1 if one failed, 143 after a
+    stop.
+    """
     set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
     set_output(1, os.environ.get(STREAM_KEY, ""))
     job = read_job(os.environ[JOB_FILE])
     try:
         import torch  # before the fork; the rest is imported while the server prepares itself
 
-        flight_recorder.enable(job, os.environ["CLOUDTRAIN_OUTPUT_DIR"], torch.__version__, os.environ)
+        flight_recorder.enable(
+            job, os.environ["CLOUDTRAIN_OUTPUT_DIR"], torch.__version__, os.environ
+        )
 
         server = fork_server(job)  # before anything is opened, which a rank would inherit
         from torch.distributed import run
@@ -107,7 +117,11 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
 
     if hasattr(api, "get_subprocess_handler"):
         monitor = _FailureMonitor()
-        start = start_as_forks(api.get_subprocess_handler, server) if server else api.get_subprocess_handler
+        start = (
+            start_as_forks(api.get_subprocess_handler, server)
+            if server
+            else api.get_subprocess_handler
+        )
         api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
     checkpoint_sync = start_checkpoint_sync(argv)
@@ -122,7 +136,8 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
         return STOPPED_EXIT_CODE
     except Exception as error:  # noqa: BLE001  (a rendezvous that failed, a port that was taken)
         traceback.print_exc()
-        name, message = type(error).__name__, str(error)[:1000]
+        name = type(error).__name__
+        message = str(error)[:1000]
         is_lost_peer = is_consequence(name, message, run.__file__)
         emit_event(Error(exception=name, message=message, consequence=is_lost_peer))
         return 1
@@ -133,28 +148,37 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
 
 
 def _parse(run: Any, argv: list[str]) -> Any:
-    """torchrun's arguments as its own parser reads them; options that an older torch does not have are left out."""
-    # PET_* are the defaults for a torchrun that the program itself may start; here every option is an argument.
+    """torchrun's arguments as its own parser reads them; options that an older torch does not have
+    are left out.
+    """
+    # PET_* are the defaults for a torchrun that the program itself may start; here every option is
+    # an argument.
     defaults = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
     parser = run.get_args_parser()
     os.environ.update(defaults)
     known = parser._option_string_actions
-    return parser.parse_args([arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in known])
+    return parser.parse_args(
+        [arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in known]
+    )
 
 
 def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
     """Have torchrun make the checkpoint folders of all nodes equal before it starts the ranks.
 
-    None if there is no checkpoint folder, or if this torch has another agent, which starts the ranks as usual.
+    None if there is no checkpoint folder, or if this torch has another agent, which starts the
+    ranks as usual.
     """
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    folder, scratch = os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR"), os.environ.get(STREAM_DIR)
+    folder = os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR")
+    scratch = os.environ.get(STREAM_DIR)
     if folder and scratch and hasattr(LocalElasticAgent, "_start_workers"):
         addresses = (arg.partition("=")[2] for arg in argv if arg.startswith("--local-addr="))
         address = next(addresses, "") or socket.gethostname()
         journal = Path(scratch, JOURNAL_NAME)
-        checkpoint_sync = CheckpointSync(Path(folder), address, journal, lambda text: print(text, flush=True))
+        checkpoint_sync = CheckpointSync(
+            Path(folder), address, journal, lambda text: print(text, flush=True)
+        )
         sync_before_each_start(LocalElasticAgent, checkpoint_sync)
         return checkpoint_sync
     return None
@@ -163,4 +187,6 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(exit_code)  # torchrun has ended all it started, and tearing torch down takes a quarter of a second
+    os._exit(
+        exit_code
+    )  # torchrun has ended all it started, and tearing torch down takes a quarter of a second

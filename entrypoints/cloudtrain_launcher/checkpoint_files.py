@@ -1,4 +1,6 @@
-"""The files of a checkpoint folder: listed, served to peers, and fetched from them. Standard library only."""
+"""The files of a checkpoint folder: listed, served to peers, and fetched from them. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple
 from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 
 BLOCK_BYTES = 1 << 22
-CONNECT_TIMEOUT_SECONDS, SEND_TIMEOUT_SECONDS = 60, 600
+CONNECT_TIMEOUT_SECONDS = 60
+SEND_TIMEOUT_SECONDS = 600
 
 
 class Entry(NamedTuple):
@@ -31,7 +34,9 @@ class Entry(NamedTuple):
 
 
 def list_files(folder: Path) -> dict[str, Entry]:
-    """All finished files below a folder, by their relative paths; a link to outside counts as the file it points to."""
+    """All finished files below a folder, by their relative paths; a link to outside counts as the
+    file it points to.
+    """
     files = {}
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
@@ -57,10 +62,16 @@ def _entry(path: Path) -> Entry | None:
 
 @contextmanager
 def serve_files(folder: Path, files: Mapping[str, Entry], token: str) -> Iterator[int]:
-    """Serve these files of the folder to whoever sends the token, until the context ends; yields the port."""
+    """Serve these files of the folder to whoever sends the token, until the context ends; yields
+    the port.
+    """
     with _Server(("", 0), _Sender) as server:
-        server.folder, server.files, server.token = folder, files, token
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        server.folder = folder
+        server.files = files
+        server.token = token
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         try:
             yield server.server_address[1]
@@ -70,7 +81,9 @@ def serve_files(folder: Path, files: Mapping[str, Entry], token: str) -> Iterato
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads, allow_reuse_address, request_queue_size = True, True, 128
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
     folder: Path
     files: Mapping[str, Entry]
     token: str
@@ -100,11 +113,16 @@ def fetch_files(
     folder: Path,
     record: Callable[[str, Entry], None],
 ) -> None:
-    """Fetch files that a peer serves at `address` into the folder; OSError if one cannot be fetched or written.
+    """Fetch files that a peer serves at `address` into the folder; OSError if one cannot be fetched
+    or written.
 
-    Each appears whole, with its time of modification. `record` is called with its path just before that.
+    Each appears whole, with its time of modification. `record` is called with its path just before
+    that.
     """
-    with socket.create_connection(address, CONNECT_TIMEOUT_SECONDS) as connection, connection.makefile("rwb") as stream:
+    with (
+        socket.create_connection(address, CONNECT_TIMEOUT_SECONDS) as connection,
+        connection.makefile("rwb") as stream,
+    ):
         for path, entry in files.items():
             target = _safe_join(folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -108,7 +108,9 @@ class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"
 
 
 class StopUntold(Event, type="stop_untold", writer=CLIENT, requires="time"):
-    """A requested stop could not be passed on to the job, which continues; a second request cancels it."""
+    """A requested stop could not be passed on to the job, which continues; a second request cancels
+    it.
+    """
 
     reason: str = ""
     """Why, in words."""

@@ -1,9 +1,11 @@
-"""Keeps a process group that a program has destroyed for as long as a DDP model refers to it. Standard library only.
+"""Keeps a process group that a program has destroyed for as long as a DDP model refers to it.
+Standard library only.
 
-A model's reducer, which is C++, refers to the group. If the model outlives `destroy_process_group`, the group ends with
-it, in a thread that holds Python's lock and joins gloo's threads; one of them may need the lock to let go of its last
-work, and the rank hangs for ever (torch 2.13, `~Reducer` and `ProcessGroupGloo::runLoop`). With a reference of Python's
-own the reducer's is not the last. Python drops that later, for which torch releases the lock, or never.
+A model's reducer, which is C++, refers to the group. If the model outlives `destroy_process_group`,
+the group ends with it, in a thread that holds Python's lock and joins gloo's threads; one of them
+may need the lock to let go of its last work, and the rank hangs for ever (torch 2.13, `~Reducer`
+and `ProcessGroupGloo::runLoop`). With a reference of Python's own the reducer's is not the last.
+Python drops that later, for which torch releases the lock, or never.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def keep_those_in_use() -> None:
 
 def _watch(c10d: Any) -> None:
     """Replace functions in the modules that have them by now; every later import gets the new ones."""
-    for name, wrap in (("destroy_process_group", _then_keep), ("init_process_group", _after_release)):
+    for name, wrap in (
+        ("destroy_process_group", _then_keep),
+        ("init_process_group", _after_release),
+    ):
         function = getattr(c10d, name, None)
         wrapped = function and wrap(function, c10d)
         for module in (c10d, sys.modules.get("torch.distributed")):
@@ -57,7 +62,9 @@ def _then_keep(destroy: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
 
 
 def _after_release(init: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
-    """`init_process_group`, before which groups are released whose models are gone: they may hold a port."""
+    """`init_process_group`, before which groups are released whose models are gone: they may hold a
+    port.
+    """
 
     @functools.wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
@@ -78,14 +85,19 @@ def _registered(c10d: Any) -> List[Any]:
 
 
 def _keep(before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Keep those that are no longer registered and that a model refers to; let go of those that none refers to now."""
-    registered, used = {id(group) for group in after}, _used_by_models()
+    """Keep those that are no longer registered and that a model refers to; let go of those that
+    none refers to now.
+    """
+    registered = {id(group) for group in after}
+    used = _used_by_models()
     candidates = {id(group): group for group in (*_kept, *before) if id(group) not in registered}
     _kept[:] = [group for key, group in candidates.items() if used is None or key in used]
 
 
 def _used_by_models() -> Optional[Set[int]]:
-    """The identities of the groups that DDP models refer to; None if the program hides objects (`gc.freeze`)."""
+    """The identities of the groups that DDP models refer to; None if the program hides objects
+    (`gc.freeze`).
+    """
     ddp = getattr(sys.modules.get(_DDP), "DistributedDataParallel", None)
     if shutdown.has_frozen_objects():
         return None

@@ -1,4 +1,5 @@
-"""Environment variables: those that a platform sets for a node, and those of torchrun and its ranks.
+"""Environment variables: those that a platform sets for a node, and those of torchrun and its
+ranks.
 
 Standard library only.
 """
@@ -28,13 +29,19 @@ INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
-"""Where to write TensorBoard's files: a platform that shows them while the job runs reads this folder."""
+"""Where to write TensorBoard's files: a platform that shows them while the job runs reads this
+folder.
+"""
 MEASURED = "CLOUDTRAIN_MEASURE"
-"""The metric that a trial of a search for a batch size is to report once, after which it ends; else not set."""
+"""The metric that a trial of a search for a batch size is to report once, after which it ends; else
+not set.
+"""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
-def job_environment(job: Job, context: NodeContext, scratch: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def job_environment(
+    job: Job, context: NodeContext, scratch: Path, environ: Mapping[str, str]
+) -> dict[str, str]:
     """The environment of torchrun and of every rank, based on `environ`, the launcher's own.
 
     Writes the arguments as a JSON file into the folder `scratch`; OSError if that is not possible.
@@ -74,7 +81,8 @@ def job_environment(job: Job, context: NodeContext, scratch: Path, environ: Mapp
         env.setdefault(name, value)
     if context.library_dirs:  # at the end, so that the user's own libraries come first
         env[LIBRARY_PATH] = _append(env.get(LIBRARY_PATH), *context.library_dirs)
-    # After a restart the workers must not read the addresses of the previous ones (pytorch/pytorch#135712, #167288).
+    # After a restart the workers must not read the addresses of the previous ones
+    # (pytorch/pytorch#135712, #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # At the end, so that the user's own modules come first.
     env["PYTHONPATH"] = _append(env.get("PYTHONPATH"), str(PAYLOAD_DIR / "job"))
@@ -95,16 +103,25 @@ _TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
 
 def _is_dropped(name: str) -> bool:
     """Whether a variable of the launcher does not reach the ranks, or is set again by torchrun."""
-    return name in _RANK_VARIABLES or name in _LAUNCHER_VARIABLES or name.startswith(_TORCHRUN_PREFIXES)
+    return (
+        name in _RANK_VARIABLES
+        or name in _LAUNCHER_VARIABLES
+        or name.startswith(_TORCHRUN_PREFIXES)
+    )
 
 
 def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
     """Variables of libraries; those that the user has set take precedence."""
-    interface = {name: context.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if context.interface}
+    interface = {
+        name: context.interface
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        if context.interface
+    }
     threads = str(max(1, available_cores() // job.processes))
     defaults = {**interface, **context.variables, "OMP_NUM_THREADS": threads}
     if job.nodes * job.processes > 1 and not job.gpus and not has_accelerator():
-        # Without it Accelerate, and with it the Trainer of Hugging Face, has each process train a model of its own.
+        # Without it Accelerate, and with it the Trainer of Hugging Face, has each process train a
+        # model of its own.
         defaults["ACCELERATE_USE_CPU"] = "true"
     return defaults
 
@@ -114,32 +131,48 @@ def _append(search_path: str | None, *folders: str) -> str:
 
 
 def write_args_file(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
-    """Write the arguments to `args.json` in `folder`, with their types kept and placeholders expanded; its path."""
+    """Write the arguments to `args.json` in `folder`, with their types kept and placeholders
+    expanded; its path.
+    """
     path = folder / "args.json"
-    path.write_text(json.dumps(expand_placeholders(job.values, environ), ensure_ascii=False), encoding="utf-8")
+    path.write_text(
+        json.dumps(expand_placeholders(job.values, environ), ensure_ascii=False), encoding="utf-8"
+    )
     return path
 
 
-_PLACEHOLDER = re.compile(r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}")
+_PLACEHOLDER = re.compile(
+    r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"
+)
 _OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
 
 
 def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
-    """Arguments with `${inputs.NAME}`, `${outputs.model}` and the like replaced by the paths on this node.
+    """Arguments with `${inputs.NAME}`, `${outputs.model}` and the like replaced by the paths on
+    this node.
 
-    `${{inputs.NAME}}`, Azure ML's way to write it, means the same. An unknown input or output is left as it is.
+    `${{inputs.NAME}}`, Azure ML's way to write it, means the same. An unknown input or output is
+    left as it is.
     """
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda match: environ.get(_placeholder_variable(match), match[0]), value)
+        return _PLACEHOLDER.sub(
+            lambda match: environ.get(_placeholder_variable(match), match[0]), value
+        )
     if isinstance(value, dict):
         return {key: expand_placeholders(item, environ) for key, item in value.items()}
-    return [expand_placeholders(item, environ) for item in value] if isinstance(value, list) else value
+    return (
+        [expand_placeholders(item, environ) for item in value] if isinstance(value, list) else value
+    )
 
 
 def _placeholder_variable(match: Match[str]) -> str:
     """The variable that has the path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `${inputs.train-set}`."""
     name = match["name"]
-    return input_variable(name) if match["kind"] == "inputs" else f"CLOUDTRAIN_{_OUTPUTS.get(name, '')}_DIR"
+    return (
+        input_variable(name)
+        if match["kind"] == "inputs"
+        else f"CLOUDTRAIN_{_OUTPUTS.get(name, '')}_DIR"
+    )
 
 
 def input_variable(name: str) -> str:
@@ -148,7 +181,9 @@ def input_variable(name: str) -> str:
 
 
 def input_paths(job: Job, context: NodeContext) -> dict[str, str]:
-    """Inputs -> the path of the folder or file. A channel that belongs to no input is an input of its own name."""
+    """Inputs -> the path of the folder or file. A channel that belongs to no input is an input of
+    its own name.
+    """
     if not context.channel_dir:
         return dict(context.inputs)
     channels = {source["channel"] for source in job.inputs.values()}
@@ -168,7 +203,9 @@ def require_text(environ: Mapping[str, str], name: str) -> str:
 
 
 def require_number(environ: Mapping[str, str], name: str) -> int:
-    """The value of a variable as a whole number from 0; RuntimeError if it is not set, or something else."""
+    """The value of a variable as a whole number from 0; RuntimeError if it is not set, or something
+    else.
+    """
     value = require_text(environ, name)
     if not value.isdecimal():
         raise RuntimeError(f"{name} is {value!r}: expected a whole number")
@@ -191,5 +228,9 @@ def job_folders(environ: Mapping[str, str]) -> JobFolders:
         output_dir=require_text(environ, "CLOUDTRAIN_OUTPUT_DIR"),
         model_dir=require_text(environ, "CLOUDTRAIN_MODEL_DIR"),
         checkpoint_dir=require_text(environ, "CLOUDTRAIN_CHECKPOINT_DIR"),
-        inputs={name[len(INPUT_PREFIX) :]: path for name, path in environ.items() if name.startswith(INPUT_PREFIX)},
+        inputs={
+            name[len(INPUT_PREFIX) :]: path
+            for name, path in environ.items()
+            if name.startswith(INPUT_PREFIX)
+        },
     )

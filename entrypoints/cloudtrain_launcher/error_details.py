@@ -1,8 +1,10 @@
-"""The details of a rank's error: from its exception, or from what the process printed when it crashed below Python.
+"""The details of a rank's error: from its exception, or from what the process printed when it
+crashed below Python.
 
-An exception that a library reraises from another process or thread, such as a DataLoader worker's, is reported as the
-original one. A process that C++ or the kernel ends leaves no exception, only its output: `what():` of C++'s terminate
-handler, the reason that NCCL's watchdog gives, and the Python stack that faulthandler prints. Standard library only.
+An exception that a library reraises from another process or thread, such as a DataLoader worker's,
+is reported as the original one. A process that C++ or the kernel ends leaves no exception, only its
+output: `what():` of C++'s terminate handler, the reason that NCCL's watchdog gives, and the Python
+stack that faulthandler prints. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import NamedTuple, Optional
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.failure import is_consequence
 
-MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, MAX_CODE_CHARS = 1000, 2500, 200
+MAX_MESSAGE_CHARS = 1000
+MAX_TRACEBACK_CHARS = 2500
+MAX_CODE_CHARS = 200
 """The most characters of each that an event carries."""
 
 
@@ -42,23 +46,36 @@ class OriginalError(NamedTuple):
     """The traceback itself."""
 
 
-def describe(error: BaseException, frames: Optional[TracebackType], folder: Path, payload: Path) -> Error:
+def describe(
+    error: BaseException, frames: Optional[TracebackType], folder: Path, payload: Path
+) -> Error:
     """The event of an exception that ended a program.
 
-    `frames`: its traceback without the launcher's frames. `folder`: the job's working folder; the error's file and line
-    are the innermost frame of a file in it that is neither below `payload` nor an installed package.
+    `frames`: its traceback without the launcher's frames. `folder`: the job's working folder; the
+    error's file and line are the innermost frame of a file in it that is neither below `payload`
+    nor an installed package.
     """
     original = _find_original(error)
     if original is None:
-        stack = [Frame(item.filename, item.lineno or 0, item.line or "") for item in traceback.extract_tb(frames)]
-        name, message = type(error).__name__, safe_str(error)
+        stack = [
+            Frame(item.filename, item.lineno or 0, item.line or "")
+            for item in traceback.extract_tb(frames)
+        ]
+        name = type(error).__name__
+        message = safe_str(error)
         text = "".join(traceback.format_exception(type(error), error, frames))
     else:
-        stack, name, text = original.frames, original.exception, original.text
+        stack = original.frames
+        name = original.exception
+        text = original.text
         message = original.message + (f" ({original.where})" if original.where else "")
     syntax = _syntax_error_frame(error)
     user_frames = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
-    at = syntax if is_user_code(syntax.file, folder, payload) else (user_frames or stack or [syntax])[-1]
+    at = (
+        syntax
+        if is_user_code(syntax.file, folder, payload)
+        else (user_frames or stack or [syntax])[-1]
+    )
     described = Error(
         exception=name,
         message=message[:MAX_MESSAGE_CHARS],
@@ -66,7 +83,11 @@ def describe(error: BaseException, frames: Optional[TracebackType], folder: Path
         traceback=text[-MAX_TRACEBACK_CHARS:],
         consequence=is_consequence(name, message, stack[-1].file if stack else ""),
     )
-    return described.replace(file=display_path(at.file, folder), line=at.line) if at.file else described
+    return (
+        described.replace(file=display_path(at.file, folder), line=at.line)
+        if at.file
+        else described
+    )
 
 
 def safe_str(value: object) -> str:
@@ -84,7 +105,9 @@ def display_path(file: str, folder: Path) -> str:
 
 
 def is_user_code(file: str, folder: Path, payload: Path) -> bool:
-    """Whether a file is below the working folder, and neither below `payload` nor in an environment installed there."""
+    """Whether a file is below the working folder, and neither below `payload` nor in an environment
+    installed there.
+    """
     path = os.path.normpath(folder / file) if file else ""
     is_below = path.startswith(f"{folder}{os.sep}")
     return is_below and "site-packages" not in path and not path.startswith(f"{payload}{os.sep}")
@@ -97,17 +120,24 @@ def _syntax_error_frame(error: BaseException) -> Frame:
     file, line, code = (getattr(error, name, None) for name in ("filename", "lineno", "text"))
     if not isinstance(file, (str, bytes)):
         return Frame("", 0, "")
-    return Frame(os.fsdecode(file), line if isinstance(line, int) else 0, code if isinstance(code, str) else "")
+    return Frame(
+        os.fsdecode(file),
+        line if isinstance(line, int) else 0,
+        code if isinstance(code, str) else "",
+    )
 
 
 _RERAISED = re.compile(
-    # torch._utils.ExceptionWrapper.reraise, of a DataLoader's workers, DataParallel's threads and others
+    # torch._utils.ExceptionWrapper.reraise, of a DataLoader's workers, DataParallel's threads and
+    # others
     r"\s*Caught \w+ (?P<where>in .+?)\.\nOriginal Traceback"
     # torch.multiprocessing.spawn: ProcessRaisedException
     r"|\s*-- Process (?P<process>\d+) terminated with the following error:\nTraceback"
 )
 _REMOTE_TRACEBACKS = ("RemoteTraceback", "_RemoteTraceback")
-"""Classes of `__cause__` in which multiprocessing.Pool and concurrent.futures pass on a worker's traceback."""
+"""Classes of `__cause__` in which multiprocessing.Pool and concurrent.futures pass on a worker's
+traceback.
+"""
 
 _BEGIN = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
@@ -124,32 +154,49 @@ def _find_original(error: BaseException) -> Optional[OriginalError]:
     remote = getattr(error.__cause__, "tb", None)
     if type(error.__cause__).__name__ in _REMOTE_TRACEBACKS and isinstance(remote, str):
         original = _parse_traceback(remote.strip('\n"'), "in a worker process")
-        return original and original._replace(exception=type(error).__name__, message=safe_str(error))
+        return original and original._replace(
+            exception=type(error).__name__, message=safe_str(error)
+        )
     return None
 
 
 def _parse_traceback(text: str, where: str) -> Optional[OriginalError]:
-    """Parse the last traceback of a chain, that of the exception that Python would name; None if there is none."""
+    """Parse the last traceback of a chain, that of the exception that Python would name; None if
+    there is none.
+    """
     _, begin, block = text.rpartition(_BEGIN)
     if not begin:
         return None
     lines = block.splitlines()
-    end = next((number for number, line in enumerate(lines) if line and not line.startswith(" ")), len(lines))
+    end = next(
+        (number for number, line in enumerate(lines) if line and not line.startswith(" ")),
+        len(lines),
+    )
     frames = []
     for number, line in enumerate(lines[:end]):
         at = _FRAME.match(line)
         if at:
-            code = lines[number + 1].strip() if number + 1 < end and lines[number + 1].startswith("    ") else ""
+            code = (
+                lines[number + 1].strip()
+                if number + 1 < end and lines[number + 1].startswith("    ")
+                else ""
+            )
             frames.append(Frame(at["file"], int(at["line"]), code))
     name, _, message = "\n".join(lines[end:]).strip().partition(":")
     exception = name.strip().rpartition(".")[2]
-    return OriginalError(exception, message.strip(), where, frames, begin + block) if exception else None
+    return (
+        OriginalError(exception, message.strip(), where, frames, begin + block)
+        if exception
+        else None
+    )
 
 
 _MAX_STACK_LINES = 60
 """Of the Python stack that a crash printed."""
 
-_THROWN = re.compile(r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'")
+_THROWN = re.compile(
+    r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'"
+)
 _WHAT = re.compile(r"\s*what\(\):\s*(?P<what>.+)")
 _WATCHDOG = re.compile(r"(?P<reason>Watchdog caught collective operation timeout: .+)")
 _FATAL = re.compile(r"Fatal Python error: (?P<fatal>.+)")
@@ -173,7 +220,9 @@ class CrashOutput:
             self._stack.append(line)
             return
         self._in_stack = False
-        thrown, what, watchdog, fatal = (pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL))
+        thrown, what, watchdog, fatal = (
+            pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL)
+        )
         if thrown:
             self._exception = thrown["exception"]
         elif watchdog:  # NCCL prints it several times: with the rank, with a stack, as what()
@@ -181,7 +230,8 @@ class CrashOutput:
         elif what and self._exception and not self.reason:
             self.reason = f"{self._exception}: {what['what'][:600]}"
         elif fatal:
-            self._in_stack, self._stack = True, [line]
+            self._in_stack = True
+            self._stack = [line]
 
     @property
     def stack(self) -> str:
@@ -190,14 +240,23 @@ class CrashOutput:
         return "\n".join(lines).strip()[:MAX_TRACEBACK_CHARS]
 
     def add_stack(self, error: Error, folder: Path, payload: Path) -> Error:
-        """The error with the stack and its innermost line of the program; unchanged if no stack was printed.
+        """The error with the stack and its innermost line of the program; unchanged if no stack was
+        printed.
 
         `folder` and `payload`: as for `describe`.
         """
-        frames = [(frame["file"], int(frame["line"])) for frame in map(_STACK_FRAME.match, self._stack) if frame]
+        frames = [
+            (frame["file"], int(frame["line"]))
+            for frame in map(_STACK_FRAME.match, self._stack)
+            if frame
+        ]
         if not frames:
             return error
         # Most recent call first, and the crashed thread before all others.
-        file, line = next((frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0])
+        file, line = next(
+            (frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0]
+        )
         code = linecache.getline(str(folder / file), line).strip()[:MAX_CODE_CHARS]
-        return error.replace(file=display_path(file, folder), line=line, code=code, stack=self.stack)
+        return error.replace(
+            file=display_path(file, folder), line=line, code=code, stack=self.stack
+        )

@@ -1,4 +1,5 @@
-"""Types of an event's fields: how a value is checked, and how the reference describes it. Standard library only.
+"""Types of an event's fields: how a value is checked, and how the reference describes it. Standard
+library only.
 
 A check returns the value to use, or raises `InvalidValue`.
 """
@@ -9,7 +10,8 @@ import math
 from typing import Annotated, Any, Callable, Dict, List, NamedTuple, Union
 
 MAX_WHOLE_NUMBER = 2**63
-"""Whole numbers must be smaller in magnitude: larger ones are not counts, and overflow elsewhere."""
+"""Whole numbers must be smaller in magnitude: larger ones are not counts, and overflow elsewhere.
+"""
 
 
 class InvalidValue(Exception):
@@ -27,7 +29,11 @@ class FieldType(NamedTuple):
 
 def check_whole_number(value: Any) -> int:
     """A whole number below `MAX_WHOLE_NUMBER`; true and false are not numbers."""
-    if isinstance(value, int) and not isinstance(value, bool) and -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER:
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER
+    ):
         return value
     raise InvalidValue
 
@@ -47,7 +53,9 @@ def check_timestamp(value: Any) -> Union[int, float]:
 
 
 def check_measure(value: Any) -> Union[int, float]:
-    """A measured number, which may be NaN (null in JSON) or infinite (a whole number of 400 digits)."""
+    """A measured number, which may be NaN (null in JSON) or infinite (a whole number of 400
+    digits).
+    """
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -127,7 +135,9 @@ def check_one_of(*values: str) -> Callable[[Any], str]:
 Timestamp = Annotated[float, FieldType(check_timestamp, "Unix timestamp (seconds)")]
 Seconds = Annotated[float, FieldType(check_number, "seconds")]
 Measure = Annotated[float, FieldType(check_measure, "number; null where it is not finite")]
-Measures = Annotated[Dict[str, float], FieldType(check_measures, "numbers by name; null where one is not finite")]
+Measures = Annotated[
+    Dict[str, float], FieldType(check_measures, "numbers by name; null where one is not finite")
+]
 Names = Annotated[List[str], FieldType(check_names, "list of texts")]
 WholeNumbers = Annotated[List[int], FieldType(check_whole_numbers, "list of whole numbers")]
 Numbers = Annotated[List[float], FieldType(check_numbers, "list of numbers")]

@@ -18,7 +18,9 @@ class Cause(Record):
     time: Timestamp
     """When it failed."""
     exception: str
-    """The class of the exception, without its module; a signal's name or `exit` if there was no exception."""
+    """The class of the exception, without its module; a signal's name or `exit` if there was no
+    exception.
+    """
     message: str
     """Its message, at most 1,000 characters."""
     attempt: int = 0
@@ -36,17 +38,22 @@ class Cause(Record):
     hint: str = ""
     """What to do about it."""
     stack: str = ""
-    """The Python stack that a process printed which C++ or the kernel ended, at most 2,500 characters."""
+    """The Python stack that a process printed which C++ or the kernel ended, at most 2,500
+    characters.
+    """
 
 
 class Billing(Record):
     """The cost of a run, as far as its cloud tells it."""
 
     billable_seconds: Optional[Seconds] = None
-    """The time that SageMaker bills for each of the run's machines; of spot machines it is less than they worked."""
+    """The time that SageMaker bills for each of the run's machines; of spot machines it is less
+    than they worked.
+    """
     training_seconds: Optional[Seconds] = None
     """How long its machines worked on it."""
     kept_seconds: Optional[Seconds] = None
     """For how long machines were kept after its end, and billed."""
     usd: Optional[float] = None
-    """US dollars at list price, of all its machines together; missing where the price is not known."""
+    """US dollars at list price, of all its machines together; missing where the price is not known.
+    """

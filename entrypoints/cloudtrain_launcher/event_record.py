@@ -1,8 +1,9 @@
-"""The base classes of events: frozen records whose fields are checked when they are read. Standard library only.
+"""The base classes of events: frozen records whose fields are checked when they are read. Standard
+library only.
 
-A subclass of `Record` is a frozen dataclass with keyword-only fields, also on Python 3.9, whose dataclasses lack them.
-A field without a default is required. A field that was never set is not written: a record that was read from JSON is
-written as it was.
+A subclass of `Record` is a frozen dataclass with keyword-only fields, also on Python 3.9, whose
+dataclasses lack them. A field without a default is required. A field that was never set is not
+written: a record that was read from JSON is written as it was.
 """
 
 from __future__ import annotations
@@ -45,14 +46,17 @@ CLIENT = "client"
 LAUNCHER = "launcher"
 """Written by a node's launcher. Printed by a program, it is text."""
 RANK = "rank"
-"""Written by the process that the launcher has started for a rank, which signs it, and by the launcher."""
+"""Written by the process that the launcher has started for a rank, which signs it, and by the
+launcher.
+"""
 PROGRAM = "program"
 """Written by any program of the job."""
 
 
 def field_type(annotation: Any) -> FieldType:
     """The type of a field with this annotation. LookupError for an annotation without a check."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         return next(item for item in arguments if isinstance(item, FieldType))
     if origin is Literal:
@@ -60,7 +64,9 @@ def field_type(annotation: Any) -> FieldType:
     if origin is Union:  # Optional: null is not a value, and None is not written
         return field_type(next(item for item in arguments if item is not type(None)))
     if isinstance(annotation, type) and issubclass(annotation, Record):
-        return FieldType(annotation.read, f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})")
+        return FieldType(
+            annotation.read, f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})"
+        )
     if annotation in BUILTIN_TYPES:
         return BUILTIN_TYPES[annotation]
     raise LookupError(f"no check for a field of the type {annotation}")
@@ -72,7 +78,9 @@ class Checks(NamedTuple):
     known: Mapping[str, Callable[[Any], Any]]
     required: FrozenSet[str]
     strict: FrozenSet[str]
-    """Fields that make the record invalid if they are invalid. Any other field that is invalid is left out."""
+    """Fields that make the record invalid if they are invalid. Any other field that is invalid is
+    left out.
+    """
 
 
 R = TypeVar("R", bound="Record")
@@ -96,12 +104,17 @@ class Record:
 
     def __init__(self, **values: Any) -> None:
         checks = self.checks()
-        self._require_none(values.keys() - checks.known.keys() or checks.required - values.keys() - self.ADDED_ON_SEND)
+        self._require_none(
+            values.keys() - checks.known.keys()
+            or checks.required - values.keys() - self.ADDED_ON_SEND
+        )
         vars(self).update(values)
 
     def _require_none(self, wrong: AbstractSet[str]) -> None:
         if wrong:
-            raise TypeError(f"{type(self).__name__}: unknown or missing: {', '.join(sorted(wrong))}")
+            raise TypeError(
+                f"{type(self).__name__}: unknown or missing: {', '.join(sorted(wrong))}"
+            )
 
     @classmethod
     def field_types(cls) -> dict[str, FieldType]:
@@ -120,14 +133,16 @@ class Record:
 
     @classmethod
     def read(cls: Type[R], value: Any) -> R:
-        """The record in a JSON object. `InvalidValue` if a field is missing, or a required one is invalid.
+        """The record in a JSON object. `InvalidValue` if a field is missing, or a required one is
+        invalid.
 
         Unknown fields are kept in `extra` and written again.
         """
         if not isinstance(value, dict):
             raise InvalidValue
         known, required, strict = cls._checks or cls.checks()
-        valid, extra = {}, {}
+        valid = {}
+        extra = {}
         for name, item in value.items():
             check = known.get(name)
             if check is not None:
@@ -175,7 +190,9 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in (*self.checks().known, "_extra"))
+        return all(
+            getattr(self, name) == getattr(other, name) for name in (*self.checks().known, "_extra")
+        )
 
     __hash__ = None  # type: ignore[assignment]  # fields may be dicts
 
@@ -195,7 +212,9 @@ EVENT_TYPES: Dict[str, Type[Event]] = {}
 
 
 class Event(Record):
-    """Something that happened. (node, rank, seq) identifies it: a reader that sees it twice counts it once."""
+    """Something that happened. (node, rank, seq) identifies it: a reader that sees it twice counts
+    it once.
+    """
 
     TYPE: ClassVar[str] = ""
     WRITER: ClassVar[str] = PROGRAM
@@ -208,11 +227,15 @@ class Event(Record):
     rank: int = -1
     """The process that reports it, from 0; -1: the node itself."""
     seq: Optional[int] = None
-    """Increases from event to event of a rank: the clock in nanoseconds, at least one more each time."""
+    """Increases from event to event of a rank: the clock in nanoseconds, at least one more each
+    time.
+    """
 
     def __init_subclass__(cls, type: str = "", writer: str = PROGRAM, requires: str = "") -> None:
         super().__init_subclass__()
-        cls.TYPE, cls.WRITER, cls.REQUIRED = type, writer, frozenset(requires.split())
+        cls.TYPE = type
+        cls.WRITER = writer
+        cls.REQUIRED = frozenset(requires.split())
         if type:
             EVENT_TYPES[type] = cls
 

@@ -1,10 +1,13 @@
-"""Every event of a run: one class for each type, what its fields mean, and who may write it. Standard library only.
+"""Every event of a run: one class for each type, what its fields mean, and who may write it.
+Standard library only.
 
-An event is a JSON object with a `type`. Any program may print a line that looks like one, and a log may arrive damaged:
-`parse` and `from_json` return an event only if every required field is there and valid, so that its user can rely on
-them. Types and fields of a newer version or of a program are kept.
+An event is a JSON object with a `type`. Any program may print a line that looks like one, and a log
+may arrive damaged: `parse` and `from_json` return an event only if every required field is there
+and valid, so that its user can rely on them. Types and fields of a newer version or of a program
+are kept.
 
-The client imports this file under another name than the launcher does; therefore its imports are relative.
+The client imports this file under another name than the launcher does; therefore its imports are
+relative.
 """
 
 from __future__ import annotations
@@ -60,10 +63,13 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     outcome: Literal["succeeded", "failed", "stopped"]
     """How they ended."""
     error: Optional[Cause] = None
-    """The first cause of a failure, without the traceback and stack, which are in its `error` event."""
+    """The first cause of a failure, without the traceback and stack, which are in its `error`
+    event.
+    """
     why: str = ""
-    """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`; what ended a trial at a
-    rung, so that the node has succeeded: `pruned`, `paused`, `measured`."""
+    """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`; what
+    ended a trial at a rung, so that the node has succeeded: `pruned`, `paused`, `measured`.
+    """
     seconds: Optional[Seconds] = None
     """How long the launcher ran."""
     forced: bool = False
@@ -104,7 +110,8 @@ class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
     exitcode: int
     """Its exit code; 0: its program has succeeded."""
     group: Optional[int] = None
-    """The size of its torch.distributed group; 0: it never joined one, or exchanged nothing in it."""
+    """The size of its torch.distributed group; 0: it never joined one, or exchanged nothing in it.
+    """
 
 
 class RankFailed(Event, type="rank_failed", writer=RANK, requires="time"):
@@ -139,15 +146,18 @@ class Metrics(Event, type="metrics"):
 
 
 class RungReached(Event, type="rung_reached", writer=LAUNCHER, requires="time"):
-    """A trial of a sweep has reached a rung: a report of its metric at which it is compared with the other trials."""
+    """A trial of a sweep has reached a rung: a report of its metric at which it is compared with
+    the other trials.
+    """
 
     report: int
     """Which report of the metric it is, from 1; those of earlier runs of the trial count."""
     value: Measure
     """What was reported."""
     outcome: Literal["goes_on", "pruned", "paused", "measured"]
-    """Whether the job ends here: `pruned` since it is behind the others, `paused` to wait for its promotion, `measured`
-    since it was only to measure the metric."""
+    """Whether the job ends here: `pruned` since it is behind the others, `paused` to wait for its
+    promotion, `measured` since it was only to measure the metric.
+    """
 
 
 class Progress(Event, type="progress"):
@@ -174,7 +184,8 @@ class Progress(Event, type="progress"):
     tokens_per_s: Optional[float] = None
     """Tokens per second, of all ranks together."""
     mfu: Optional[float] = None
-    """Model FLOPS utilisation: the model's arithmetic as a part of the devices' peak, from 0 to 1."""
+    """Model FLOPS utilisation: the model's arithmetic as a part of the devices' peak, from 0 to 1.
+    """
     lr: Optional[float] = None
     """The learning rate of the latest step."""
     gradient_norm: Optional[Measure] = None
@@ -182,10 +193,14 @@ class Progress(Event, type="progress"):
 
 
 class Schedule(Event, type="schedule"):
-    """What training is about to do, told before its first step: by the shared trainer, or a script's `log_schedule`."""
+    """What training is about to do, told before its first step: by the shared trainer, or a
+    script's `log_schedule`.
+    """
 
     evaluations: Optional[int] = None
-    """Evaluations in all, spread evenly over all steps; training may end before all of them are made."""
+    """Evaluations in all, spread evenly over all steps; training may end before all of them are
+    made.
+    """
     evaluation_samples: Optional[int] = None
     """Samples of one evaluation, over all ranks; missing: it is not known."""
     step_samples: Optional[int] = None
@@ -200,7 +215,9 @@ class Activity(Event, type="activity"):
     """What a node's launcher or a rank is doing, where that is not training."""
 
     activity: str
-    """In words: `installing`, `waiting for peers`, `restoring`, `evaluating`, `saving`; empty: training goes on."""
+    """In words: `installing`, `waiting for peers`, `restoring`, `evaluating`, `saving`; empty:
+    training goes on.
+    """
 
 
 class Checkpoint(Event, type="checkpoint"):
@@ -267,7 +284,8 @@ def parse(line: bytes) -> Optional[Event]:
 def from_json(value: Any) -> Optional[Event]:
     """The event in a JSON object; None if it is not a valid event of its type.
 
-    An optional field that is invalid is left out. Measured numbers too large for a float become infinite.
+    An optional field that is invalid is left out. Measured numbers too large for a float become
+    infinite.
     """
     type_name = value.get("type") if isinstance(value, dict) else None
     if not isinstance(type_name, str) or not 0 < len(type_name) <= MAX_TYPE_CHARS:

@@ -1,4 +1,6 @@
-"""The end of torchrun's agent: its wait for the other nodes, which a stop ends, and what it prints while it leaves."""
+"""The end of torchrun's agent: its wait for the other nodes, which a stop ends, and what it prints
+while it leaves.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,24 @@ STOPPED_EXIT_CODE = 143
 """The exit code of torchrun's process after a stop: 128 + SIGTERM, as shells report it."""
 
 WAIT_FOR_PEERS_SECONDS = 2.0
-"""How long torchrun still waits for the other nodes after a stop, once this node's ranks have ended well."""
+"""How long torchrun still waits for the other nodes after a stop, once this node's ranks have ended
+well.
+"""
 
 
 def leave_quickly_and_quietly(output: IO[bytes]) -> None:
-    """Patch torchrun's agent: see `_exit_soon_after_sigterm`; `output` gets what it prints while it leaves.
+    """Patch torchrun's agent: see `_exit_soon_after_sigterm`; `output` gets what it prints while it
+    leaves.
 
-    When all ranks have ended, it waits for the other nodes. The node that hosts the store may be gone by then, which
-    does no harm and prints what looks like a crash (a C++ stack of 20 lines).
+    When all ranks have ended, it waits for the other nodes. The node that hosts the store may be
+    gone by then, which does no harm and prints what looks like a crash (a C++ stack of 20 lines).
     """
     from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 
-    def redirected(method: Callable[..., Any], before: Callable[[], None] = lambda: None) -> Callable[..., Any]:
+    def redirected(
+        method: Callable[..., Any], before: Callable[[], None] = lambda: None
+    ) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             before()
             with _redirect_stderr(output):
@@ -44,10 +51,11 @@ def leave_quickly_and_quietly(output: IO[bytes]) -> None:
 
 
 def _exit_soon_after_sigterm() -> None:
-    """From now on SIGTERM ends this process after `WAIT_FOR_PEERS_SECONDS`, even while C++ code waits.
+    """From now on SIGTERM ends this process after `WAIT_FOR_PEERS_SECONDS`, even while C++ code
+    waits.
 
-    The wait for the other nodes runs no signal handler for up to 300 s, and a node that was stopped a moment earlier
-    has left without joining it. Call it in the main thread.
+    The wait for the other nodes runs no signal handler for up to 300 s, and a node that was stopped
+    a moment earlier has left without joining it. Call it in the main thread.
     """
     read, write = socket.socketpair()
     write.setblocking(False)

@@ -1,7 +1,9 @@
-"""Ends a process after a time even if one of its threads never releases Python's lock. Standard library only.
+"""Ends a process after a time even if one of its threads never releases Python's lock. Standard
+library only.
 
-A thread of Python's cannot do that: it needs the lock itself, and a destructor in C++ may wait for ever while it holds
-it. The C library's own timer calls `_exit` in a thread that knows nothing of Python (timer_create(2)).
+A thread of Python's cannot do that: it needs the lock itself, and a destructor in C++ may wait for
+ever while it holds it. The C library's own timer calls `_exit` in a thread that knows nothing of
+Python (timer_create(2)).
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import os
 import threading
 from typing import Any, Optional
 
-_CLOCK_MONOTONIC, _SIGEV_THREAD = 1, 2
+_CLOCK_MONOTONIC = 1
+_SIGEV_THREAD = 2
 
 
 class _Event(ctypes.Structure):
@@ -39,7 +42,9 @@ class _Setting(ctypes.Structure):
 
 
 class ExitTimer:
-    """Ends this process with `code` some time after `start`; by a thread of Python's where the system has no timer."""
+    """Ends this process with `code` some time after `start`; by a thread of Python's where the
+    system has no timer.
+    """
 
     def __init__(self, code: int) -> None:
         self._code = code
@@ -66,7 +71,8 @@ def _create(code: int) -> tuple[Any, Optional[ctypes.c_void_p]]:
         if not hasattr(library, "timer_create"):
             library = ctypes.CDLL("librt.so.1")  # before glibc 2.34
         function = ctypes.cast(ctypes.CDLL(None)._exit, ctypes.c_void_p)
-        event, timer = _Event(code, 0, _SIGEV_THREAD, function), ctypes.c_void_p()
+        event = _Event(code, 0, _SIGEV_THREAD, function)
+        timer = ctypes.c_void_p()
         failed = library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer))
     except (OSError, AttributeError, TypeError):
         return None, None

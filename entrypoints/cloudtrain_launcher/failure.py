@@ -12,9 +12,11 @@ from cloudtrain_launcher.events import Cause, Error
 C = TypeVar("C", bound=Cause)
 
 _PEER_LOST = re.compile(
-    r"connection (was likely )?(closed|reset|refused)|broken pipe|remote process exited|connectFullMesh"
+    r"connection (was likely )?(closed|reset|refused)|broken pipe|remote process"
+    r" exited|connectFullMesh"
     r"|ncclRemoteError|ncclSystemError|communicator was aborted|Watchdog caught collective"
-    r"|socket (timeout|closed)|timed out (waiting|connecting|after)|client socket has (timed out|failed)"
+    r"|socket (timeout|closed)|timed out (waiting|connecting|after)|client socket has (timed"
+    r" out|failed)"
     r"|recvfrom|failed to recv|(send|recv)\w+ failed|store.*(closed|timeout)|wait timeout"
     r"|failed to pass monitoredBarrier",
     re.IGNORECASE,
@@ -25,7 +27,8 @@ _C10D_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistE
 """torch.distributed's own exceptions (torch 2.1 and later)."""
 
 _C10D_MESSAGE = re.compile(
-    r"gloo/[\w/]+\.(cc|h):\d+\]|Gloo connectFullMesh|NCCL error|\[c10d\]|csrc/distributed/c10d|NCCL communicator"
+    r"gloo/[\w/]+\.(cc|h):\d+\]|Gloo connectFullMesh|NCCL error|\[c10d\]|csrc/distributed/c10d|NCCL"
+    r" communicator"
     r"|monitoredBarrier"
 )
 """How a message in a plain RuntimeError shows that it comes from gloo or c10d."""
@@ -36,19 +39,23 @@ _TORCH_FILE = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]p
 def is_consequence(exception: str, message: str, file: str = "") -> bool:
     """Whether an error only says that a peer is gone: then its rank is a victim, not the cause.
 
-    Only messages of gloo, NCCL and c10d count: a program has connections of its own, say to a data server, and if one
-    is refused that may well be the cause. `file`: where it was raised, for an older torch, whose messages do not name
-    their origin.
+    Only messages of gloo, NCCL and c10d count: a program has connections of its own, say to a data
+    server, and if one is refused that may well be the cause. `file`: where it was raised, for an
+    older torch, whose messages do not name their origin.
     """
     if not _PEER_LOST.search(message):
         return False
     if exception in _C10D_ERRORS:
         return True
-    return exception == "RuntimeError" and bool(_C10D_MESSAGE.search(message) or _TORCH_FILE.search(file))
+    return exception == "RuntimeError" and bool(
+        _C10D_MESSAGE.search(message) or _TORCH_FILE.search(file)
+    )
 
 
 def root_cause(errors: Sequence[C]) -> Optional[C]:
-    """The earliest error of the last attempt, preferably one that is not a consequence; None without errors."""
+    """The earliest error of the last attempt, preferably one that is not a consequence; None
+    without errors.
+    """
     last = max((error.attempt for error in errors), default=0)
     of_last_attempt = [error for error in errors if error.attempt == last]
     return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
@@ -57,10 +64,12 @@ def root_cause(errors: Sequence[C]) -> Optional[C]:
 def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Optional[Error]:
     """The error of the first rank that exited with code 0 while others still waited for it.
 
-    None unless `cause` is a consequence, later than such an exit. `finished`: ranks of this node that exited with code
-    0 -> when, as a Unix timestamp.
+    None unless `cause` is a consequence, later than such an exit. `finished`: ranks of this node
+    that exited with code 0 -> when, as a Unix timestamp.
     """
-    early = [(when, rank) for rank, when in finished.items() if when <= cause.time and rank != cause.rank]
+    early = [
+        (when, rank) for rank, when in finished.items() if when <= cause.time and rank != cause.rank
+    ]
     if not early or not cause.consequence or cause.exception == "SIGTERM":
         return None
     when, rank = min(early)
@@ -69,13 +78,22 @@ def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Option
 
 
 def exit_error(
-    rank: int, exitcode: int, time: float, *, finished: bool, reason: str = "", memory_was_short: bool = False
+    rank: int,
+    exitcode: int,
+    time: float,
+    *,
+    finished: bool,
+    reason: str = "",
+    memory_was_short: bool = False,
 ) -> Error:
-    """The error of a rank that reported no exception: it was killed by a signal, or exited with a code.
+    """The error of a rank that reported no exception: it was killed by a signal, or exited with a
+    code.
 
-    `exitcode`: below 0 minus the signal's number. `time`: a Unix timestamp. `finished`: the script had already ended
-    with code 0, and the interpreter crashed afterwards (pytorch/pytorch#190489). `reason`: what the rank printed of it.
-    `memory_was_short`: the kernel has killed a process for want of memory since the rank was started.
+    `exitcode`: below 0 minus the signal's number. `time`: a Unix timestamp. `finished`: the script
+    had already ended with code 0, and the interpreter crashed afterwards (pytorch/pytorch#190489).
+    `reason`: what the rank printed of it.
+    `memory_was_short`: the kernel has killed a process for want of memory since the rank was
+    started.
     """
     if exitcode < 0:
         name = _signal_name(-exitcode)
@@ -87,7 +105,8 @@ def exit_error(
         if reason:
             message += f": {reason}"
     else:
-        name, message = "exit", f"exited with code {exitcode}"
+        name = "exit"
+        message = f"exited with code {exitcode}"
     lost_peer = exitcode == -signal.SIGTERM or is_consequence("DistBackendError", reason)
     return Error(rank=rank, time=time, exception=name, message=message, consequence=lost_peer)
 
@@ -100,19 +119,24 @@ def _signal_name(number: int) -> str:
 
 
 def one_line(error: Cause) -> str:
-    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for an error that no rank raised."""
+    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for an error that no
+    rank raised.
+    """
     if error.rank < 0:
         return f"node {error.node}: {error.message}"
     who = f"rank {error.rank} (node {error.node})"
     if error.traceback:
-        return f"{who} raised {error.exception}" + (f": {error.message}" if error.message.strip() else "")
+        return f"{who} raised {error.exception}" + (
+            f": {error.message}" if error.message.strip() else ""
+        )
     if error.exception == "SystemExit" and not error.message.startswith("exited with code"):
         return f"{who} ended by sys.exit: {error.message}"
     return f"{who} {error.message}"
 
 
 def write_failure_file(path: str, error: Cause, limit: int = 1024) -> None:
-    """Write the cause where the platform reads it, in at most `limit` characters; OSError if that is not possible.
+    """Write the cause where the platform reads it, in at most `limit` characters; OSError if that
+    is not possible.
 
     The summary comes first, then as much of the traceback's end as fits.
     """

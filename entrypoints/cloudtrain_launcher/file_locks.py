@@ -1,15 +1,18 @@
-"""Locks on files, also on disks without flock(2). Standard library only: the client and the launcher share this file.
+"""Locks on files, also on disks without flock(2). Standard library only: the client and the
+launcher share this file.
 
 The kernel's lock comes first: it ends with its process. A disk without locks (NFS without its lock
 service, Lustre without the option, many FUSE disks) gets a stand-in: a folder `.NAME.held` beside
 the file, which holds one empty file named after the process that owns the lock.
 
 - Take: fill a draft folder, rename it to `.NAME.held`. rename(2) refuses while that has an owner.
-- Take over from an owner that is gone: rename its file. Only one of two finds it under its old name.
+- Take over from an owner that is gone: rename its file. Only one of two finds it under its old
+  name.
 - Show life: the owner's file gets a new time every HEARTBEAT_SECONDS.
 
 An owner on this machine is gone when its process is. An owner that cannot be inspected from here is
-gone after SILENCE_SECONDS without a new time. A disk is expected to have locks for all processes or for none.
+gone after SILENCE_SECONDS without a new time. A disk is expected to have locks for all processes or
+for none.
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ def acquire(
 
 
 @contextmanager
-def locked(path: Path, *, flags: int = os.O_RDWR, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+def locked(
+    path: Path, *, flags: int = os.O_RDWR, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[int]:
     """Hold the lock of a file inside the block; yields the open file. OSError."""
     lock = acquire(path, flags=flags, on_wait=on_wait)
     assert lock is not None  # noqa: S101  (it has waited)
@@ -165,7 +170,9 @@ class _Owner:
 
 
 def stand_in(path: Path) -> Path:
-    """The folder that stands for the lock of a file, on a disk without locks; it is beside the file."""
+    """The folder that stands for the lock of a file, on a disk without locks; it is beside the
+    file.
+    """
     return path.with_name(f".{path.name}.held")
 
 

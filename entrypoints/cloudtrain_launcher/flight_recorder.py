@@ -1,11 +1,13 @@
-"""NCCL's flight recorder: the last collectives of each rank, which torch writes down when one of them times out.
+"""NCCL's flight recorder: the last collectives of each rank, which torch writes down when one of
+them times out.
 
-The files are written into the job's output, so that `fetch` brings them, and a warning at the end of the run names
-them. `cloudtrain diagnose FOLDER` compares them. Standard library only.
+The files are written into the job's output, so that `fetch` brings them, and a warning at the end
+of the run names them. `cloudtrain diagnose FOLDER` compares them. Standard library only.
 
-Names and defaults: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13, which records 2,000 collectives and
-writes them after a timeout unless it is told not to; an older torch must be asked for both, by other names. Tests show
-that torch is told where to write and that files are named; that NCCL writes them was not seen, for want of GPUs.
+Names and defaults: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13, which records 2,000
+collectives and writes them after a timeout unless it is told not to; an older torch must be asked
+for both, by other names. Tests show that torch is told where to write and that files are named;
+that NCCL writes them was not seen, for want of GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import List, MutableMapping
 
 from cloudtrain_launcher.contract import Job
 
-FOLDER, PREFIX = "flight-recorder", "rank_"
+FOLDER = "flight-recorder"
+PREFIX = "rank_"
 """In the output folder; the names of the files, before the rank."""
 RECORDED = 2000
 """Collectives per rank, as torch 2.13 does by default: a few hundred bytes each."""
@@ -29,10 +32,14 @@ _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _MAX_NAMED = 8
 
 
-def enable(job: Job, output_dir: str, torch_version: str, environ: MutableMapping[str, str]) -> None:
-    """Have NCCL's timeouts of this node's ranks recorded, unless the user has said where or that they must not be.
+def enable(
+    job: Job, output_dir: str, torch_version: str, environ: MutableMapping[str, str]
+) -> None:
+    """Have NCCL's timeouts of this node's ranks recorded, unless the user has said where or that
+    they must not be.
 
-    Does nothing for a job on CPUs. `torch_version`: such as `2.13.0+cu130`. OSError if the folder cannot be created.
+    Does nothing for a job on CPUs. `torch_version`: such as `2.13.0+cu130`. OSError if the folder
+    cannot be created.
     """
     if not job.gpus:
         return
@@ -48,7 +55,8 @@ def enable(job: Job, output_dir: str, torch_version: str, environ: MutableMappin
 
 
 def finish(output_dir: str, since: float) -> str:
-    """Which ranks have been recorded since then (a Unix timestamp), as a sentence; empty if none was.
+    """Which ranks have been recorded since then (a Unix timestamp), as a sentence; empty if none
+    was.
 
     Removes the folder if nothing was ever written into it.
     """
@@ -63,8 +71,9 @@ def finish(output_dir: str, since: float) -> str:
         f" and {len(ranks) - _MAX_NAMED} more" * (len(ranks) > _MAX_NAMED)
     )
     return (
-        f"a collective of NCCL has timed out: the last ones of {who} {shown} are in {FOLDER}/ of the output; "
-        f"`cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that did not come"
+        f"a collective of NCCL has timed out: the last ones of {who} {shown} are in {FOLDER}/ of"
+        f" the output; `cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that"
+        " did not come"
     )
 
 

@@ -1,7 +1,8 @@
-"""The process of a node that has imported torch and forks the ranks: none of them has to import it again.
+"""The process of a node that has imported torch and forks the ranks: none of them has to import it
+again.
 
-The agent forks it before torchrun starts threads, and asks it by messages over a socket. Standard library only.
-A forked rank is what a new process would be: `_become_rank` restores what differs.
+The agent forks it before torchrun starts threads, and asks it by messages over a socket. Standard
+library only. A forked rank is what a new process would be: `_become_rank` restores what differs.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ _TORCHRUN_SIGNALS: Mapping[signal.Signals, Any] = {
     signal.SIGHUP: signal.SIG_DFL,
     signal.SIGQUIT: signal.SIG_DFL,
 }
-"""Signals that torchrun passes on, so that the server ignores them, and how a rank begins with each: as torchrun
-handles them, the programs that it starts have their defaults, even where its parent ignores them (nohup)."""
+"""Signals that torchrun passes on, so that the server ignores them, and how a rank begins with
+each: as torchrun handles them, the programs that it starts have their defaults, even where its
+parent ignores them (nohup).
+"""
 
 
 class ForkServerError(Exception):
@@ -45,7 +48,9 @@ class ForkServerError(Exception):
 
 
 class ForkServer:
-    """The agent's side: starts the server as a fork of this process, and asks it for ranks and how they ended."""
+    """The agent's side: starts the server as a fork of this process, and asks it for ranks and how
+    they ended.
+    """
 
     def __init__(self, modules: Sequence[str], program_dirs: Sequence[Path]) -> None:
         """Fork the server, which then imports `modules`. OSError if this process cannot be forked.
@@ -65,7 +70,9 @@ class ForkServer:
 
     def start(self, environ: Mapping[str, str]) -> ForkedProcess:
         """Fork a rank with these variables. ForkServerError if that is not possible."""
-        changed = {name: value for name, value in environ.items() if self._environ.get(name) != value}
+        changed = {
+            name: value for name, value in environ.items() if self._environ.get(name) != value
+        }
         removed = [name for name in self._environ if name not in environ]
         return ForkedProcess(self, int(self._ask(changed=changed, removed=removed)["pid"]))
 
@@ -82,7 +89,9 @@ class ForkServer:
         return self._ended.get(pid)
 
     def _ask(self, **request: Any) -> Dict[str, Any]:
-        """The answer to a request. An exception of a signal handler may have left the answer to an earlier one."""
+        """The answer to a request. An exception of a signal handler may have left the answer to an
+        earlier one.
+        """
         self._requests += 1
         message = json.dumps({"number": self._requests, **request}).encode()
         if len(message) > MAX_MESSAGE_BYTES:
@@ -91,9 +100,13 @@ class ForkServer:
         try:
             self._socket.send(message)
             while answer.get("number") != self._requests:
-                answer = json.loads(self._socket.recv(MAX_MESSAGE_BYTES))  # no JSON if the server is gone
+                answer = json.loads(
+                    self._socket.recv(MAX_MESSAGE_BYTES)
+                )  # no JSON if the server is gone
         except socket.timeout:  # noqa: UP041  (another class in Python 3.9)
-            raise ForkServerError(f"the process that forks them has not answered for {ANSWER_SECONDS} s") from None
+            raise ForkServerError(
+                f"the process that forks them has not answered for {ANSWER_SECONDS} s"
+            ) from None
         except (OSError, ValueError):
             raise ForkServerError("the process that forks them has died") from None
         if "error" in answer:
@@ -105,7 +118,8 @@ class ForkedProcess:
     """A rank's process: the part of `subprocess.Popen` that torchrun uses."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
-        self._server, self.pid = server, pid
+        self._server = server
+        self.pid = pid
         self.returncode: Optional[int] = None
 
     def poll(self) -> Optional[int]:
@@ -126,8 +140,12 @@ class ForkedProcess:
             time.sleep(POLL_SECONDS)
 
 
-def _serve(connection: socket.socket, agent: int, modules: Sequence[str], program_dirs: Sequence[Path]) -> NoReturn:
-    """Import the modules and answer requests until the agent is gone. In a rank it runs the program instead."""
+def _serve(
+    connection: socket.socket, agent: int, modules: Sequence[str], program_dirs: Sequence[Path]
+) -> NoReturn:
+    """Import the modules and answer requests until the agent is gone. In a rank it runs the program
+    instead.
+    """
     try:
         set_parent_death_signal(agent)
         for signum in _TORCHRUN_SIGNALS:
@@ -159,9 +177,13 @@ def _serve(connection: socket.socket, agent: int, modules: Sequence[str], progra
 
 
 def _fork_rank(
-    connection: socket.socket, request: Mapping[str, Any], environ: Mapping[str, str], ranks: Dict[int, Optional[int]]
+    connection: socket.socket,
+    request: Mapping[str, Any],
+    environ: Mapping[str, str],
+    ranks: Dict[int, Optional[int]],
 ) -> Dict[str, Any]:
-    """Fork one rank; the answer to the request. It is sent when the rank leads a session that can be signalled.
+    """Fork one rank; the answer to the request. It is sent when the rank leads a session that can
+    be signalled.
 
     `environ`: the agent's variables, as they were before the imports.
     """
@@ -192,7 +214,9 @@ def _fork_rank(
 
 
 def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """What a new process has and a fork shares with its parent: signals, variables, arguments, random state, a key."""
+    """What a new process has and a fork shares with its parent: signals, variables, arguments,
+    random state, a key.
+    """
     for signum, handler in _TORCHRUN_SIGNALS.items():
         signal.signal(signum, handler)
     kept = {name: value for name, value in environ.items() if name not in request["removed"]}
@@ -211,7 +235,9 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
 
 
 def _ended(ranks: Dict[int, Optional[int]]) -> Dict[int, int]:
-    """The ranks that have ended, those that were reported before included: an answer may have been lost."""
+    """The ranks that have ended, those that were reported before included: an answer may have been
+    lost.
+    """
     for pid, code in ranks.items():
         if code is None:
             ended, status = os.waitpid(pid, os.WNOHANG)

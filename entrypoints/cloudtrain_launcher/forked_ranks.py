@@ -1,4 +1,5 @@
-"""Has torchrun fork the ranks from a process that has imported torch, where that is possible. Standard library only.
+"""Has torchrun fork the ranks from a process that has imported torch, where that is possible.
+Standard library only.
 
 Otherwise each rank is a new process that imports torch itself, and the log says why in one line.
 """
@@ -12,20 +13,32 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
-from cloudtrain_launcher.fork_rules import read_source, reason_in_process, reason_in_source, uses_dynamo
+from cloudtrain_launcher.fork_rules import (
+    read_source,
+    reason_in_process,
+    reason_in_source,
+    uses_dynamo,
+)
 from cloudtrain_launcher.fork_server import ForkedProcess, ForkServer, ForkServerError
 
-_TRAINER = ("cloudtrain_trainer.arguments", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory")
+_TRAINER = (
+    "cloudtrain_trainer.arguments",
+    "cloudtrain_trainer.training.loop",
+    "cloudtrain_trainer.training.memory",
+)
 """What every rank of the shared trainer imports."""
 _DYNAMO = "torch._dynamo"
 """Imported by every optimizer, and as expensive as torch itself."""
 
 
 class ForkedRank:
-    """What torchrun's `SubprocessHandler` is for a process that it has started: the process, and a way to end it."""
+    """What torchrun's `SubprocessHandler` is for a process that it has started: the process, and a
+    way to end it.
+    """
 
     def __init__(self, process: ForkedProcess, local_rank_id: int) -> None:
-        self.proc, self.local_rank_id = process, local_rank_id
+        self.proc = process
+        self.local_rank_id = local_rank_id
 
     def close(self, death_sig: Optional[signal.Signals] = None) -> None:
         """Send a signal, by default SIGTERM, to the rank and the processes that it has started."""
@@ -33,9 +46,11 @@ class ForkedRank:
 
 
 def fork_server(job: Job) -> Optional[ForkServer]:
-    """A server that forks this job's ranks; None if they must be new processes. This process has imported torch.
+    """A server that forks this job's ranks; None if they must be new processes. This process has
+    imported torch.
 
-    Call it in the main thread, before there are others: with that thread the server and its ranks would end.
+    Call it in the main thread, before there are others: with that thread the server and its ranks
+    would end.
     """
     if not job.warm:
         return None
@@ -44,12 +59,18 @@ def fork_server(job: Job) -> Optional[ForkServer]:
     programs["module"] = folder / f"{job.target.replace('.', os.sep)}.py"
     program = programs.get(job.kind)
     source = read_source(program or PAYLOAD_DIR / "train.py", folder)
-    program_dirs = [program.parent if program and job.kind != "module" else folder, *([] if program else [PAYLOAD_DIR])]
+    program_dirs = [
+        program.parent if program and job.kind != "module" else folder,
+        *([] if program else [PAYLOAD_DIR]),
+    ]
     reason = reason_in_source(source, folder) or reason_in_process(program_dirs)
     if reason:
         _log(reason)
         return None
-    modules: List[str] = [*([] if program else _TRAINER), *([_DYNAMO] if uses_dynamo(source) else [])]
+    modules: List[str] = [
+        *([] if program else _TRAINER),
+        *([_DYNAMO] if uses_dynamo(source) else []),
+    ]
     try:
         return ForkServer(modules, program_dirs)
     except OSError as error:
@@ -64,9 +85,15 @@ def start_as_forks(start: Callable[..., Any], server: ForkServer) -> Callable[..
     def fork_or_start(**options: Any) -> Any:
         nonlocal usable
         is_program = options["entrypoint"] == sys.executable
-        if usable and is_program and not any(options.get(name) for name in ("stdout", "stderr", "numa_options")):
+        if (
+            usable
+            and is_program
+            and not any(options.get(name) for name in ("stdout", "stderr", "numa_options"))
+        ):
             try:
-                return ForkedRank(server.start({**os.environ, **options["env"]}), options["local_rank_id"])
+                return ForkedRank(
+                    server.start({**os.environ, **options["env"]}), options["local_rank_id"]
+                )
             except ForkServerError as error:
                 usable = False
                 _log(str(error))

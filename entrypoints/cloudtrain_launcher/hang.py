@@ -1,8 +1,10 @@
-"""Notices that a node's ranks hang: nothing has been heard of any of them, and some wait. Standard library only.
+"""Notices that a node's ranks hang: nothing has been heard of any of them, and some wait. Standard
+library only.
 
-When nothing was printed or reported for a quarter of the limit, the stack and the CPU time of every rank are sampled.
-A rank waits if its stack stays the same, its main thread neither wakes up nor reads, and it is in a collective or uses
-no CPU. A long computation is no hang: it neither waits nor lets a peer wait for longer than the limit.
+When nothing was printed or reported for a quarter of the limit, the stack and the CPU time of every
+rank are sampled. A rank waits if its stack stays the same, its main thread neither wakes up nor
+reads, and it is in a collective or uses no CPU. A long computation is no hang: it neither waits nor
+lets a peer wait for longer than the limit.
 """
 
 from __future__ import annotations
@@ -36,14 +38,22 @@ SAMPLES = 20
 """Per limit."""
 _MIN_SAMPLES = 4
 _OTHER_NODE_SHARE = 0.25
-"""By how much of the limit a node waits longer whose ranks all wait for another one: that one knows more."""
+"""By how much of the limit a node waits longer whose ranks all wait for another one: that one knows
+more.
+"""
 
 
 class HangWatch:
-    """Samples the ranks of one node while they are silent, and ends them when they hang for `limits.hang`."""
+    """Samples the ranks of one node while they are silent, and ends them when they hang for
+    `limits.hang`.
+    """
 
-    def __init__(self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]) -> None:
-        self._job, self._ranks, self._log = job, ranks, log
+    def __init__(
+        self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]
+    ) -> None:
+        self._job = job
+        self._ranks = ranks
+        self._log = log
         self._limit = float(job.hang_seconds) if STACK_SIGNAL else 0.0
         self.seconds_between_checks = min(1.0, self._limit / SAMPLES) if self._limit else 1.0
         """How often `check` must be called."""
@@ -53,7 +63,9 @@ class HangWatch:
         self._has_warned = False
 
     def check(self, last_output: float) -> None:
-        """Sample, warn, or end the ranks. `last_output`: when one of them last printed, by `time.monotonic()`."""
+        """Sample, warn, or end the ranks. `last_output`: when one of them last printed, by
+        `time.monotonic()`.
+        """
         now = time.monotonic()
         if self._late_ranks.check(now - last_output):  # it asks the same ranks for their stacks
             self._samples.clear()
@@ -75,7 +87,10 @@ class HangWatch:
         if self._samples.count() < _MIN_SAMPLES:
             return
         folder = Path.cwd()
-        ranks = [activity(self._ranks.rank_of(local_rank), known[local_rank], folder) for local_rank in sorted(known)]
+        ranks = [
+            activity(self._ranks.rank_of(local_rank), known[local_rank], folder)
+            for local_rank in sorted(known)
+        ]
         ranks += [RankActivity(rank, "ended") for rank in self._ranks.finished]
         found = verdict(ranks, self._job.nodes)
         if found is None:
@@ -86,10 +101,14 @@ class HangWatch:
         if silent_seconds >= limit:
             for line in (line for rank in ranks for line in stack_lines(rank)):
                 self._log(line)
-            self._end(to_error(rank, message, time.time(), folder).replace(consequence=rank in waiting))
+            self._end(
+                to_error(rank, message, time.time(), folder).replace(consequence=rank in waiting)
+            )
         elif not self._has_warned:
             self._has_warned = True
-            self._log(f"rank {rank.rank} {message}; after {duration(limit)} the job ends (limits.hang)")
+            self._log(
+                f"rank {rank.rank} {message}; after {duration(limit)} the job ends (limits.hang)"
+            )
             emit(Activity(activity=describe_wait(rank, waiting)))
 
     def _take_back(self) -> None:
@@ -98,14 +117,23 @@ class HangWatch:
             emit(Activity(activity=""))
 
     def _end(self, error: Error) -> None:
-        """Record the cause and kill one rank: torchrun then ends the others, and restarts them if it may."""
+        """Record the cause and kill one rank: torchrun then ends the others, and restarts them if
+        it may.
+        """
         self._ranks.add_error(error)
         self._samples.clear()
         self._take_back()
         running = self._ranks.running()
         pid: Optional[int] = next(
-            (pid for local_rank, pid in running.items() if self._ranks.rank_of(local_rank) == error.rank), None
+            (
+                pid
+                for local_rank, pid in running.items()
+                if self._ranks.rank_of(local_rank) == error.rank
+            ),
+            None,
         )
         for victim in [pid] if pid else list(running.values())[:1]:
             with suppress(OSError):
-                os.killpg(victim, signal.SIGKILL)  # with the processes that it has started: they may hang, too
+                os.killpg(
+                    victim, signal.SIGKILL
+                )  # with the processes that it has started: they may hang, too

@@ -1,7 +1,9 @@
-"""Which rank a job waits for, judged by what each of its ranks has done for a while. Standard library only.
+"""Which rank a job waits for, judged by what each of its ranks has done for a while. Standard
+library only.
 
-A rank waits if its stack, its CPU time, its reads and the wakeups of its main thread stand still. Those of its other
-threads do not count: the ones of gloo, NCCL and of trackers wake up many times a second in a job that hangs, too.
+A rank waits if its stack, its CPU time, its reads and the wakeups of its main thread stand still.
+Those of its other threads do not count: the ones of gloo, NCCL and of trackers wake up many times a
+second in a job that hangs, too.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ from pathlib import Path
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR
-from cloudtrain_launcher.error_details import MAX_CODE_CHARS, MAX_TRACEBACK_CHARS, display_path, is_user_code
+from cloudtrain_launcher.error_details import (
+    MAX_CODE_CHARS,
+    MAX_TRACEBACK_CHARS,
+    display_path,
+    is_user_code,
+)
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.processes import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread, program_lines
@@ -21,7 +28,9 @@ IDLE_CPU = 0.02
 """A rank that uses less of one core does nothing but wait."""
 
 POLL_SECONDS = 5.0
-"""How often a DataLoader and its workers wake up while they wait (torch's MP_STATUS_CHECK_INTERVAL)."""
+"""How often a DataLoader and its workers wake up while they wait (torch's
+MP_STATUS_CHECK_INTERVAL).
+"""
 SPARE_WAKEUPS = 1.5
 """Of a rank that waits, per wakeup that has a known cause; measured: 0.8 to 1.0."""
 FEW_WAKEUPS = 3
@@ -41,7 +50,11 @@ _FROZEN = {
 """States of a process that does not run, nor answer a signal."""
 _ORDER = ("frozen", "blocked", "ended", "busy")
 """Who is to blame first."""
-_CHILDREN = ("/multiprocessing/popen_", "/torch/multiprocessing/spawn.py", "/multiprocessing/connection.py")
+_CHILDREN = (
+    "/multiprocessing/popen_",
+    "/torch/multiprocessing/spawn.py",
+    "/multiprocessing/connection.py",
+)
 
 
 class Sample(NamedTuple):
@@ -66,13 +79,15 @@ class RankActivity(NamedTuple):
 
     rank: int
     kind: str
-    """`collective`: it waits for its peers; `blocked`: for something else; `frozen`: its process does not run at all;
+    """`collective`: it waits for its peers; `blocked`: for something else; `frozen`: its process
+    does not run at all;
     `busy`: it computes; `ended`: it is gone.
     """
     call: str = ""
     """The collective, such as `all_reduce`."""
     file: str = ""
-    """Of the innermost line of the program, below the working folder where it is; empty if unknown."""
+    """Of the innermost line of the program, below the working folder where it is; empty if unknown.
+    """
     line: int = 0
     stack: str = ""
     state: str = ""
@@ -121,11 +136,14 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
 
 
 def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collective: bool) -> bool:
-    """Whether a rank, or a process that it started, has woken up or read more than one does that waits.
+    """Whether a rank, or a process that it started, has woken up or read more than one does that
+    waits.
 
-    A rank in a collective waits for its peers alone: what its other threads and processes do does not matter.
+    A rank in a collective waits for its peers alone: what its other threads and processes do does
+    not matter.
     """
-    first, last = samples[0], samples[-1]
+    first = samples[0]
+    last = samples[-1]
     polls = (last.time - first.time) / POLL_SECONDS
 
     if first.moves and last.moves:
@@ -148,11 +166,14 @@ def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collect
     return False
 
 
-def verdict(ranks: Sequence[RankActivity], nodes: int) -> Optional[Tuple[RankActivity, List[RankActivity]]]:
-    """The rank that the others wait for, and those; None if none waits, or if the ranks may be computing.
+def verdict(
+    ranks: Sequence[RankActivity], nodes: int
+) -> Optional[Tuple[RankActivity, List[RankActivity]]]:
+    """The rank that the others wait for, and those; None if none waits, or if the ranks may be
+    computing.
 
-    If all of this node's ranks wait at the same place, the one that is missing is on another node: then the first of
-    them is returned, with itself among those that wait.
+    If all of this node's ranks wait at the same place, the one that is missing is on another node:
+    then the first of them is returned, with itself among those that wait.
     """
     waiting = [rank for rank in ranks if rank.kind == "collective"]
     others = [rank for rank in ranks if rank.kind != "collective"]
@@ -166,8 +187,11 @@ def verdict(ranks: Sequence[RankActivity], nodes: int) -> Optional[Tuple[RankAct
         return min(others, key=_blame), waiting
     places = Counter((rank.call, rank.file, rank.line) for rank in waiting)
     if len(places) == 1:
-        return (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
-    # The fewest have gone another way; of equally many, those who are further on have left a collective out.
+        return (
+            (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
+        )
+    # The fewest have gone another way; of equally many, those who are further on have left a
+    # collective out.
     odd = min(waiting, key=lambda rank: (places[rank.call, rank.file, rank.line], -rank.line))
     return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
 
@@ -177,7 +201,9 @@ def _blame(rank: RankActivity) -> Tuple[int, int]:
     return _ORDER.index(rank.kind), rank.rank
 
 
-def describe(found: RankActivity, waiting: Sequence[RankActivity], silent_seconds: float, processes: int) -> str:
+def describe(
+    found: RankActivity, waiting: Sequence[RankActivity], silent_seconds: float, processes: int
+) -> str:
     """The verdict as the rest of a sentence that begins with the rank."""
     silence = f"has given no sign of life for {duration(silent_seconds)}"
     where = f" at {found.place}" if found.place else ""
@@ -187,10 +213,17 @@ def describe(found: RankActivity, waiting: Sequence[RankActivity], silent_second
     peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
     if peers:
         call, place = peers[0]
-        who = f"rank {waiting[0].rank} waits" if len(waiting) == 1 else f"{len(waiting)} other ranks wait"
+        who = (
+            f"rank {waiting[0].rank} waits"
+            if len(waiting) == 1
+            else f"{len(waiting)} other ranks wait"
+        )
         text += f", and {who} for it in {call}" + (f" at {place}" if place else "")
     if found.has_children and processes > 1:
-        text += ". It waits for processes that it has started itself: if those are the ranks, use processes: 1"
+        text += (
+            ". It waits for processes that it has started itself: if those are the ranks, use"
+            " processes: 1"
+        )
     return text
 
 
@@ -198,13 +231,25 @@ def describe_wait(found: RankActivity, waiting: Sequence[RankActivity]) -> str:
     """What the node is doing meanwhile, as an `activity` event says it."""
     if found in waiting:
         return "waiting for another node"
-    return f"waiting for rank {found.rank}, which {_does(found)}" + (f" at {found.place}" if found.place else "")
+    return f"waiting for rank {found.rank}, which {_does(found)}" + (
+        f" at {found.place}" if found.place else ""
+    )
 
 
 def to_error(found: RankActivity, message: str, now: float, folder: Path) -> Error:
     """The verdict as an error of the rank. `now`: a Unix timestamp."""
-    code = linecache.getline(str(folder / found.file), found.line).strip()[:MAX_CODE_CHARS] if found.file else ""
-    error = Error(rank=found.rank, time=now, exception="Hang", message=message, stack=found.stack[:MAX_TRACEBACK_CHARS])
+    code = (
+        linecache.getline(str(folder / found.file), found.line).strip()[:MAX_CODE_CHARS]
+        if found.file
+        else ""
+    )
+    error = Error(
+        rank=found.rank,
+        time=now,
+        exception="Hang",
+        message=message,
+        stack=found.stack[:MAX_TRACEBACK_CHARS],
+    )
     return error.replace(file=found.file, line=found.line, code=code) if found.file else error
 
 
@@ -221,12 +266,18 @@ def duration(seconds: float) -> str:
 def _does(rank: RankActivity) -> str:
     if rank.kind == "frozen":
         return _FROZEN.get(rank.state, "does not run")
-    return {"blocked": "is blocked", "collective": f"waits in {rank.call}", "ended": "has ended"}.get(
-        rank.kind, "is busy"
-    )
+    return {
+        "blocked": "is blocked",
+        "collective": f"waits in {rank.call}",
+        "ended": "has ended",
+    }.get(rank.kind, "is busy")
 
 
 def _collective(inner: Sequence[StackFrame]) -> str:
     """The function of torch.distributed that the program has called; empty if it is in none."""
-    calls = [frame.function for frame in inner if _DISTRIBUTED in frame.file and frame.function != "wrapper"]
+    calls = [
+        frame.function
+        for frame in inner
+        if _DISTRIBUTED in frame.file and frame.function != "wrapper"
+    ]
     return calls[-1] if calls else ""

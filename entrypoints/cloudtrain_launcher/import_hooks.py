@@ -24,12 +24,16 @@ def when_imported(name: str, change: Change) -> None:
 class _Finder:
     """Finds a module as the other finders do, and changes it after its import."""
 
-    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Any = None) -> Optional[ModuleSpec]:
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Any = None
+    ) -> Optional[ModuleSpec]:
         """Called for every import that has not been done before."""
         change = _changes.get(name)
         if change is None:
             return None
-        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        others = (
+            finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self
+        )
         spec = next((spec for spec in others if spec is not None), None)
         loader: Any = spec and spec.loader
         if hasattr(loader, "exec_module"):

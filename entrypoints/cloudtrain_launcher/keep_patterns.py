@@ -1,4 +1,5 @@
-"""The patterns of `keep:` in job.yaml: which files of a working folder they mean. Standard library only.
+"""The patterns of `keep:` in job.yaml: which files of a working folder they mean. Standard library
+only.
 
 The client imports this file too, to compare the patterns with the source.
 """
@@ -10,10 +11,11 @@ from typing import Sequence
 
 
 class KeepPattern:
-    """A pattern relative to the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`, `**/*.ckpt`.
+    """A pattern relative to the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`,
+    `**/*.ckpt`.
 
-    `*`, `?` and `[…]` stay within one name; `**` stands for any number of folders. A folder that matches is meant with
-    all that is in it; a pattern that ends with a slash means folders only.
+    `*`, `?` and `[…]` stay within one name; `**` stands for any number of folders. A folder that
+    matches is meant with all that is in it; a pattern that ends with a slash means folders only.
     """
 
     def __init__(self, text: str) -> None:

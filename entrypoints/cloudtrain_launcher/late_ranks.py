@@ -1,7 +1,7 @@
 """Says once which ranks of a node are still there long after others have ended, and what they do.
 
-It is information, no error: the first rank may evaluate or upload when the others have nothing left to do. It may also
-wait for one that is gone, or be stuck on its way out. Standard library only.
+It is information, no error: the first rank may evaluate or upload when the others have nothing left
+to do. It may also wait for one that is gone, or be stuck on its way out. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ _MAX_SHOWN = 4
 
 
 class LateRanks:
-    """Watches one node for ranks that stay when others have ended, and reports them once in each attempt."""
+    """Watches one node for ranks that stay when others have ended, and reports them once in each
+    attempt.
+    """
 
-    def __init__(self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]) -> None:
-        self._ranks, self._log = ranks, log
+    def __init__(
+        self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]
+    ) -> None:
+        self._ranks = ranks
+        self._log = log
         self._samples = RankSamples(scratch)
-        self._seconds = min(SILENT_SECONDS, job.hang_seconds / 4) if job.hang_seconds else SILENT_SECONDS
+        self._seconds = (
+            min(SILENT_SECONDS, job.hang_seconds / 4) if job.hang_seconds else SILENT_SECONDS
+        )
         self._next_sample = 0.0
         self._reported_attempt = -1
         self._is_shown = False
@@ -56,7 +63,8 @@ class LateRanks:
     def _report(self, late: Iterable[int]) -> None:
         finished = self._ranks.finished
         there = {self._ranks.rank_of(local_rank) for local_rank in late}
-        leaving, gone = there & set(finished), set(finished) - there
+        leaving = there & set(finished)
+        gone = set(finished) - there
         ended_ago = duration(max(0.0, time.time() - max(finished.values())))
         texts = [f"{rank_names(gone)} ended {ended_ago} ago with exit code 0"] if gone else []
         texts += [f"{_are(there - leaving)} still running"] if there - leaving else []
@@ -68,7 +76,12 @@ class LateRanks:
                 found = activity(self._ranks.rank_of(local_rank), known[local_rank], Path.cwd())
                 for line in stack_lines(found):
                     self._log(line)
-        emit(Activity(activity=(f"{rank_names(gone)} ended, " if gone else "") + f"waiting for {rank_names(there)}"))
+        emit(
+            Activity(
+                activity=(f"{rank_names(gone)} ended, " if gone else "")
+                + f"waiting for {rank_names(there)}"
+            )
+        )
         self._is_shown = True
 
     def _take_back(self) -> None:

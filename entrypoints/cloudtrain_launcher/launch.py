@@ -1,8 +1,8 @@
 """The launcher: the first process on each node. Standard library only.
 
-It reads the node's context and the job document, looks up secrets, restores checkpoints, waits until the names of the
-nodes resolve, runs torchrun, and finds the first cause of a failure. Its exit code says how the node ended:
-0 succeeded, 1 failed, 5 stopped.
+It reads the node's context and the job document, looks up secrets, restores checkpoints, waits
+until the names of the nodes resolve, runs torchrun, and finds the first cause of a failure. Its
+exit code says how the node ended: 0 succeeded, 1 failed, 5 stopped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,30 @@ from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
-from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, Metrics, NodeEnded, NodeStarted, Warned
+from cloudtrain_launcher.events import (
+    Activity,
+    Checkpoint,
+    Error,
+    Event,
+    Metrics,
+    NodeEnded,
+    NodeStarted,
+    Warned,
+)
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages import Installation
 from cloudtrain_launcher.peer_channel import PORT_OFFSET, Announcer, listen
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker
-from cloudtrain_launcher.reporting import brief_cause, emit, log, mask_error, node_error, report_failure
+from cloudtrain_launcher.reporting import (
+    brief_cause,
+    emit,
+    log,
+    mask_error,
+    node_error,
+    report_failure,
+)
 from cloudtrain_launcher.restore import restore
 from cloudtrain_launcher.service_metric import ServiceMetric
 from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopRequest
@@ -41,15 +57,18 @@ Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")
 """Outcomes that a rank may write into the result file."""
 
-SUCCEEDED, FAILED, STOPPED = 0, 1, 5
+SUCCEEDED = 0
+FAILED = 1
+STOPPED = 5
 NODE_RANK = "CLOUDTRAIN_NODE_RANK"
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
 
 _TRAINED_SEPARATELY = (
-    "the processes of this job never formed one torch.distributed group, or exchanged nothing in it: unless something "
-    "else connects them (Horovod, JAX), each trained a model of its own. "
-    "Call torch.distributed.init_process_group() and wrap the model (DistributedDataParallel, fully_shard), or ask for "
-    "one process; launch.require_group: true in the spec makes this a failure"
+    "the processes of this job never formed one torch.distributed group, or exchanged nothing in"
+    " it: unless something else connects them (Horovod, JAX), each trained a model of its own. Call"
+    " torch.distributed.init_process_group() and wrap the model (DistributedDataParallel,"
+    " fully_shard), or ask for one process; launch.require_group: true in the spec makes this a"
+    " failure"
 )
 
 
@@ -73,11 +92,17 @@ class Launcher:
     """One node's part of a job, from start to exit code. `scratch` is a folder for temporary files."""
 
     def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
-        self.job, self.context, self.scratch = job, context, scratch
+        self.job = job
+        self.context = context
+        self.scratch = scratch
         self.ranks = RankTracker(job, context.node_rank, self._on_metrics)
         self.usage = UsageSampler(emit, gpus=job.gpus > 0)
-        self.stop = StopRequest(context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url)
-        self.storage_sync = StorageSync(context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME)
+        self.stop = StopRequest(
+            context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url
+        )
+        self.storage_sync = StorageSync(
+            context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME
+        )
         uploaded = [Path(folder).name for folder in context.linked_dirs]
         self.working_folder = WorkingFolder(Path.cwd(), job.keep, uploaded, time.time_ns())
         self.trial: TrialWatch | None = None
@@ -87,15 +112,22 @@ class Launcher:
         if job.trial:
             restartable = context.platform != "plain"
             memory = TrialMemory(Path(context.checkpoint_dir) if restartable else None, job.run_id)
-            self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self._end_trial, memory)
+            self.trial = TrialWatch(
+                Trial.from_json(job.trial), context.published, emit, self._end_trial, memory
+            )
         self.service_metric: ServiceMetric | None = None
         if job.service_metric and context.node_rank == 0:  # the node of the first rank
-            self.service_metric = ServiceMetric(job.service_metric, context.hyperparameters, os.environ, self._warn)
+            self.service_metric = ServiceMetric(
+                job.service_metric, context.hyperparameters, os.environ, self._warn
+            )
         self._activity = ""
 
     def run(self) -> int:
-        """Prepare the node, run torchrun, save what is left to save; returns the launcher's exit code."""
-        started, since = time.monotonic(), time.time()
+        """Prepare the node, run torchrun, save what is left to save; returns the launcher's exit
+        code.
+        """
+        started = time.monotonic()
+        since = time.time()
         self.stop.listen()
         emit(NodeStarted(pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch)))
         try:
@@ -103,7 +135,9 @@ class Launcher:
             self._check_gpus()
             self._prepare()
             self.usage.start()
-            ended = run_torchrun(self.job, self.context, self.scratch, self.stop, self.ranks, self._on_event)
+            ended = run_torchrun(
+                self.job, self.context, self.scratch, self.stop, self.ranks, self._on_event
+            )
         except (RuntimeError, TimeoutError, OSError) as error:
             self.ranks.add_error(node_error(error))
             ended = TorchrunExit(1)
@@ -116,11 +150,15 @@ class Launcher:
             self._begin("saving")
         problem = self._keep_results(succeeded=ended.code == 0)
         if problem:
-            self.ranks.add_error(node_error(OSError(f"not all files that `keep` means were kept: {problem}")))
+            self.ranks.add_error(
+                node_error(OSError(f"not all files that `keep` means were kept: {problem}"))
+            )
             ended = ended._replace(code=ended.code or 1)
         problem = self.storage_sync.finish()
         if problem:
-            unsaved = node_error(OSError(f"not all files of this node were saved to storage: {problem}"))
+            unsaved = node_error(
+                OSError(f"not all files of this node were saved to storage: {problem}")
+            )
             self.unsaved = self.ranks.add_error(unsaved)
             ended = ended._replace(code=1)
         code = self._conclude(ended.code, time.monotonic() - started, killed=ended.killed)
@@ -129,11 +167,13 @@ class Launcher:
 
     def _check_nodes(self) -> None:
         """Nodes that do not know each other would train one model each, and nobody would notice."""
-        found, planned = self.context.nodes, self.job.nodes
+        found = self.context.nodes
+        planned = self.job.nodes
         if found != planned:
             raise RuntimeError(
-                f"according to the platform this job has {found} {'node' if found == 1 else 'nodes'}, the plan says "
-                f"{planned}: they would not train one model together"
+                f"according to the platform this job has {found}"
+                f" {'node' if found == 1 else 'nodes'}, the plan says {planned}: they would not"
+                " train one model together"
             )
 
     def _check_gpus(self) -> None:
@@ -142,21 +182,28 @@ class Launcher:
             raise RuntimeError(f"this node shows {found} GPUs, the plan says {self.job.gpus}")
 
     def _prepare(self) -> None:
-        """Look up secrets, create folders, install packages, restore checkpoints, and wait until names resolve."""
-        context, packages = self.context, Installation(self.job, self.context, self.scratch)
+        """Look up secrets, create folders, install packages, restore checkpoints, and wait until
+        names resolve.
+        """
+        context = self.context
+        packages = Installation(self.job, self.context, self.scratch)
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.is_requested))
         masker.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
         for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
         if self.job.dependencies:
             self._begin("installing")
-            packages.start(os.environ)  # beside the restoring of checkpoints, which may take minutes, too
-        # Checkpoints of an earlier attempt at this job are in its storage already, those of an earlier run are not.
+            packages.start(
+                os.environ
+            )  # beside the restoring of checkpoints, which may take minutes, too
+        # Checkpoints of an earlier attempt at this job are in its storage already, those of an
+        # earlier run are not.
         self._restore(context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True)
         self.storage_sync.mark_synced()
         self._restore(context.resume_dir)
         if context.node_rank > 0:
-            self.storage_sync.mark_synced()  # the first node saves an earlier run's checkpoints for all
+            # the first node saves an earlier run's checkpoints for all
+            self.storage_sync.mark_synced()
         self.storage_sync.start()
         if context.nodes > 1:
             self._begin("waiting for peers")
@@ -170,7 +217,8 @@ class Launcher:
 
     def _connect_peers(self) -> None:
         """Of a trial on several nodes the first one decides when it ends, and tells the others."""
-        address, port = self.context.master_addr, self.context.master_port + PORT_OFFSET
+        address = self.context.master_addr
+        port = self.context.master_port + PORT_OFFSET
         if not self.job.trial or self.context.nodes == 1:
             return
         if self.context.node_rank > 0:
@@ -183,7 +231,9 @@ class Launcher:
 
     def _end_trial(self, outcome: str) -> None:
         if self.announcer is not None:
-            self.announcer.announce(outcome)  # first: ranks of the peers fail as soon as those of this node have ended
+            self.announcer.announce(
+                outcome
+            )  # first: ranks of the peers fail as soon as those of this node have ended
         self.stop.end_trial(outcome)
 
     def _finish(self, packages: Installation) -> None:
@@ -199,9 +249,12 @@ class Launcher:
     def _restore(self, saved: str, *, link_large_files: bool = False) -> None:
         if Path(saved or os.devnull).is_dir():
             self._begin("restoring")
-            folder, node = Path(self.context.checkpoint_dir), self.context.node_rank
+            folder = Path(self.context.checkpoint_dir)
+            node = self.context.node_rank
             cancelled = self.stop.is_requested
-            restore(Path(saved), folder, node, self._log, cancelled, link_large_files=link_large_files)
+            restore(
+                Path(saved), folder, node, self._log, cancelled, link_large_files=link_large_files
+            )
 
     def _on_event(self, event: Event) -> None:
         self.usage.on_event(event)
@@ -216,20 +269,31 @@ class Launcher:
             self.trial.on_metrics(event)
 
     def _keep_results(self, *, succeeded: bool) -> str:
-        """Keep what the program has left in its working folder, as far as the job asks for it, and tell the rest.
+        """Keep what the program has left in its working folder, as far as the job asks for it, and
+        tell the rest.
 
         Returns what could not be kept and why, or ''. The files of the first node keep their paths.
         """
-        node, kept, program = self.context.node_rank, Kept(), _program(self.job)
+        node = self.context.node_rank
+        kept = Kept()
+        program = _program(self.job)
         if self.job.keep:
-            kept = self.working_folder.keep(Path(self.context.output_dir, *([f"node-{node}"] if node else [])))
+            kept = self.working_folder.keep(
+                Path(self.context.output_dir, *([f"node-{node}"] if node else []))
+            )
             if kept.files:
                 files = "1 file" if kept.files == 1 else f"{kept.files} files"
-                self._log(f"kept {files} ({format_size(kept.bytes)}) of the working folder with the output")
+                self._log(
+                    f"kept {files} ({format_size(kept.bytes)}) of the working folder with the"
+                    " output"
+                )
             for text in kept.left_out:
                 self._log(f"not kept: {text}")
             if succeeded and kept.unmatched and node == 0:
-                self._warn(f"keep: {program} left nothing in its working folder that matches {kept.unmatched[0]}")
+                self._warn(
+                    f"keep: {program} left nothing in its working folder that matches"
+                    f" {kept.unmatched[0]}"
+                )
         if left := self.working_folder.warning(program):
             self._warn(left)
         return kept.errors[0] if kept.errors else ""
@@ -246,7 +310,9 @@ class Launcher:
         was_stopped = outcome == "stopped"
         if was_stopped and self._trial_has_ended():
             outcome = "succeeded"
-        end = NodeEnded(outcome=outcome, seconds=round(seconds, 3), error=brief_cause(error), forced=killed)
+        end = NodeEnded(
+            outcome=outcome, seconds=round(seconds, 3), error=brief_cause(error), forced=killed
+        )
         if was_stopped and self.stop.reason:
             end = end.replace(why=self.stop.reason, stop_asked=self.stop.requested_at)
         emit(end)
@@ -255,11 +321,14 @@ class Launcher:
         else:
             how = self.stop.reason if self.stop.reason in TRIAL_REASONS and was_stopped else outcome
             self._log(f"{how} after {seconds:.1f} s")
-        stopped = self.context.stopped_exit_code if self.stop.reason in REQUESTED_REASONS else STOPPED
+        stopped = (
+            self.context.stopped_exit_code if self.stop.reason in REQUESTED_REASONS else STOPPED
+        )
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[Outcome, Error | None]:
-        """How the node ended, and the cause of a failure. `code`: torchrun's exit code, which is 1 after every stop.
+        """How the node ended, and the cause of a failure. `code`: torchrun's exit code, which is 1
+        after every stop.
 
         The result file of the first local rank therefore counts more.
         """
@@ -282,13 +351,17 @@ class Launcher:
             return "stopped", None
         if cause is None:
             message = f"torchrun exited with code {code} and no rank gave a reason; see the log"
-            cause = self.ranks.add_error(Error(rank=-1, time=time.time(), exception="exit", message=message))
+            cause = self.ranks.add_error(
+                Error(rank=-1, time=time.time(), exception="exit", message=message)
+            )
         return "failed", cause
 
     def _trial_has_ended(self) -> bool:
-        """Whether what stopped this node's ranks is the end of a trial, which is no stop of the job.
+        """Whether what stopped this node's ranks is the end of a trial, which is no stop of the
+        job.
 
-        The first node decides it. Ranks of the others may stop with those of the first before they are asked to.
+        The first node decides it. Ranks of the others may stop with those of the first before they
+        are asked to.
         """
         is_peer = bool(self.job.trial) and self.context.node_rank > 0
         return self.stop.reason in TRIAL_REASONS or (is_peer and not self.stop.reason)
@@ -308,7 +381,9 @@ def _program(job: Job) -> str:
 
 
 def _read_result(path: Path) -> Outcome | None:
-    """The outcome that the first local rank has written; None if the file is missing or says something else."""
+    """The outcome that the first local rank has written; None if the file is missing or says
+    something else.
+    """
     try:
         outcome = json.loads(path.read_text())["outcome"]
     except (OSError, ValueError, KeyError):
@@ -317,7 +392,9 @@ def _read_result(path: Path) -> Outcome | None:
 
 
 def _fail_before_start(error: Exception) -> int:
-    """End a node whose context or job document cannot be read as any other failure ends; returns the exit code."""
+    """End a node whose context or job document cannot be read as any other failure ends; returns
+    the exit code.
+    """
     if not os.environ.get(NODE_RANK, "").isdecimal():
         os.environ[NODE_RANK] = "0"
     reported = mask_error(node_error(error).replace(node=int(os.environ[NODE_RANK]), attempt=0))

@@ -1,7 +1,8 @@
 """Masks secret values in a node's log, its events and the failure file. Standard library only.
 
-The values themselves are masked, line by line if a value has several lines. A value that is shorter than
-`MIN_SECRET_CHARS`, or that a program has transformed (base64, reversed, split), is not recognised.
+The values themselves are masked, line by line if a value has several lines. A value that is shorter
+than `MIN_SECRET_CHARS`, or that a program has transformed (base64, reversed, split), is not
+recognised.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ class SecretMasker:
                 if len(line) >= MIN_SECRET_CHARS:
                     known.add(line.encode("utf-8", "surrogateescape"))
                     known.add(json.dumps(line)[1:-1].encode())
-                    known.add(json.dumps(line, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"))
-        self._values = sorted(known, key=len, reverse=True)  # a value that contains another one comes first
+                    known.add(
+                        json.dumps(line, ensure_ascii=False)[1:-1].encode(
+                            "utf-8", "surrogateescape"
+                        )
+                    )
+        self._values = sorted(
+            known, key=len, reverse=True
+        )  # a value that contains another one comes first
 
     def mask(self, line: bytes) -> bytes:
         """The line with every secret value masked."""
@@ -43,7 +50,9 @@ class SecretMasker:
         if not self._values:
             return value
         if isinstance(value, str):
-            return self.mask(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+            return self.mask(value.encode("utf-8", "surrogateescape")).decode(
+                "utf-8", "surrogateescape"
+            )
         if isinstance(value, dict):
             return {self.mask_json(name): self.mask_json(item) for name, item in value.items()}
         return [self.mask_json(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,6 @@
-"""The events with measurements of machines and processes. Standard library only; a part of `events`."""
+"""The events with measurements of machines and processes. Standard library only; a part of
+`events`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):
     cpu_percent: Optional[float] = None
     """CPU time of all ranks with their child processes; 100 is one busy core."""
     memory_gb: Optional[float] = None
-    """Memory in use on the machine or in the container, in GB (1e9 bytes), without caches of files."""
+    """Memory in use on the machine or in the container, in GB (1e9 bytes), without caches of files.
+    """
     memory_total_gb: Optional[float] = None
     """Its memory in all, in GB (1e9 bytes)."""
     rank_cpu_percent: Optional[Measures] = None
@@ -24,7 +27,8 @@ class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):
     rank_memory_gb: Optional[Measures] = None
     """Resident memory by rank, with its child processes, in GB (1e9 bytes)."""
     gpu_percent: Optional[Measures] = None
-    """The part of the time in which a GPU was busy, from 0 to 100, by the GPU's number on the node."""
+    """The part of the time in which a GPU was busy, from 0 to 100, by the GPU's number on the node.
+    """
     gpu_memory_gb: Optional[Measures] = None
     """Memory in use of each GPU, in GB (1e9 bytes)."""
     gpu_memory_total_gb: Optional[Measures] = None
@@ -51,8 +55,9 @@ class StepTimes(Event, type="step_times", requires="time rank"):
     compute: Optional[Seconds] = None
     """Forward and backward passes, without the communication that they had to wait for."""
     communication: Optional[Seconds] = None
-    """Waiting for other ranks and their messages, which nothing hides; missing where it is not known: then it is in
-    `compute`."""
+    """Waiting for other ranks and their messages, which nothing hides; missing where it is not
+    known: then it is in `compute`.
+    """
     optimizer: Optional[Seconds] = None
     """Updates of the weights, with the norm of the gradients."""
     saving: Optional[Seconds] = None
@@ -62,8 +67,10 @@ class StepTimes(Event, type="step_times", requires="time rank"):
     other: Optional[Seconds] = None
     """All else."""
     run_delay: Optional[Seconds] = None
-    """Of this time that in which the rank's own thread could have run and had no core, since other work had them; it is
-    a part of the phases. Missing where it is not known: Linux tells it, of phases that are not a GPU's."""
+    """Of this time that in which the rank's own thread could have run and had no core, since other
+    work had them; it is a part of the phases. Missing where it is not known: Linux tells it, of
+    phases that are not a GPU's.
+    """
     message_mb: Optional[float] = None
     """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
     warm_up: bool = False
@@ -71,8 +78,9 @@ class StepTimes(Event, type="step_times", requires="time rank"):
 
 
 class Windows(Event, type="windows"):
-    """Seconds per step in short windows that left something out (`--measure`): medians over rounds in which they took
-    turns, of the slowest rank."""
+    """Seconds per step in short windows that left something out (`--measure`): medians over rounds
+    in which they took turns, of the slowest rank.
+    """
 
     full: Seconds
     """Nothing was left out."""
@@ -97,7 +105,9 @@ class Windows(Event, type="windows"):
 
 
 class Gpu(Event, type="gpu"):
-    """Measurements of a GPU, as the trainer of version 0.2.0 reported them; now they are in [usage](#usage)."""
+    """Measurements of a GPU, as the trainer of version 0.2.0 reported them; now they are in
+    [usage](#usage).
+    """
 
     utilization_percent: Optional[float] = None
     """The part of the time in which it was busy, from 0 to 100."""

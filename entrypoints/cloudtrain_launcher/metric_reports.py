@@ -1,4 +1,5 @@
-"""Counts the reports of one metric: which of a run's metric events is its first, second, third. Standard library only.
+"""Counts the reports of one metric: which of a run's metric events is its first, second, third.
+Standard library only.
 
 Job and client count by the same rule, so that both mean the same report by a rung.
 """
@@ -11,10 +12,14 @@ from .events import Metrics
 
 
 class MetricReports:
-    """The reports of a trial. After a restart a program may report again what it had reported: that counts once."""
+    """The reports of a trial. After a restart a program may report again what it had reported: that
+    counts once.
+    """
 
     def __init__(self, metric: str, count: int = 0, position: Optional[float] = None) -> None:
-        """`count`, `position`: where earlier runs of the trial had got to, if this one goes on from them."""
+        """`count`, `position`: where earlier runs of the trial had got to, if this one goes on from
+        them.
+        """
         self.metric = metric
         self.count = count
         """How many reports there were so far."""
@@ -22,7 +27,9 @@ class MetricReports:
         """The step of the latest report, or its epoch if it has no step; None if it has neither."""
 
     def add(self, event: Metrics) -> Optional[float]:
-        """The value, if the event is the next report; `count` is its number then. None: it is no new report."""
+        """The value, if the event is the next report; `count` is its number then. None: it is no
+        new report.
+        """
         value = event.values.get(self.metric)
         if value is None:
             return None

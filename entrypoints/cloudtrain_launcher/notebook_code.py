@@ -1,4 +1,5 @@
-"""Turns a cell of a notebook into plain Python: what IPython alone understands is left out. Standard library only.
+"""Turns a cell of a notebook into plain Python: what IPython alone understands is left out.
+Standard library only.
 
 The client reads cells with the same rules.
 """
@@ -10,7 +11,9 @@ import re
 import warnings
 from typing import List, Optional, Tuple
 
-INSTALLS = re.compile(r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b")
+INSTALLS = re.compile(
+    r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b"
+)
 """A line that would install packages, with a mark of IPython or without."""
 _RUNS_THE_REST = re.compile(r"%%(time|capture)\b")
 """The first line of a cell that is executed all the same."""
@@ -20,9 +23,11 @@ _HELP = re.compile(r"\s*\?{1,2}\s*[\w.*%]+\s*|\s*%{0,2}[\w.*\[\]()'\"]+\?{1,2}\s
 
 
 def plain_code(source: str) -> Tuple[str, List[str]]:
-    """Return a cell as Python with as many lines, and the lines that became `pass` or, of a `%%` cell, nothing.
+    """Return a cell as Python with as many lines, and the lines that became `pass` or, of a `%%`
+    cell, nothing.
 
-    Only lines that are not Python are replaced: a text of several lines may have some that look alike.
+    Only lines that are not Python are replaced: a text of several lines may have some that look
+    alike.
     """
     lines = source.splitlines()
     first = next((line for line in lines if line.strip()), "")
@@ -45,7 +50,9 @@ def _error_line(lines: List[str]) -> Optional[int]:
     """Return the index of the line that Python rejects first; None if it accepts all."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in the user's texts; the program itself warns of them
+            warnings.simplefilter(
+                "ignore"
+            )  # of escapes in the user's texts; the program itself warns of them
             ast.parse("\n".join(lines))
     except SyntaxError as error:
         return min(max((error.lineno or 1) - 1, 0), len(lines) - 1)
@@ -55,7 +62,9 @@ def _error_line(lines: List[str]) -> Optional[int]:
 
 
 def _is_for_ipython(line: str) -> bool:
-    return bool(line.lstrip().startswith(("%", "!")) or INSTALLS.match(line) or _HELP.fullmatch(line))
+    return bool(
+        line.lstrip().startswith(("%", "!")) or INSTALLS.match(line) or _HELP.fullmatch(line)
+    )
 
 
 def _leave_out(lines: List[str], index: int) -> List[str]:

@@ -1,10 +1,12 @@
 """Which CPUs each rank of a machine with several GPUs and NUMA nodes runs on: those beside its GPU.
 
-Memory of the other node is slower to reach for a CPU and for a GPU; torch speaks of 1 to 10 % of a step
-(torch/numa/binding.py). What `torchrun --numa-binding=node` does, done by the rank itself: torchrun's needs the program
-numactl and starts each rank by it, which rules out ranks that are forks. Standard library only.
+Memory of the other node is slower to reach for a CPU and for a GPU; torch speaks of 1 to 10 % of a
+step (torch/numa/binding.py). What `torchrun --numa-binding=node` does, done by the rank itself:
+torchrun's needs the program numactl and starts each rank by it, which rules out ranks that are
+forks. Standard library only.
 
-Shown by tests: the choice, from a file tree like Linux's, and that a rank runs where it is told. Not measured on GPUs.
+Shown by tests: the choice, from a file tree like Linux's, and that a rank runs where it is told.
+Not measured on GPUs.
 """
 
 from __future__ import annotations
@@ -31,23 +33,31 @@ def rank_cpus(
 ) -> str:
     """The value of `RANK_CPUS` for this machine; empty if its ranks must not be bound.
 
-    Only where each rank has one GPU, the GPUs are at several NUMA nodes, and all ranks may use CPUs of theirs.
+    Only where each rank has one GPU, the GPUs are at several NUMA nodes, and all ranks may use CPUs
+    of theirs.
     """
     if job.gpus < 2 or environ.get(SWITCH, "").lower() in ("no", "off", "0", "false"):
         return ""
     addresses = gpus()
     if len(addresses) != job.processes or not hasattr(os, "sched_getaffinity"):
         return ""
-    nodes = [_read(sysfs / "bus" / "pci" / "devices" / address / "numa_node") for address in addresses]
-    if len(set(nodes)) < 2 or not all(node.isdecimal() for node in nodes):  # -1: the machine does not tell
+    nodes = [
+        _read(sysfs / "bus" / "pci" / "devices" / address / "numa_node") for address in addresses
+    ]
+    if len(set(nodes)) < 2 or not all(
+        node.isdecimal() for node in nodes
+    ):  # -1: the machine does not tell
         return ""
-    folder, allowed = sysfs / "devices" / "system" / "node", os.sched_getaffinity(0)
+    folder = sysfs / "devices" / "system" / "node"
+    allowed = os.sched_getaffinity(0)
     cpus = [parse_cpus(_read(folder / f"node{node}" / "cpulist")) & allowed for node in nodes]
     return ";".join(map(_format, cpus)) if all(cpus) else ""
 
 
 def bind_rank(local_rank: int, environ: Mapping[str, str]) -> None:
-    """Have this process, a rank that has no threads yet, run on its CPUs, and what it starts; or leave it free."""
+    """Have this process, a rank that has no threads yet, run on its CPUs, and what it starts; or
+    leave it free.
+    """
     bound = bound_cpus(environ)
     if local_rank < len(bound):
         with suppress(OSError):  # a rank that may not is slower, and no worse
@@ -63,7 +73,9 @@ def bound_cpus(environ: Mapping[str, str]) -> List[FrozenSet[int]]:
 def parse_cpus(text: str) -> FrozenSet[int]:
     """The numbers of a list as Linux writes it: `0-3,8` is 0, 1, 2, 3 and 8."""
     ranges = [part.partition("-") for part in text.split(",") if part.strip()]
-    return frozenset(cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1))
+    return frozenset(
+        cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)
+    )
 
 
 def _format(cpus: FrozenSet[int]) -> str:

@@ -1,7 +1,9 @@
-"""Warns of a program that starts processes to be its ranks, under several ranks of the job. Standard library only.
+"""Warns of a program that starts processes to be its ranks, under several ranks of the job.
+Standard library only.
 
-The guide to Keras with torch does so, and others that know no torchrun. Each rank then starts a whole group of its own.
-Its processes look for torchrun's store at a port of their own, where nobody answers, and wait for ever.
+The guide to Keras with torch does so, and others that know no torchrun. Each rank then starts a
+whole group of its own. Its processes look for torchrun's store at a port of their own, where nobody
+answers, and wait for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _SPAWN = "torch.multiprocessing.spawn"
 
 
 def warn_of_own_ranks(warn: Callable[[str], None]) -> None:
-    """Call `warn` with a sentence if this process, the first of several ranks, starts processes by torch."""
+    """Call `warn` with a sentence if this process, the first of several ranks, starts processes by
+    torch.
+    """
     rank_pid = os.getpid()
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks == 1 or os.environ["RANK"] != "0":

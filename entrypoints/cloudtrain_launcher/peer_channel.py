@@ -1,7 +1,9 @@
-"""Tells the other nodes of a trial that the first one has ended it, by a word over TCP. Standard library only.
+"""Tells the other nodes of a trial that the first one has ended it, by a word over TCP. Standard
+library only.
 
-The first node alone counts reports and decides. Its peers must hear of it, also where they share no folder and where a
-program's ranks would wait for each other for ever. Each peer connects to the first node; nothing it sends is read.
+The first node alone counts reports and decides. Its peers must hear of it, also where they share no
+folder and where a program's ranks would wait for each other for ever. Each peer connects to the
+first node; nothing it sends is read.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ class Announcer:
 
     def __init__(self, address: str, port: int) -> None:
         """`address`: this node's, by which its peers reach it."""
-        self._lock, self._outcome = threading.Lock(), b""
+        self._lock = threading.Lock()
+        self._outcome = b""
         self._peers: List[socket.socket] = []
         try:
             self._server = socket.create_server((address, port), family=_family(address, port))
         except OSError as error:
-            raise RuntimeError(f"port {port} of {address} cannot be used: {error.strerror or error}") from None
+            raise RuntimeError(
+                f"port {port} of {address} cannot be used: {error.strerror or error}"
+            ) from None
         threading.Thread(target=self._accept, daemon=True, name="peers of the trial").start()
 
     def announce(self, outcome: str) -> None:
@@ -62,8 +67,12 @@ class Announcer:
 
 
 def listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -> None:
-    """On a peer: call `on_outcome` with the first node's word and when it came, in a thread, if it ever comes."""
-    threading.Thread(target=_listen, args=(address, port, on_outcome), daemon=True, name="first node").start()
+    """On a peer: call `on_outcome` with the first node's word and when it came, in a thread, if it
+    ever comes.
+    """
+    threading.Thread(
+        target=_listen, args=(address, port, on_outcome), daemon=True, name="first node"
+    ).start()
 
 
 def _listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -> None:

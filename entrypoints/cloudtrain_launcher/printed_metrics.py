@@ -1,7 +1,8 @@
-"""Finds metrics among the lines that the first rank prints, by the expressions of job.yaml. Standard library only.
+"""Finds metrics among the lines that the first rank prints, by the expressions of job.yaml.
+Standard library only.
 
-The client has refused expressions that may take for ever. As a job must not hang on a line whatever happens, an
-expression that takes too long on one line all the same is given up.
+The client has refused expressions that may take for ever. As a job must not hang on a line whatever
+happens, an expression that takes too long on one line all the same is given up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ POSITIONS = ("step", "epoch")
 
 
 class PrintedMetrics:
-    """Reports the numbers that the expressions find. Use it from the main thread. `report` is called for each event."""
+    """Reports the numbers that the expressions find. Use it from the main thread. `report` is
+    called for each event.
+    """
 
     def __init__(self, expressions: Mapping[str, str], report: Callable[[Event], None]) -> None:
         self._report = report
@@ -58,11 +61,15 @@ class PrintedMetrics:
 
     def _give_up(self, name: str, why: str) -> None:
         self._expressions.pop(name, None)
-        self._report(Warned(message=f"metrics.{name}: the expression {why}; it is not looked for any more"))
+        self._report(
+            Warned(message=f"metrics.{name}: the expression {why}; it is not looked for any more")
+        )
 
 
 def _number(text: Optional[str]) -> Optional[float]:
-    """The number in a text, also `0.93.` at the end of a sentence; None if it is none, or not finite."""
+    """The number in a text, also `0.93.` at the end of a sentence; None if it is none, or not
+    finite.
+    """
     try:
         value = float((text or "").strip().rstrip("."))
     except ValueError:
@@ -74,7 +81,9 @@ def _number(text: Optional[str]) -> Optional[float]:
 
 @contextmanager
 def _cpu_limit() -> Iterator[None]:
-    """TimeoutError in the block after `MAX_CPU_SECONDS` of CPU time: the `re` module lets signals interrupt it."""
+    """TimeoutError in the block after `MAX_CPU_SECONDS` of CPU time: the `re` module lets signals
+    interrupt it.
+    """
     is_limited = True
 
     def interrupt(*_: Any) -> None:

@@ -1,4 +1,5 @@
-"""The identity of a process, valid for every reader of a shared disk: in other containers and on other hosts.
+"""The identity of a process, valid for every reader of a shared disk: in other containers and on
+other hosts.
 
 Standard library only: the client and the launcher share this file.
 """
@@ -37,12 +38,16 @@ class ProcessIdentity:
     def from_json(value: Any) -> Optional[ProcessIdentity]:
         """The identity that `to_json` wrote; None for anything else."""
         texts = ("host", "boot", "pid_namespace", "start")
-        if not isinstance(value, Mapping) or not all(isinstance(value.get(key), str) for key in texts):
+        if not isinstance(value, Mapping) or not all(
+            isinstance(value.get(key), str) for key in texts
+        ):
             return None
         pid = value.get("pid")
         if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:
             return None
-        return ProcessIdentity(value["host"], value["boot"], value["pid_namespace"], pid, value["start"])
+        return ProcessIdentity(
+            value["host"], value["boot"], value["pid_namespace"], pid, value["start"]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -54,11 +59,15 @@ class ProcessIdentity:
         return self.host.partition(" ")[0]
 
     def shares_pid_namespace(self) -> bool:
-        """Whether its process id has the same meaning here: same machine, same boot, same PID namespace."""
+        """Whether its process id has the same meaning here: same machine, same boot, same PID
+        namespace.
+        """
         return (self.host, self.boot, self.pid_namespace) == (_host(), _boot(), _namespace())
 
     def shares_kernel(self) -> bool:
-        """Whether it runs, or ran, under the same running kernel as this process, perhaps in another container."""
+        """Whether it runs, or ran, under the same running kernel as this process, perhaps in
+        another container.
+        """
         return bool(self.boot) and self.boot == _boot()
 
     def is_from_earlier_boot(self) -> bool:
@@ -66,7 +75,9 @@ class ProcessIdentity:
         return self.host == _host() and bool(self.boot) and self.boot != _boot()
 
     def is_alive(self) -> Optional[bool]:
-        """Whether it still runs; None when that is unknown, as for one that does not share the PID namespace."""
+        """Whether it still runs; None when that is unknown, as for one that does not share the PID
+        namespace.
+        """
         if not self.shares_pid_namespace():
             return None
         state = _process_stat(self.pid)
@@ -84,9 +95,11 @@ class ProcessIdentity:
 
 
 def _process_stat(pid: int) -> Optional[tuple[str, str]]:
-    """State and start time of a process: fields 3 and 22 of /proc/PID/stat (proc(5)), after a name with any characters.
+    """State and start time of a process: fields 3 and 22 of /proc/PID/stat (proc(5)), after a name
+    with any characters.
 
-    None when there is none, or when /proc shows another PID namespace, in which the id means another process.
+    None when there is none, or when /proc shows another PID namespace, in which the id means
+    another process.
     """
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115  (a word, no path)

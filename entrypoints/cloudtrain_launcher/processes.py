@@ -1,4 +1,5 @@
-"""What processes use and do, from /proc: CPU time, memory, wakeups and reads of ranks; and whether memory was short.
+"""What processes use and do, from /proc: CPU time, memory, wakeups and reads of ranks; and whether
+memory was short.
 
 Standard library only.
 """
@@ -68,14 +69,18 @@ class ProcessTree:
 
 
 def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
-    """Return what each of these processes uses together with its descendants; without those that are gone."""
+    """Return what each of these processes uses together with its descendants; without those that
+    are gone.
+    """
     tree = ProcessTree()
     uses = {root: tree.use(root) for root in roots}
     return {root: use for root, use in uses.items() if use is not None}
 
 
 def process_moves(pid: int, *, threads: bool = False) -> Optional[ProcessMoves]:
-    """Return the counters of a process; None if it is gone. `threads`: count what its other threads read, too."""
+    """Return the counters of a process; None if it is gone. `threads`: count what its other threads
+    read, too.
+    """
     tasks = f"/proc/{pid}/task"
     wakeups = _read_count(f"{tasks}/{pid}/status", "voluntary_ctxt_switches:")
     if wakeups is None:
@@ -104,8 +109,8 @@ def is_alive(pid: int) -> bool:
 
 
 def process_state(pid: int) -> str:
-    """What the kernel says that a process does, a letter of proc(5): `T` stopped, `D` in a call that cannot be
-    interrupted; empty where it is gone, or there is no /proc.
+    """What the kernel says that a process does, a letter of proc(5): `T` stopped, `D` in a call
+    that cannot be interrupted; empty where it is gone, or there is no /proc.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -123,7 +128,9 @@ def _processes() -> list[int]:
 
 
 def _read_stat(pid: int) -> Optional[tuple[int, ProcessUse]]:
-    """The parent of a process, and what it uses, by proc(5); CPU time includes that of children that have ended."""
+    """The parent of a process, and what it uses, by proc(5); CPU time includes that of children
+    that have ended.
+    """
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -140,13 +147,16 @@ def _read_stat(pid: int) -> Optional[tuple[int, ProcessUse]]:
 
 
 def machine_memory() -> Optional[tuple[int, int]]:
-    """Bytes of memory in use and in all: of the container if it has a limit, else of the machine. None if unknown."""
+    """Bytes of memory in use and in all: of the container if it has a limit, else of the machine.
+    None if unknown.
+    """
     return _container_memory() or _system_memory()
 
 
 def _container_memory() -> Optional[tuple[int, int]]:
     folder = "/sys/fs/cgroup"
-    limit, used = _read_text(f"{folder}/memory.max"), _read_text(f"{folder}/memory.current")
+    limit = _read_text(f"{folder}/memory.max")
+    used = _read_text(f"{folder}/memory.current")
     if not (limit or "").strip().isdecimal() or not used:
         return None
     statistics = (line.split() for line in (_read_text(f"{folder}/memory.stat") or "").splitlines())
@@ -165,18 +175,24 @@ def _system_memory() -> Optional[tuple[int, int]]:
 class OutOfMemoryKills:
     """Whether the kernel has killed processes for want of memory in the last minute or two.
 
-    In a container those of the container count, else those of the machine. `count`: how many there were so far.
+    In a container those of the container count, else those of the machine. `count`: how many there
+    were so far.
     """
 
     WINDOW_SECONDS = 60.0
 
-    def __init__(self, count: Optional[Callable[[], int]] = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._count, self._clock = count or _out_of_memory_kills, clock
+    def __init__(
+        self, count: Optional[Callable[[], int]] = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._count = count or _out_of_memory_kills
+        self._clock = clock
         self._before = self._latest = self._count()
         self._since = clock()
 
     def refresh(self) -> None:
-        """Forget what was counted more than two minutes ago. Costs nothing if called more often than each minute."""
+        """Forget what was counted more than two minutes ago. Costs nothing if called more often
+        than each minute.
+        """
         now = self._clock()
         if now - self._since >= self.WINDOW_SECONDS:
             self._before, self._latest, self._since = self._latest, self._count(), now
@@ -187,7 +203,9 @@ class OutOfMemoryKills:
 
 
 def _out_of_memory_kills() -> int:
-    """How many there were since the container or the machine was started; 0 if unknown (Linux 4.13 and later)."""
+    """How many there were since the container or the machine was started; 0 if unknown (Linux 4.13
+    and later).
+    """
     text = _read_text("/sys/fs/cgroup/memory.events") or _read_text("/proc/vmstat") or ""
     lines = (line.split() for line in text.splitlines())
     return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)

@@ -1,7 +1,8 @@
-"""Files that the client leaves for a job while it runs, and that the job reads by itself. Standard library only.
+"""Files that the client leaves for a job while it runs, and that the job reads by itself. Standard
+library only.
 
-They are in a folder of this machine, in one that is mounted, or below an `s3://` address, which is read with the job's
-role and the image's boto3.
+They are in a folder of this machine, in one that is mounted, or below an `s3://` address, which is
+read with the job's role and the image's boto3.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ SCHEME = "s3://"
 
 
 def read_published(place: str, name: str) -> Optional[str]:
-    """The text of a file at `NodeContext.published`; None if the client has published none of that name so far.
+    """The text of a file at `NodeContext.published`; None if the client has published none of that
+    name so far.
 
     RuntimeError or OSError if that cannot be found out.
     """
     if not place:
-        raise RuntimeError("this platform has no place at which a job reads what its client publishes")
+        raise RuntimeError(
+            "this platform has no place at which a job reads what its client publishes"
+        )
     data = _read_object(place, name) if place.startswith(SCHEME) else _read_file(Path(place, name))
     try:
         return data if data is None else data.decode("utf-8")
@@ -62,16 +66,23 @@ def _read_object(place: str, name: str) -> Optional[bytes]:
     key = f"{prefix.rstrip('/')}/{name}"
     try:
         boto3, config = (importlib.import_module(module) for module in ("boto3", "botocore.config"))
-        limits = config.Config(connect_timeout=5, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+        limits = config.Config(
+            connect_timeout=5, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2}
+        )
         client = boto3.client("s3", region_name=region_of("", os.environ), config=limits)
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
-        raise RuntimeError(f"{place}/{name} is read with boto3, which does not work here: {error}") from None
+        raise RuntimeError(
+            f"{place}/{name} is read with boto3, which does not work here: {error}"
+        ) from None
     try:
         data: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
     except Exception as error:  # noqa: BLE001  (also of what lies below boto3)
         code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
         if code in ("NoSuchKey", "404"):
             return None
-        hint = "the job's role needs s3:GetObject there, and the job a way to S3 (no network isolation)"
+        hint = (
+            "the job's role needs s3:GetObject there, and the job a way to S3 (no network"
+            " isolation)"
+        )
         raise RuntimeError(f"{place}/{name}: {code or error}; {hint}") from None
     return data

@@ -1,4 +1,6 @@
-"""Samples of a node's ranks: the stack and the CPU time of each, taken again and again. Standard library only."""
+"""Samples of a node's ranks: the stack and the CPU time of each, taken again and again. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ MAX_SAMPLES = 16
 
 
 class RankSamples:
-    """What was seen of the ranks since `clear`. `scratch`: the folder into which they write their stacks."""
+    """What was seen of the ranks since `clear`. `scratch`: the folder into which they write their
+    stacks.
+    """
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -29,14 +33,19 @@ class RankSamples:
         """Take one sample of each, and forget others. `processes`: local rank -> process id."""
         tree = ProcessTree()
         self._samples = {
-            local_rank: self._samples[local_rank] for local_rank in processes if local_rank in self._samples
+            local_rank: self._samples[local_rank]
+            for local_rank in processes
+            if local_rank in self._samples
         }
         for local_rank, pid in processes.items():
             samples = self._samples.setdefault(local_rank, [])
-            sample = _sample(pid, tree)  # before the signal, which wakes the rank: one wakeup per sample is ours
+            sample = _sample(
+                pid, tree
+            )  # before the signal, which wakes the rank: one wakeup per sample is ours
             stack = next_stack(self._scratch, local_rank, pid)
             if not samples:
-                stack = "(asked)"  # what an earlier silence has left; the answer comes with the next sample
+                # what an earlier silence has left; the answer comes with the next sample
+                stack = "(asked)"
             samples.append(sample._replace(stack=stack))
             del samples[:-MAX_SAMPLES]
 
@@ -45,7 +54,9 @@ class RankSamples:
         return {local_rank: samples[1:] for local_rank, samples in self._samples.items()}
 
     def count(self) -> int:
-        """How many times each rank has been seen at least, after it was asked; 0 if none was sampled."""
+        """How many times each rank has been seen at least, after it was asked; 0 if none was
+        sampled.
+        """
         return min((len(samples) for samples in self.known().values()), default=0)
 
 

@@ -1,4 +1,6 @@
-"""What this node knows about its ranks: the attempt, who has finished, what failed first. Standard library only."""
+"""What this node knows about its ranks: the attempt, who has finished, what failed first. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,12 @@ class RankTracker:
     `on_metrics` is called with the metrics of the first rank, those that it prints included.
     """
 
-    def __init__(self, job: Job, node: int, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
-        self._job, self._node, self._on_metrics = job, node, on_metrics
+    def __init__(
+        self, job: Job, node: int, on_metrics: Callable[[Metrics], None] = lambda _: None
+    ) -> None:
+        self._job = job
+        self._node = node
+        self._on_metrics = on_metrics
         self.errors: list[Error] = []
         """Every error of this node so far, those of earlier attempts included."""
         self.failures: list[RankFailed] = []
@@ -48,7 +54,9 @@ class RankTracker:
         self._group_sizes: list[int] = []
         """For each finished rank, the size of its torch.distributed group; 0: it never used one."""
         self._crash_output: dict[int, CrashOutput] = {}
-        self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed) if job.metrics else None
+        self._printed_metrics = (
+            PrintedMetrics(job.metrics, self._on_printed) if job.metrics else None
+        )
 
     def on_event(self, event: Event) -> None:
         """Take in an event of a rank or of torchrun."""
@@ -61,7 +69,8 @@ class RankTracker:
             self.finished[event.rank] = event.time
             self._group_sizes.append(self._world_size if event.group is None else event.group)
         elif isinstance(event, RankStarted):
-            self._ranks[event.local_rank], self._pids[event.local_rank] = event.rank, event.pid or 0
+            self._ranks[event.local_rank] = event.rank
+            self._pids[event.local_rank] = event.pid or 0
             self._crash_output.pop(event.local_rank, None)
             if event.attempt > self.attempt:
                 self._start_attempt(event)
@@ -78,11 +87,21 @@ class RankTracker:
 
     def running(self) -> dict[int, int]:
         """The local ranks that have started and not ended well -> their process ids."""
-        return {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] not in self.finished}
+        return {
+            local: pid
+            for local, pid in self._pids.items()
+            if pid and self._ranks[local] not in self.finished
+        }
 
     def lingering(self) -> dict[int, int]:
-        """The local ranks that have reported that they end well, and whose processes are still there -> those."""
-        pids = {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] in self.finished}
+        """The local ranks that have reported that they end well, and whose processes are still
+        there -> those.
+        """
+        pids = {
+            local: pid
+            for local, pid in self._pids.items()
+            if pid and self._ranks[local] in self.finished
+        }
         return {local: pid for local, pid in pids.items() if is_alive(pid)}
 
     def rank_of(self, local_rank: int) -> int:
@@ -92,11 +111,14 @@ class RankTracker:
     def report_failures(self, *, stopping: bool) -> None:
         """Turn the dead processes into errors. Call it when all that they printed has been read.
 
-        A rank that reported its own exception has its error already. While the job stops, a dead rank is no error.
+        A rank that reported its own exception has its error already. While the job stops, a dead
+        rank is no error.
         """
         for failed in self.failures:
             rank = self.rank_of(failed.local_rank)
-            has_error = any(error.rank == rank and error.attempt == self.attempt for error in self.errors)
+            has_error = any(
+                error.rank == rank and error.attempt == self.attempt for error in self.errors
+            )
             of_earlier_attempt = failed.time < self._attempt_started
             if not has_error and not of_earlier_attempt and not stopping:
                 self.add_error(self._error_of(failed, rank))
@@ -112,14 +134,21 @@ class RankTracker:
     def root_cause(self) -> Error | None:
         """The first cause of the failure so far; None if there is no error.
 
-        If the earliest error only says that a peer was lost, and a peer had exited with code 0 before, that exit is it.
+        If the earliest error only says that a peer was lost, and a peer had exited with code 0
+        before, that exit is it.
         """
         cause = failure.root_cause(self.errors)
         return cause and (failure.early_exit(cause, self.finished, self._node) or cause)
 
     def trained_separately(self) -> bool:
-        """Whether the ranks that finished were never in one torch.distributed group with all others."""
-        return self._world_size > 1 and bool(self._group_sizes) and max(self._group_sizes) < self._world_size
+        """Whether the ranks that finished were never in one torch.distributed group with all
+        others.
+        """
+        return (
+            self._world_size > 1
+            and bool(self._group_sizes)
+            and max(self._group_sizes) < self._world_size
+        )
 
     def _on_printed(self, event: Event) -> None:
         emit(event)
@@ -135,14 +164,20 @@ class RankTracker:
         finished = rank in self.finished
         short = self._memory_kills.any()
         error = failure.exit_error(
-            rank, failed.exitcode, failed.time, finished=finished, reason=output.reason, memory_was_short=short
+            rank,
+            failed.exitcode,
+            failed.time,
+            finished=finished,
+            reason=output.reason,
+            memory_was_short=short,
         )
         return output.add_stack(error, Path.cwd(), PAYLOAD_DIR) if failed.exitcode < 0 else error
 
     def _start_attempt(self, event: RankStarted) -> None:
         """The first rank of a new attempt has started."""
         cause = self.root_cause()
-        self.attempt, self._attempt_started = event.attempt, event.time
+        self.attempt = event.attempt
+        self._attempt_started = event.time
         self.finished.clear()
         self._group_sizes.clear()
         is_of_this_node = cause is not None and not cause.consequence

@@ -1,4 +1,5 @@
-"""What the launcher itself prints and writes: its events, its log lines, and the failure file of the platform.
+"""What the launcher itself prints and writes: its events, its log lines, and the failure file of
+the platform.
 
 Secret values are masked in all of them. Standard library only.
 """
@@ -26,9 +27,13 @@ def log(node: int, text: str) -> None:
 
 
 def node_error(error: Exception) -> Error:
-    """An exception of the launcher as an error that no rank raised: its rank is -1, its time is now."""
+    """An exception of the launcher as an error that no rank raised: its rank is -1, its time is
+    now.
+    """
     hint = getattr(error, "hint", "")
-    return Error(rank=-1, time=time.time(), exception=type(error).__name__, message=str(error), hint=hint)
+    return Error(
+        rank=-1, time=time.time(), exception=type(error).__name__, message=str(error), hint=hint
+    )
 
 
 def mask_error(error: Error) -> Error:
@@ -37,12 +42,16 @@ def mask_error(error: Error) -> Error:
 
 
 def brief_cause(error: Error | None) -> Cause | None:
-    """The cause of a failure for `node_ended`: without traceback and stack, which the error's own event carries."""
+    """The cause of a failure for `node_ended`: without traceback and stack, which the error's own
+    event carries.
+    """
     return error and Cause(**error.without("traceback", "stack", "seq").fields())
 
 
 def report_failure(error: Error, path: str) -> None:
-    """Write the cause into the platform's failure file at `path`, if there is one, and as the last line of the log."""
+    """Write the cause into the platform's failure file at `path`, if there is one, and as the last
+    line of the log.
+    """
     if path:
         try:
             failure.write_failure_file(path, error)

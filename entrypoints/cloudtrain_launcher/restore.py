@@ -1,4 +1,6 @@
-"""Restores the checkpoints of an earlier run, file by file, before training starts. Standard library only."""
+"""Restores the checkpoints of an earlier run, file by file, before training starts. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from cloudtrain_launcher.storage_sync import LINK_SUFFIX
 BLOCK_BYTES = 1 << 20
 MAX_LINK_BYTES = 4096
 TEMPORARY_SUFFIX = ".restoring"
-"""Suffix of a file that is being written; an interrupted run may have left one among its checkpoints."""
+"""Suffix of a file that is being written; an interrupted run may have left one among its
+checkpoints.
+"""
 
 
 LINK_MIN_BYTES = 16 << 20
-"""A file on a mount from this size on can become a link: a node reads the shards that it needs, not those of all."""
+"""A file on a mount from this size on can become a link: a node reads the shards that it needs, not
+those of all.
+"""
 
 
 def restore(
@@ -31,10 +37,11 @@ def restore(
 ) -> None:
     """Copy each regular file below `source` that is missing below `target`, whole or not at all.
 
-    Existing files are never overwritten, so that it can run again after any interruption. Links are not followed; only
-    a file that stands for a link (see `storage_sync.LINK_SUFFIX`) becomes one, if it stays inside `target`. A file that
-    cannot be read is skipped with a line in the log; OSError if one cannot be written. `node` is part of the temporary
-    name, so that nodes can share a folder. Returns early when `cancelled()` is true. `link_large_files`: files of
+    Existing files are never overwritten, so that it can run again after any interruption. Links are
+    not followed; only a file that stands for a link (see `storage_sync.LINK_SUFFIX`) becomes one,
+    if it stays inside `target`. A file that cannot be read is skipped with a line in the log;
+    OSError if one cannot be written. `node` is part of the temporary name, so that nodes can share
+    a folder. Returns early when `cancelled()` is true. `link_large_files`: files of
     `LINK_MIN_BYTES` become links to `source`, which must stay there.
     """
     count = size = linked = 0
@@ -56,14 +63,23 @@ def restore(
                 linked += 1
                 continue
             with _open(source / path) as content:
-                if _write(content, destination, destination.with_name(f".{node}{TEMPORARY_SUFFIX}"), cancelled):
-                    count, size = count + 1, size + destination.stat().st_size
+                if _write(
+                    content,
+                    destination,
+                    destination.with_name(f".{node}{TEMPORARY_SUFFIX}"),
+                    cancelled,
+                ):
+                    count = count + 1
+                    size = size + destination.stat().st_size
         except _SkipFile as reason:
             log(f"not restored: {path}: {reason}")
     if count:
         log(f"restored {count} files of an earlier run's checkpoints, {size / 1e6:.1f} MB")
     if linked:
-        log(f"{linked} large files of earlier checkpoints are read from storage when they are needed")
+        log(
+            f"{linked} large files of earlier checkpoints are read from storage when they are"
+            " needed"
+        )
 
 
 class _SkipFile(Exception):
@@ -99,13 +115,16 @@ def _open(path: Path) -> BinaryIO:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
             raise _SkipFile("a link" if stat.S_ISLNK(mode) else "not a file")
-        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        return os.fdopen(
+            os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
+        )
     except OSError as error:
         raise _SkipFile(error.strerror) from None
 
 
 def _make_link(path: Path, destination: Path, depth: int) -> None:
-    """Create the link that a file stands for, `depth` folders below the top, unless it could point outside.
+    """Create the link that a file stands for, `depth` folders below the top, unless it could point
+    outside.
 
     A `..` that follows a name is refused: that name may be a link itself.
     """
@@ -118,8 +137,12 @@ def _make_link(path: Path, destination: Path, depth: int) -> None:
     destination.symlink_to(link)
 
 
-def _write(content: BinaryIO, destination: Path, temporary: Path, cancelled: Callable[[], bool]) -> bool:
-    """Write `content` to `destination`; returns False if it was cancelled, and leaves no part of it."""
+def _write(
+    content: BinaryIO, destination: Path, temporary: Path, cancelled: Callable[[], bool]
+) -> bool:
+    """Write `content` to `destination`; returns False if it was cancelled, and leaves no part of
+    it.
+    """
     temporary.unlink(missing_ok=True)  # left by an interrupted attempt
     try:
         with temporary.open("xb") as file:
@@ -131,7 +154,9 @@ def _write(content: BinaryIO, destination: Path, temporary: Path, cancelled: Cal
             os.fsync(file.fileno())
         info = os.fstat(content.fileno())
         with suppress(OSError):  # a mount of cloud storage may not store times
-            os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))  # programs look for the newest checkpoint
+            os.utime(
+                temporary, ns=(info.st_atime_ns, info.st_mtime_ns)
+            )  # programs look for the newest checkpoint
         temporary.replace(destination)
         return True
     finally:

@@ -1,7 +1,9 @@
-"""Asynchronous successive halving: whether a trial goes on, by the values that others had at the same rung.
+"""Asynchronous successive halving: whether a trial goes on, by the values that others had at the
+same rung.
 
-The client decides with it which trials are promoted, and each job by itself whether it goes on. Standard library only.
-Source: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020 (arXiv 1810.05934), algorithm 2.
+The client decides with it which trials are promoted, and each job by itself whether it goes on.
+Standard library only. Source: Li et al., A System for Massively Parallel Hyperparameter Tuning,
+MLSys 2020 (arXiv 1810.05934), algorithm 2.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ MAX_RUNGS = 20
 
 
 def rungs_of(grace: int, eta: int, last: Optional[int]) -> List[int]:
-    """At which reports trials are compared, from 1; `last`: the reports of a whole trial, None if that is unknown.
+    """At which reports trials are compared, from 1; `last`: the reports of a whole trial, None if
+    that is unknown.
 
     Exactly grace, grace x eta, grace x eta^2, ..., all of them below `last`.
     """
@@ -22,7 +25,9 @@ def rungs_of(grace: int, eta: int, last: Optional[int]) -> List[int]:
 
 
 def is_better(one: float, other: float, goal: str) -> bool:
-    """Whether the first value is strictly better; NaN is worse than everything. `goal`: minimize or maximize."""
+    """Whether the first value is strictly better; NaN is worse than everything. `goal`: minimize or
+    maximize.
+    """
     if math.isnan(one):
         return False
     return math.isnan(other) or (one > other if goal == "maximize" else one < other)
@@ -31,8 +36,9 @@ def is_better(one: float, other: float, goal: str) -> bool:
 def goes_on(own: float, others: Iterable[float], eta: int, goal: str) -> bool:
     """Whether a trial that has just reached a rung goes on, and is not ended there.
 
-    `others`: the values of the other trials at this rung so far. As long as there are fewer than `eta` in all, every
-    one goes on; then only the best 1/eta of them, at least one. A value that is not a number never does.
+    `others`: the values of the other trials at this rung so far. As long as there are fewer than
+    `eta` in all, every one goes on; then only the best 1/eta of them, at least one. A value that is
+    not a number never does.
     """
     if math.isnan(own):
         return False
@@ -44,8 +50,11 @@ def goes_on(own: float, others: Iterable[float], eta: int, goal: str) -> bool:
     return better < max(1, count // eta)
 
 
-def promotable(values: Mapping[int, float], promoted: Iterable[int], eta: int, goal: str) -> Optional[int]:
-    """The best trial of a rung that is among its best 1/eta and was not promoted yet; None for none.
+def promotable(
+    values: Mapping[int, float], promoted: Iterable[int], eta: int, goal: str
+) -> Optional[int]:
+    """The best trial of a rung that is among its best 1/eta and was not promoted yet; None for
+    none.
 
     `values`: trial -> its value at this rung. Of equal ones the earlier trial is better.
     """

@@ -1,8 +1,10 @@
-"""Tells the MLflow server of the job's platform what a trial has reached, so that its sweep can compare trials.
+"""Tells the MLflow server of the job's platform what a trial has reached, so that its sweep can
+compare trials.
 
-After "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep job learns of its
-objective by MLflow alone. The requests are those of mlflow 3 with azureml-mlflow 1.62; a token is replaced as by
-`azureml_utils.R` in Microsoft's azureml-examples. So the image needs neither package. Standard library only.
+After "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep
+job learns of its objective by MLflow alone. The requests are those of mlflow 3 with azureml-mlflow
+1.62; a token is replaced as by `azureml_utils.R` in Microsoft's azureml-examples. So the image
+needs neither package. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ SWITCH = "CLOUDTRAIN_SERVICE_METRIC"
 """`off`: there is no service to tell, in a rehearsal."""
 
 TOKEN_SECONDS = 30.0
-"""How long a token is used before the next one is asked for: so often does Microsoft's own script."""
+"""How long a token is used before the next one is asked for: so often does Microsoft's own script.
+"""
 
 TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 4
@@ -41,16 +44,24 @@ Report = Tuple[float, int]
 
 
 class ServiceMetric:
-    """Tells each report of one metric, in a thread, so that no program waits for the service. `warn`: called once.
+    """Tells each report of one metric, in a thread, so that no program waits for the service.
+    `warn`: called once.
 
-    `values`: of the trial, by name; they are told first, as MLflow's parameters, where the client reads them.
+    `values`: of the trial, by name; they are told first, as MLflow's parameters, where the client
+    reads them.
     """
 
     def __init__(
-        self, metric: str, values: Mapping[str, str], environ: Mapping[str, str], warn: Callable[[str], None]
+        self,
+        metric: str,
+        values: Mapping[str, str],
+        environ: Mapping[str, str],
+        warn: Callable[[str], None],
     ) -> None:
         self._values = values
-        self._reports, self._warn, self._has_warned = MetricReports(metric), warn, False
+        self._reports = MetricReports(metric)
+        self._warn = warn
+        self._has_warned = False
         self._queue: queue.Queue[Optional[Report]] = queue.Queue()
         self._is_ending = threading.Event()
         self._thread: Optional[threading.Thread] = None
@@ -61,11 +72,15 @@ class ServiceMetric:
         except RuntimeError as error:
             self._fail(str(error))
             return
-        self._thread = threading.Thread(target=self._tell_all, args=(server,), daemon=True, name="service metric")
+        self._thread = threading.Thread(
+            target=self._tell_all, args=(server,), daemon=True, name="service metric"
+        )
         self._thread.start()
 
     def on_metrics(self, event: Metrics) -> None:
-        """Take in metrics of the first rank; a value that is not finite is no report that could be compared."""
+        """Take in metrics of the first rank; a value that is not finite is no report that could be
+        compared.
+        """
         value = self._reports.add(event)
         if value is not None and math.isfinite(value) and self._thread is not None:
             self._queue.put((value, self._reports.count))
@@ -101,7 +116,9 @@ class ServiceMetric:
     def _fail(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self._warn(f"the sweep is not told what this trial reaches ({self._reports.metric}): {why}")
+            self._warn(
+                f"the sweep is not told what this trial reaches ({self._reports.metric}): {why}"
+            )
 
 
 class MlflowServer:
@@ -119,7 +136,9 @@ class MlflowServer:
         history = self._url.replace("/mlflow/v2.0/", "/history/v1.0/", 1)
         self._named = {"run_uuid": self._run, "run_id": self._run}
         experiment = environ.get("MLFLOW_EXPERIMENT_ID", "")
-        self._token_url = f"{history}/experimentids/{experiment}/runs/{self._run}/token" if experiment else ""
+        self._token_url = (
+            f"{history}/experimentids/{experiment}/runs/{self._run}/token" if experiment else ""
+        )
         self._token_time = time.monotonic()
 
     def log_metric(self, name: str, value: float, step: int) -> None:
@@ -128,7 +147,9 @@ class MlflowServer:
         self._post("log-metric", body)
 
     def log_parameter(self, name: str, text: str) -> None:
-        """One parameter of the run. OSError if the server does not take it: it keeps another text for it."""
+        """One parameter of the run. OSError if the server does not take it: it keeps another text
+        for it.
+        """
         self._post("log-parameter", {"key": name, "value": text})
 
     def _post(self, call: str, body: Mapping[str, Any]) -> None:
@@ -161,7 +182,10 @@ class MlflowServer:
         headers: Dict[str, str] = {"Authorization": f"Bearer {self._token}"}
         data = None
         if body is not None:
-            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=TIMEOUT_SECONDS) as answer:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data, headers), timeout=TIMEOUT_SECONDS
+        ) as answer:
             content: bytes = answer.read(1 << 20)
         return content

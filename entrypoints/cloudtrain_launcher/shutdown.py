@@ -1,7 +1,8 @@
 """Exiting by `os._exit` without losing what the program left open. Standard library only.
 
-CPython closes open files when it tears a process down (Py_FinalizeEx): the program's objects are collected, and a file
-writes its buffer when it is collected. A process that skips the teardown does the same here.
+CPython closes open files when it tears a process down (Py_FinalizeEx): the program's objects are
+collected, and a file writes its buffer when it is collected. A process that skips the teardown does
+the same here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from typing import Any
 from cloudtrain_launcher.exit_timer import ExitTimer
 
 STALL_SECONDS = 60
-"""After this time, a file that cannot be closed (a pipe that nobody reads, a mount that hangs) is given up."""
+"""After this time, a file that cannot be closed (a pipe that nobody reads, a mount that hangs) is
+given up.
+"""
 
 LOCKED_SECONDS = 5
-"""After this time more, a thread is given up that never releases Python's lock: no other can say that it stalls."""
+"""After this time more, a thread is given up that never releases Python's lock: no other can say
+that it stalls.
+"""
 
 _STANDARD_FDS = (0, 1, 2)
 _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
@@ -34,7 +39,9 @@ _frozen_before = 0
 
 
 def ignore_frozen() -> None:
-    """What is frozen by now (gc.freeze) is not the program's: it is left alone, and its memory stays shared."""
+    """What is frozen by now (gc.freeze) is not the program's: it is left alone, and its memory
+    stays shared.
+    """
     global _frozen_before
     _frozen_before = gc.get_freeze_count()
 
@@ -45,11 +52,17 @@ def has_frozen_objects() -> bool:
 
 
 class Watchdog:
-    """Exits the process with `code` when `reset` has not been called for `seconds`, even if Python's lock is held."""
+    """Exits the process with `code` when `reset` has not been called for `seconds`, even if
+    Python's lock is held.
+    """
 
-    def __init__(self, code: int, seconds: float = STALL_SECONDS, locked_seconds: float = LOCKED_SECONDS) -> None:
+    def __init__(
+        self, code: int, seconds: float = STALL_SECONDS, locked_seconds: float = LOCKED_SECONDS
+    ) -> None:
         self._was_reset = threading.Event()
-        self._code, self._seconds, self._locked_seconds = code, seconds, locked_seconds
+        self._code = code
+        self._seconds = seconds
+        self._locked_seconds = locked_seconds
         self._exit_timer = ExitTimer(code)
         self._start_timers()
         threading.Thread(target=self._watch, daemon=True, name="closing files").start()
@@ -62,7 +75,9 @@ class Watchdog:
         while self._was_reset.wait(self._seconds):
             self._was_reset.clear()
             self._start_timers()
-        _print_error(f"open files could not be closed within {self._seconds:g} s: they may lack their end")
+        _print_error(
+            f"open files could not be closed within {self._seconds:g} s: they may lack their end"
+        )
         os._exit(self._code)
 
     def _start_timers(self) -> None:
@@ -72,7 +87,9 @@ class Watchdog:
 
 
 def open_files(known: Iterable[object] = ()) -> list[Any]:
-    """The files that are open in this process, without `known` ones and those in memory (StringIO, BytesIO)."""
+    """The files that are open in this process, without `known` ones and those in memory (StringIO,
+    BytesIO).
+    """
     if has_frozen_objects():
         gc.unfreeze()  # get_objects() does not list what a program has frozen
     skipped = {id(item) for item in known}
@@ -89,7 +106,9 @@ def open_files(known: Iterable[object] = ()) -> list[Any]:
 
 
 def flush(files: Iterable[Any]) -> None:
-    """Write the buffers of ordinary files. Errors are ignored: `close` meets them again and prints them."""
+    """Write the buffers of ordinary files. Errors are ignored: `close` meets them again and prints
+    them.
+    """
     for file in sorted(files, key=_close_order):
         if _is_buffered(file):
             try:
@@ -99,7 +118,9 @@ def flush(files: Iterable[Any]) -> None:
 
 
 def close(files: Iterable[Any], on_progress: Callable[[], None] = lambda: None) -> None:
-    """Close files, each before those that it writes into; an error is printed. `on_progress` is called before each."""
+    """Close files, each before those that it writes into; an error is printed. `on_progress` is
+    called before each.
+    """
     for file in sorted(files, key=_close_order):
         on_progress()
         try:
@@ -110,15 +131,17 @@ def close(files: Iterable[Any], on_progress: Callable[[], None] = lambda: None) 
         except Exception as error:  # noqa: BLE001  (any class may be a file)
             if not _is_closed(file) or isinstance(error, OSError):
                 _print_error(
-                    f"{_name(file)} could not be closed, and may lack its end: {type(error).__name__}: {error}"
+                    f"{_name(file)} could not be closed, and may lack its end:"
+                    f" {type(error).__name__}: {error}"
                 )
 
 
 def clear_modules(names: Iterable[str]) -> None:
-    """Drop modules of the program by their names and collect its objects, as the interpreter does at its end.
+    """Drop modules of the program by their names and collect its objects, as the interpreter does
+    at its end.
 
-    At first only the references go, so that a `__del__` still sees its globals; then namespaces that something still
-    refers to are emptied.
+    At first only the references go, so that a `__del__` still sees its globals; then namespaces
+    that something still refers to are emptied.
     """
     dropped = {}
     for name in names:
@@ -128,7 +151,9 @@ def clear_modules(names: Iterable[str]) -> None:
     module = None
     gc.collect()
     alive = [
-        item for item in gc.get_objects() if type(item) is dict and item.get("__name__") == dropped.get(id(item), 0)
+        item
+        for item in gc.get_objects()
+        if type(item) is dict and item.get("__name__") == dropped.get(id(item), 0)
     ]
     for namespace in alive:
         for key in reversed(list(namespace)):  # last defined, first cleared
@@ -139,7 +164,10 @@ def clear_modules(names: Iterable[str]) -> None:
 
 
 def _is_buffered(file: Any) -> bool:
-    return any(base.__module__ == "_io" and base.__name__ in _BUFFERED_CLASSES for base in type(file).__mro__)
+    return any(
+        base.__module__ == "_io" and base.__name__ in _BUFFERED_CLASSES
+        for base in type(file).__mro__
+    )
 
 
 def _is_closed(file: Any) -> bool:
@@ -151,7 +179,9 @@ def _is_closed(file: Any) -> bool:
 
 
 def _close_order(file: Any) -> int:
-    """Files that write into others come first: text, archives, compressors, buffers, and raw files last."""
+    """Files that write into others come first: text, archives, compressors, buffers, and raw files
+    last.
+    """
     bases = type(file).__mro__
     names = {base.__name__ for base in bases}
     for depth, name in enumerate(("TextIOWrapper", "_ZipWriteFile", "ZipFile")):
@@ -159,7 +189,11 @@ def _close_order(file: Any) -> int:
             return depth
     if _io._RawIOBase in bases:
         return 5
-    return 4 if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases) else 3
+    return (
+        4
+        if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases)
+        else 3
+    )
 
 
 def _fileno(file: Any) -> int:

@@ -1,4 +1,5 @@
-"""The Python stack of a rank that runs: the rank writes it into a file when the launcher sends it a signal.
+"""The Python stack of a rank that runs: the rank writes it into a file when the launcher sends it a
+signal.
 
 Standard library only.
 """
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import List, NamedTuple
 
 STACK_SIGNAL = int(signal.SIGRTMIN) + 11 if hasattr(signal, "SIGRTMIN") else 0
-"""A real-time signal, since programs use the others; 0 on a system without them, where no stacks are had."""
+"""A real-time signal, since programs use the others; 0 on a system without them, where no stacks
+are had.
+"""
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x")
@@ -28,17 +31,23 @@ class StackFrame(NamedTuple):
 
 
 def write_on_signal(folder: str, local_rank: int) -> None:
-    """Have this process, a rank, write the stacks of its threads when `STACK_SIGNAL` arrives, whatever it does then.
+    """Have this process, a rank, write the stacks of its threads when `STACK_SIGNAL` arrives,
+    whatever it does then.
 
-    faulthandler does it in the signal's handler, so that neither a lock nor a call that never returns is in its way.
+    faulthandler does it in the signal's handler, so that neither a lock nor a call that never
+    returns is in its way.
     """
     if STACK_SIGNAL:
-        file = os.open(_path(Path(folder), local_rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        file = os.open(
+            _path(Path(folder), local_rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
 
 
 def next_stack(folder: Path, local_rank: int, pid: int) -> str:
-    """What the rank has written since the last call; asks it to write again. Empty if it did not answer."""
+    """What the rank has written since the last call; asks it to write again. Empty if it did not
+    answer.
+    """
     path = _path(folder, local_rank)
     try:
         text = path.read_text(errors="replace")
@@ -51,7 +60,9 @@ def next_stack(folder: Path, local_rank: int, pid: int) -> str:
 
 
 def main_thread(text: str) -> List[StackFrame]:
-    """The frames of the main thread, most recent call first: faulthandler writes the oldest thread last."""
+    """The frames of the main thread, most recent call first: faulthandler writes the oldest thread
+    last.
+    """
     frames: List[StackFrame] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -63,9 +74,11 @@ def main_thread(text: str) -> List[StackFrame]:
 
 
 def program_lines(text: str) -> List[str]:
-    """The lines of the main thread's frames, most recent call first, without those of what has begun it.
+    """The lines of the main thread's frames, most recent call first, without those of what has
+    begun it.
 
-    In a forked rank these are the frames of all the processes that it comes from, below those of `worker.py`.
+    In a forked rank these are the frames of all the processes that it comes from, below those of
+    `worker.py`.
     """
     lines = text[max((found.start() for found in _THREAD.finditer(text)), default=0) :].splitlines()
     frames = [line for line in lines if _FRAME.match(line)]

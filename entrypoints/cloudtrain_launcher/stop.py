@@ -1,4 +1,5 @@
-"""Whether this node must stop: SIGTERM, a stop file, the time limit, a preemption, or the end of a sweep's trial.
+"""Whether this node must stop: SIGTERM, a stop file, the time limit, a preemption, or the end of a
+sweep's trial.
 
 Standard library only.
 """
@@ -22,7 +23,9 @@ PREEMPTION_WAIT_SECONDS = 300.0
 """How long a launcher waits for its announced preemption, once everything is saved."""
 
 REQUESTED_REASONS = ("stop_file", "time")
-"""Reasons that ask the job itself to stop. All others come from the platform, which means to start the job again."""
+"""Reasons that ask the job itself to stop. All others come from the platform, which means to start
+the job again.
+"""
 
 TRIAL_REASONS = ("pruned", "paused", "measured")
 """Reasons why a trial of a sweep ends itself. It has succeeded then."""
@@ -31,14 +34,18 @@ TRIAL_REASONS = ("pruned", "paused", "measured")
 class StopRequest:
     """A request to stop, made once and never withdrawn; the first reason counts.
 
-    `file`: a path whose appearance requests a stop; empty: none. `after_seconds`: when to stop before a time limit that
-    the platform enforces without a signal, counted from now; 0: never. `events_url`: where Azure announces
-    preemptions; empty: nowhere.
+    `file`: a path whose appearance requests a stop; empty: none. `after_seconds`: when to stop
+    before a time limit that the platform enforces without a signal, counted from now; 0: never.
+    `events_url`: where Azure announces preemptions; empty: nowhere.
     """
 
-    def __init__(self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = "") -> None:
+    def __init__(
+        self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = ""
+    ) -> None:
         self.reason = ""
-        """sigterm, stop_file, time, preempted, peer_preempted, pruned, paused or measured; empty: none is requested."""
+        """sigterm, stop_file, time, preempted, peer_preempted, pruned, paused or measured; empty:
+        none is requested.
+        """
         self.sigterm_received = False
         """Whether SIGTERM or SIGINT has arrived, be it the reason or not."""
         self.requested_monotonic = 0.0
@@ -49,11 +56,13 @@ class StopRequest:
         self._log = log
         self._file = StopFile(file) if file else None
         self._peers = StopFile(file + PREEMPTED_SUFFIX) if file else None
-        self._scheduled_events, self._peers_notified = ScheduledEvents(events_url), False
+        self._scheduled_events = ScheduledEvents(events_url)
+        self._peers_notified = False
         self._deadline = time.monotonic() + after_seconds if after_seconds > 0 else float("inf")
 
     def listen(self) -> None:
-        """Install the signal handlers and start polling; a stop file that is there already counts at once.
+        """Install the signal handlers and start polling; a stop file that is there already counts
+        at once.
 
         Must be called from the main thread.
         """
@@ -62,7 +71,8 @@ class StopRequest:
         if self._file and self._peers:
             self._file.check()
             self._file.watch()
-            self._peers.ignore_existing()  # left by an earlier attempt at this job, which has been restarted since
+            # left by an earlier attempt at this job, which has been restarted since
+            self._peers.ignore_existing()
             self._peers.watch()
         self._scheduled_events.watch()
 
@@ -80,33 +90,45 @@ class StopRequest:
                 self._log("a stop was requested: stopping with a checkpoint")
         elif not self.reason and self._peers and self._peers.content:
             self._request("peer_preempted")
-            self._log("another node of this job is about to be preempted: stopping with a checkpoint")
+            self._log(
+                "another node of this job is about to be preempted: stopping with a checkpoint"
+            )
         elif not self.reason and time.monotonic() >= self._deadline:
             self._time_limit_near()
-            if self._file:  # peers started at other times: they must not take this node's stop for a failure
+            if (
+                self._file
+            ):  # peers started at other times: they must not take this node's stop for a failure
                 self._file.write(TIME_LIMIT)
         return bool(self.reason)
 
     def recheck(self) -> bool:
-        """`is_requested` after another look at the files: the peers may have seen them before this node did."""
+        """`is_requested` after another look at the files: the peers may have seen them before this
+        node did.
+        """
         for file in (self._file, self._peers) if not self.reason else ():
             if file and not file.content:
                 file.check()
         return self.is_requested()
 
     def end_trial(self, outcome: str, when: float | None = None) -> None:
-        """The job is a trial of a sweep and ends: `pruned`, `paused` or `measured`. `when`: by default now."""
+        """The job is a trial of a sweep and ends: `pruned`, `paused` or `measured`. `when`: by
+        default now.
+        """
         if not self.reason:
             self._request(outcome)
             self.requested_at = when or self.requested_at
-            self._log(f"this trial is {outcome}: stopping" + " with a checkpoint" * (outcome != "measured"))
+            self._log(
+                f"this trial is {outcome}: stopping"
+                + " with a checkpoint" * (outcome != "measured")
+            )
 
     def on_first_node(self, outcome: str, when: float) -> None:
         """The first node has ended the trial, at a Unix timestamp. May be called by any thread."""
         self._first_node = outcome, when
 
     def wait_for_preemption(self) -> None:
-        """After an announced preemption, wait until the platform ends this node, at most `PREEMPTION_WAIT_SECONDS`.
+        """After an announced preemption, wait until the platform ends this node, at most
+        `PREEMPTION_WAIT_SECONDS`.
 
         A node that exits by itself has failed, and its job is not started again.
         """
@@ -120,11 +142,14 @@ class StopRequest:
         self._request("sigterm")
 
     def _preempted(self) -> None:
-        """The platform ends this node. Its peers cannot go on without it, so they must save as well."""
+        """The platform ends this node. Its peers cannot go on without it, so they must save as
+        well.
+        """
         if not self.reason:
             self._request("preempted")
             self._log(
-                f"Azure is about to end this machine ({self._scheduled_events.event}): stopping with a checkpoint"
+                f"Azure is about to end this machine ({self._scheduled_events.event}): stopping"
+                " with a checkpoint"
             )
         if self._peers and not self._peers_notified:
             self._peers_notified = True
@@ -136,4 +161,6 @@ class StopRequest:
 
     def _request(self, reason: str) -> None:
         if not self.reason:
-            self.requested_monotonic, self.requested_at, self.reason = time.monotonic(), time.time(), reason
+            self.requested_monotonic = time.monotonic()
+            self.requested_at = time.time()
+            self.reason = reason

@@ -1,9 +1,11 @@
-"""What a stop is polled from: Azure's Scheduled Events, and files on a mount. Standard library only.
+"""What a stop is polled from: Azure's Scheduled Events, and files on a mount. Standard library
+only.
 
-After "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: the service answers at one
-address on every Azure machine, which is never routed; requests need a header and must not go through a proxy; the
-first answer may take two minutes, since it switches the service on; a preemption is announced at least 30 seconds
-ahead; every machine of a scale set receives the events of all of them.
+After "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: the
+service answers at one address on every Azure machine, which is never routed; requests need a header
+and must not go through a proxy; the first answer may take two minutes, since it switches the
+service on; a preemption is announced at least 30 seconds ahead; every machine of a scale set
+receives the events of all of them.
 """
 
 from __future__ import annotations
@@ -29,13 +31,17 @@ TERMINATING_TYPES = ("Preempt", "Terminate", "Reboot", "Redeploy")
 """Events that no process survives. A `Freeze` takes seconds, and the program goes on."""
 
 EVENTS_POLL_SECONDS = 2.0
-FIRST_TIMEOUT_SECONDS, TIMEOUT_SECONDS = 130.0, 10.0
+FIRST_TIMEOUT_SECONDS = 130.0
+TIMEOUT_SECONDS = 10.0
 MAX_FAILURES = 3
-"""Failures in a row, before the first answer, after which polling ends: this is not an Azure machine."""
+"""Failures in a row, before the first answer, after which polling ends: this is not an Azure
+machine.
+"""
 
 STOP_FILE_POLL_SECONDS = 1.0
 LISTING_INTERVAL = 10
-"""One poll in so many also lists the folder: a mount may cache for long that a file was not there."""
+"""One poll in so many also lists the folder: a mount may cache for long that a file was not there.
+"""
 READ_TIMEOUT_SECONDS = 5.0
 """How long `StopFile.check` waits for a mount to answer."""
 
@@ -50,10 +56,13 @@ class ScheduledEvents:
     """Polls Azure's Scheduled Events in a thread until one ends this machine. `url`: empty: never."""
 
     def __init__(self, url: str) -> None:
-        self._url, self._answered = url, False
+        self._url = url
+        self._answered = False
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self.event = ""
-        """`Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty until such an event is announced."""
+        """`Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty until such an event is
+        announced.
+        """
 
     def watch(self) -> None:
         """Start polling."""
@@ -61,12 +70,14 @@ class ScheduledEvents:
             threading.Thread(target=self._watch, daemon=True, name="scheduled events").start()
 
     def _watch(self) -> None:
-        name, failures = "", 0
+        name = ""
+        failures = 0
         while not self.event and (self._answered or failures < MAX_FAILURES):
             try:
                 name = name or self._get(NAME_PATH).decode().strip()
                 self.event = terminating_event(json.loads(self._get(EVENTS_PATH)), name)
-                self._answered, failures = True, 0
+                self._answered = True
+                failures = 0
             except (
                 OSError,
                 ValueError,
@@ -79,7 +90,9 @@ class ScheduledEvents:
 
     def _get(self, path: str) -> bytes:
         request = urllib.request.Request(self._url + path, headers={"Metadata": "true"})
-        with self._open(request, timeout=TIMEOUT_SECONDS if self._answered else FIRST_TIMEOUT_SECONDS) as response:
+        with self._open(
+            request, timeout=TIMEOUT_SECONDS if self._answered else FIRST_TIMEOUT_SECONDS
+        ) as response:
             content: bytes = response.read(1 << 20)
         return content
 
@@ -92,7 +105,9 @@ def terminating_event(document: Mapping[str, Any], machine: str) -> str:
     for event in document["Events"]:
         if event["EventType"] in TERMINATING_TYPES and machine in event["Resources"]:
             when = event.get("NotBefore")
-            return f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
+            return (
+                f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
+            )
     return ""
 
 
@@ -103,12 +118,17 @@ class StopFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._path, self._ignored = Path(path), ""
+        self._path = Path(path)
+        self._ignored = ""
         self.content = ""
-        """The first 64 characters of the file, or `there` if it is empty; empty until the file exists."""
+        """The first 64 characters of the file, or `there` if it is empty; empty until the file
+        exists.
+        """
 
     def check(self) -> None:
-        """Read the file now; a mount that does not answer within `READ_TIMEOUT_SECONDS` counts as no file."""
+        """Read the file now; a mount that does not answer within `READ_TIMEOUT_SECONDS` counts as
+        no file.
+        """
         thread = threading.Thread(target=self._check, args=(True,), daemon=True, name="stop file")
         thread.start()
         thread.join(READ_TIMEOUT_SECONDS)
@@ -116,7 +136,8 @@ class StopFile:
     def ignore_existing(self) -> None:
         """Read the file now, and ignore its present content from now on."""
         self.check()
-        self._ignored, self.content = self.content, ""
+        self._ignored = self.content
+        self.content = ""
 
     def watch(self) -> None:
         """Start polling, every `STOP_FILE_POLL_SECONDS`."""
@@ -135,7 +156,9 @@ class StopFile:
 
     def _check(self, list_folder: bool) -> None:
         with suppress(OSError):  # an error of the mount is not a request to stop
-            if os.path.lexists(self._path) or (list_folder and self._path in self._path.parent.iterdir()):
+            if os.path.lexists(self._path) or (
+                list_folder and self._path in self._path.parent.iterdir()
+            ):
                 content = self._read() or "there"
                 self.content = content if content != self._ignored else ""
 

@@ -1,8 +1,8 @@
 """Copies what a node writes to the job's storage while the job runs.
 
-For platforms that mount storage into a node. How such a mount treats renames, half-written files and files of other
-nodes depends on the mount; so programs write to the node's own disk, and only finished files are written to the mount.
-Standard library only.
+For platforms that mount storage into a node. How such a mount treats renames, half-written files
+and files of other nodes depends on the mount; so programs write to the node's own disk, and only
+finished files are written to the mount. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ SYNCED_TYPES = (stat.S_IFREG, stat.S_IFLNK)
 """Regular files and symbolic links."""
 
 LINK_SUFFIX = ".cloudtrain-link"
-"""Suffix of a file in storage that holds the target of a symbolic link: a datastore has no links."""
+"""Suffix of a file in storage that holds the target of a symbolic link: a datastore has no links.
+"""
 
 JOURNAL_NAME = "levelled"
-"""A file in the launcher's scratch folder, to which the agent appends what it does in the checkpoint folder for
-peers: a JSON line `[path, [size, modified, link]]` for a file that it fetches, `[path, null]` for one it deletes."""
+"""A file in the launcher's scratch folder, to which the agent appends what it does in the
+checkpoint folder for peers: a JSON line `[path, [size, modified, link]]` for a file that it
+fetches, `[path, null]` for one it deletes.
+"""
 
 
 class FileState(NamedTuple):
@@ -59,12 +62,13 @@ class _LocalFile(NamedTuple):
 class StorageSync:
     """Copies a node's folders to storage, in a thread.
 
-    `synced_dirs`: local folder -> folder in storage. A file is copied when two polls have found it unchanged, in the
-    order in which files were written. A file that is deleted locally is deleted in storage, if this node had copied it.
-    A symbolic link becomes a small file that holds its target.
+    `synced_dirs`: local folder -> folder in storage. A file is copied when two polls have found it
+    unchanged, in the order in which files were written. A file that is deleted locally is deleted
+    in storage, if this node had copied it. A symbolic link becomes a small file that holds its
+    target.
 
-    `linked_dirs`: local folder -> another local folder, which somebody else uploads. A file becomes a hard link there
-    as soon as it exists. `journal`: the file named `JOURNAL_NAME`.
+    `linked_dirs`: local folder -> another local folder, which somebody else uploads. A file becomes
+    a hard link there as soon as it exists. `journal`: the file named `JOURNAL_NAME`.
     """
 
     def __init__(
@@ -76,15 +80,21 @@ class StorageSync:
     ) -> None:
         linked_dirs = linked_dirs or {}
         self._linked = {Path(local) for local in linked_dirs}
-        self._pairs = [(Path(local), Path(storage)) for local, storage in {**synced_dirs, **linked_dirs}.items()]
+        self._pairs = [
+            (Path(local), Path(storage))
+            for local, storage in {**synced_dirs, **linked_dirs}.items()
+        ]
         self._log = log
-        self._journal, self._journal_bytes_read = journal, 0
+        self._journal = journal
+        self._journal_bytes_read = 0
         self._synced: dict[Path, FileState] = {}
         """Local files as they are in storage, if this node is responsible for them."""
         self._last_poll: dict[Path, FileState] = {}
         self._deleted: set[Path] = set()
         """Files that the last poll found deleted."""
-        self._wakeup, self._sync_now, self._finished = threading.Event(), False, False
+        self._wakeup = threading.Event()
+        self._sync_now = False
+        self._finished = False
         self._thread: threading.Thread | None = None
 
     def mark_synced(self) -> None:
@@ -99,7 +109,9 @@ class StorageSync:
             self._thread.start()
 
     def finish(self) -> str:
-        """Stop the thread and copy everything that is left; returns what could not be copied and why, or ''."""
+        """Stop the thread and copy everything that is left; returns what could not be copied and
+        why, or ''.
+        """
         self._finished = True
         self._wakeup.set()
         if self._thread is not None:
@@ -107,7 +119,9 @@ class StorageSync:
         return self._sync(everything=True)
 
     def sync_soon(self) -> None:
-        """Copy all files at once, without waiting for the next poll: a checkpoint has been completed."""
+        """Copy all files at once, without waiting for the next poll: a checkpoint has been
+        completed.
+        """
         self._sync_now = True
         self._wakeup.set()
 
@@ -116,14 +130,17 @@ class StorageSync:
         while not self._finished:
             self._wakeup.wait(POLL_SECONDS)
             self._wakeup.clear()
-            everything, self._sync_now = self._sync_now, False
+            everything = self._sync_now
+            self._sync_now = False
             error = self._sync(everything=everything)
             if error != last_error:
                 last_error = error
                 self._log(f"not saved to storage yet: {error}" if error else "saved to storage")
 
     def _sync(self, *, everything: bool) -> str:
-        """One poll; returns what could not be copied and why, or ''. `everything`: also files that may still change."""
+        """One poll; returns what could not be copied and why, or ''. `everything`: also files that
+        may still change.
+        """
         self._read_journal()
         error = self._copy_moved_links()
         if error:  # until then nothing is changed in storage
@@ -132,7 +149,11 @@ class StorageSync:
         for file in files:
             if file.state == IN_STORAGE:
                 self._synced[file.path] = file.state
-            is_settled = everything or file.folder in self._linked or self._last_poll.get(file.path) == file.state
+            is_settled = (
+                everything
+                or file.folder in self._linked
+                or self._last_poll.get(file.path) == file.state
+            )
             if self._synced.get(file.path) != file.state and is_settled:
                 try:
                     self._store(file)
@@ -142,7 +163,9 @@ class StorageSync:
                 except OSError as failed:
                     error = f"{file.path.name}: {failed.strerror or failed}"
         self._read_journal()
-        self._delete_in_storage({file.path: file.state for file in files}, everything=everything, failed=bool(error))
+        self._delete_in_storage(
+            {file.path: file.state for file in files}, everything=everything, failed=bool(error)
+        )
         return error
 
     def _store(self, file: _LocalFile) -> None:
@@ -151,9 +174,14 @@ class StorageSync:
         else:
             _store(file.path, file.folder, file.copy)
 
-    def _delete_in_storage(self, files: dict[Path, FileState], *, everything: bool, failed: bool) -> None:
-        """Delete in storage what has been deleted locally, one poll later: what replaces it is copied first."""
-        before, self._last_poll = self._last_poll, files
+    def _delete_in_storage(
+        self, files: dict[Path, FileState], *, everything: bool, failed: bool
+    ) -> None:
+        """Delete in storage what has been deleted locally, one poll later: what replaces it is
+        copied first.
+        """
+        before = self._last_poll
+        self._last_poll = files
         deleted = (self._deleted | before.keys()) - files.keys()
         due = set() if failed else deleted if everything else deleted & self._deleted
         for path in [path for path in due if path in self._synced]:
@@ -164,13 +192,17 @@ class StorageSync:
         self._deleted = deleted - due
 
     def _copy_moved_links(self) -> str:
-        """Replace links into storage that a program has moved by copies; returns what failed and why, or ''."""
+        """Replace links into storage that a program has moved by copies; returns what failed and
+        why, or ''.
+        """
         for local, storage in self._pairs:
             for folder, _, names in os.walk(local):
                 for path in (Path(folder, name) for name in names):
                     draft = path.with_name(f".{path.name[:200]}{UNFINISHED_SUFFIXES[1]}")
                     try:
-                        if self._is_storage_link(path) and path.readlink() != storage / path.relative_to(local):
+                        if self._is_storage_link(
+                            path
+                        ) and path.readlink() != storage / path.relative_to(local):
                             shutil.copyfile(path, draft)
                             draft.replace(path)
                     except FileNotFoundError:
@@ -181,10 +213,14 @@ class StorageSync:
 
     def _is_storage_link(self, path: Path) -> bool:
         """Whether a path is a link into storage: see `restore`."""
-        return path.is_symlink() and any(storage in path.readlink().parents for _, storage in self._pairs)
+        return path.is_symlink() and any(
+            storage in path.readlink().parents for _, storage in self._pairs
+        )
 
     def _read_journal(self) -> None:
-        """Peers copy to storage what they have saved themselves, and delete there what they have deleted."""
+        """Peers copy to storage what they have saved themselves, and delete there what they have
+        deleted.
+        """
         if self._journal is None or not self._journal.exists():
             return
         with self._journal.open("rb") as journal:
@@ -211,8 +247,13 @@ class StorageSync:
                         info = path.lstat()
                         if stat.S_ISLNK(info.st_mode) and path.readlink() == copy:
                             yield _LocalFile(path, local, copy, IN_STORAGE)
-                        elif not name.endswith(UNFINISHED_SUFFIXES) and stat.S_IFMT(info.st_mode) in SYNCED_TYPES:
-                            yield _LocalFile(path, local, copy, FileState(info.st_size, info.st_mtime_ns))
+                        elif (
+                            not name.endswith(UNFINISHED_SUFFIXES)
+                            and stat.S_IFMT(info.st_mode) in SYNCED_TYPES
+                        ):
+                            yield _LocalFile(
+                                path, local, copy, FileState(info.st_size, info.st_mtime_ns)
+                            )
 
 
 def _store(path: Path, folder: Path, copy: Path) -> None:
@@ -224,7 +265,9 @@ def _store(path: Path, folder: Path, copy: Path) -> None:
         obsolete = copy
     else:
         _copy(path, copy)
-    with suppress(OSError):  # from an earlier time at which it was a link and is now a file, or the reverse
+    with suppress(
+        OSError
+    ):  # from an earlier time at which it was a link and is now a file, or the reverse
         obsolete.unlink()
 
 
@@ -252,11 +295,17 @@ def _link_file(copy: Path) -> Path:
 def _link_target(path: Path, folder: Path) -> str:
     """A link's target, as a relative path if it is inside the local folder."""
     target = Path(os.path.normpath(path.readlink()))
-    return os.path.relpath(target, path.parent) if folder in (target, *target.parents) else str(path.readlink())
+    return (
+        os.path.relpath(target, path.parent)
+        if folder in (target, *target.parents)
+        else str(path.readlink())
+    )
 
 
 def _hard_link(path: Path, target: Path) -> None:
-    """Make a file available under another path: by a hard link, or by a copy if the disk does not support that."""
+    """Make a file available under another path: by a hard link, or by a copy if the disk does not
+    support that.
+    """
     if path.is_symlink() and not path.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

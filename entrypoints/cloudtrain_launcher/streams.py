@@ -1,7 +1,8 @@
-"""The output of a node's ranks: read from one named pipe per rank, written as one stream of whole lines.
+"""The output of a node's ranks: read from one named pipe per rank, written as one stream of whole
+lines.
 
-A line of a rank is written as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as it is. Each is
-written at once, so that the lines of ranks never mix. Secret values are masked.
+A line of a rank is written as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as
+it is. Each is written at once, so that the lines of ranks never mix. Secret values are masked.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ class _Pipe:
 class Streams:
     """The pipes of one node's ranks, created in `folder`.
 
-    `on_event` is called for every event, `on_line` with the local rank and the text of every other line. `key`: by
-    which the launcher recognises the processes that may report a rank's start, end and errors. The same line without
-    the key is text: a program may print anything, the log of another job included.
+    `on_event` is called for every event, `on_line` with the local rank and the text of every other
+    line. `key`: by which the launcher recognises the processes that may report a rank's start, end
+    and errors. The same line without the key is text: a program may print anything, the log of
+    another job included.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class Streams:
         key: str,
         on_line: Callable[[int, str], None] = lambda *_: None,
     ) -> None:
-        self._on_event, self._on_line = on_event, on_line
+        self._on_event = on_event
+        self._on_line = on_line
         self._signed = signed_marker(key).encode()
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _Pipe] = {}
@@ -69,7 +72,10 @@ class Streams:
             path = folder / f"rank-{local_rank}"
             os.mkfifo(path, 0o600)
             # Opened for writing too, so that the pipe does not reach its end when a rank exits.
-            self._add(os.open(path, os.O_RDWR | os.O_NONBLOCK), _Pipe(f"local rank {local_rank}", local_rank))
+            self._add(
+                os.open(path, os.O_RDWR | os.O_NONBLOCK),
+                _Pipe(f"local rank {local_rank}", local_rank),
+            )
 
     def add_torchrun(self, fd: int) -> None:
         """Read torchrun's own output, too, from a file descriptor."""
@@ -119,7 +125,8 @@ class Streams:
         for line in lines:
             self._handle_line(pipe, line)
         if lines or was_empty:
-            pipe.last_shown, pipe.shown_at = b"", time.monotonic()
+            pipe.last_shown = b""
+            pipe.shown_at = time.monotonic()
         if len(pipe.buffer) > MAX_UNFINISHED_BYTES:
             pipe.buffer = self._flush_long_line(pipe)
         return True
@@ -132,7 +139,9 @@ class Streams:
         visible = _visible_text(pipe.buffer)
         if len(visible) <= MAX_UNFINISHED_BYTES:
             return b"\r" + visible
-        split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)  # do not split a secret value
+        split = len(pipe.buffer) - masker.partial_match_length(
+            pipe.buffer
+        )  # do not split a secret value
         self._handle_line(pipe, pipe.buffer[:split])
         return pipe.buffer[split:]
 
@@ -181,7 +190,9 @@ def write_text(line: bytes) -> None:
 
 
 def write_line(line: bytes) -> None:
-    """Write one whole line to standard output; if the reader is gone, the line is lost and training goes on."""
+    """Write one whole line to standard output; if the reader is gone, the line is lost and training
+    goes on.
+    """
     data = memoryview(line + b"\n")
     try:
         while data:
@@ -196,7 +207,9 @@ def _visible_text(line: bytes) -> bytes:
 
 
 def _accepted_event(line: bytes, is_signed: bool) -> Optional[Event]:
-    """The event in a line, masked; None if it is not an event, or one that its process may not write."""
+    """The event in a line, masked; None if it is not an event, or one that its process may not
+    write.
+    """
     event = parse(line)
     if event is None or not (event.WRITER == PROGRAM or (is_signed and event.WRITER == RANK)):
         return None
@@ -204,4 +217,6 @@ def _accepted_event(line: bytes, is_signed: bool) -> Optional[Event]:
 
 
 def _encode(event: Event) -> bytes:
-    return json.dumps(event.to_json(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return json.dumps(event.to_json(), ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "replace"
+    )

@@ -1,4 +1,6 @@
-"""Runs torchrun as a child process: its arguments, the output of its ranks, and a stop. Standard library only."""
+"""Runs torchrun as a child process: its arguments, the output of its ranks, and a stop. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,14 @@ JOIN_TIMEOUT_SECONDS = 900
 """How long nodes wait for each other at the rendezvous: they pull the image at different speeds."""
 
 RESERVED_PROCESSES = "_cloudtrain_reserved"
-"""The module, where the launcher was forked from a warm process, that has processes with torch in reserve."""
+"""The module, where the launcher was forked from a warm process, that has processes with torch in
+reserve.
+"""
 
 NOT_STARTED = 143
-"""The exit code if a stop came before torchrun was started: what a process returns that SIGTERM ended."""
+"""The exit code if a stop came before torchrun was started: what a process returns that SIGTERM
+ended.
+"""
 
 
 class TorchrunExit(NamedTuple):
@@ -35,7 +41,8 @@ class TorchrunExit(NamedTuple):
 
     code: int
     killed: bool = False
-    """Whether it was killed, because the ranks had not ended within the grace period after a stop."""
+    """Whether it was killed, because the ranks had not ended within the grace period after a stop.
+    """
 
 
 def run_torchrun(
@@ -46,10 +53,12 @@ def run_torchrun(
     ranks: RankTracker,
     on_event: Callable[[Event], None],
 ) -> TorchrunExit:
-    """Run torchrun until it ends; every event of the ranks goes to `on_event`, their other output to the log.
+    """Run torchrun until it ends; every event of the ranks goes to `on_event`, their other output
+    to the log.
 
-    A stop is passed on as one SIGTERM, and as SIGKILL when the grace period of the job is nearly over. Must be called
-    from the main thread, since it installs a handler for SIGCHLD. OSError if a process or pipe cannot be created.
+    A stop is passed on as one SIGTERM, and as SIGKILL when the grace period of the job is nearly
+    over. Must be called from the main thread, since it installs a handler for SIGCHLD. OSError if a
+    process or pipe cannot be created.
     """
     key = os.urandom(8).hex()
     streams = Streams(scratch, job.processes, on_event, key=key, on_line=ranks.on_line)
@@ -63,7 +72,9 @@ def run_torchrun(
     hang = HangWatch(job, ranks, scratch, lambda text: log(context.node_rank, text))
     terminated = killed = False
     while torchrun.poll() is None:
-        if stop.is_requested() and not terminated:  # only once: a second SIGTERM would interrupt torchrun's own stop
+        if (
+            stop.is_requested() and not terminated
+        ):  # only once: a second SIGTERM would interrupt torchrun's own stop
             terminated = True
             torchrun.terminate()
         streams.pump(timeout=hang.seconds_between_checks)
@@ -87,13 +98,19 @@ def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) ->
 def _binding(job: Job, context: NodeContext) -> dict[str, str]:
     cpus = numa.rank_cpus(job, os.environ)
     if cpus:
-        log(context.node_rank, f"ranks run on the CPUs beside their GPUs; {numa.SWITCH}=no leaves all CPUs to all")
+        log(
+            context.node_rank,
+            f"ranks run on the CPUs beside their GPUs; {numa.SWITCH}=no leaves all CPUs to all",
+        )
     return {numa.RANK_CPUS: cpus} if cpus else {}
 
 
-def _start(job: Job, context: NodeContext, scratch: Path, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    job: Job, context: NodeContext, scratch: Path, variables: dict[str, str]
+) -> subprocess.Popen[bytes]:
     agent = str(Path(__file__).with_name("agent.py"))
-    # torchrun creates a folder for log files even if it writes none: in ours, which is removed at the end.
+    # torchrun creates a folder for log files even if it writes none: in ours, which is removed at
+    # the end.
     log_dir = f"--log-dir={scratch / 'torchrun'}"
     argv = [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)]
     env = {**job_environment(job, context, scratch, os.environ), **variables}
@@ -110,7 +127,9 @@ def _start(job: Job, context: NodeContext, scratch: Path, variables: dict[str, s
 
 
 def _wakeup_on_signals() -> int:
-    """A pipe's read end that becomes readable when a signal arrives, the end of a child process included."""
+    """A pipe's read end that becomes readable when a signal arrives, the end of a child process
+    included.
+    """
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     os.set_blocking(write_end, False)
@@ -122,8 +141,8 @@ def _wakeup_on_signals() -> int:
 def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
     """torchrun's command line on this node, without the program's arguments.
 
-    Without restarts a static rendezvous keeps the ranks in node order. With restarts it must be c10d: after a restart
-    the static one gives the new workers the addresses of the old ones.
+    Without restarts a static rendezvous keeps the ranks in node order. With restarts it must be
+    c10d: after a restart the static one gives the new workers the addresses of the old ones.
     """
     arguments = [
         f"--nnodes={context.nodes}",
@@ -147,7 +166,8 @@ def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
             f"--rdzv-id={job.run_id}",
             f"--rdzv-conf=is_host={host},join_timeout={JOIN_TIMEOUT_SECONDS}",
         ]
-        # c10d orders the nodes by their addresses: given in node order, they keep the platform's ranks.
+        # c10d orders the nodes by their addresses: given in node order, they keep the platform's
+        # ranks.
         if context.address:
             arguments.append(f"--local-addr={context.address}")
     return [*arguments, str(Path(__file__).with_name("worker.py"))]

@@ -1,7 +1,9 @@
-"""Ends a job that is a trial of a sweep, at the very report at which it falls behind. Standard library only.
+"""Ends a job that is a trial of a sweep, at the very report at which it falls behind. Standard
+library only.
 
-The client publishes the values that all trials had at each rung; at a rung the launcher reads them, and decides by
-itself. Nothing is polled, and nobody has to be asked: a trial that is behind costs not one step more than it must.
+The client publishes the values that all trials had at each rung; at a rung the launcher reads them,
+and decides by itself. Nothing is polled, and nobody has to be asked: a trial that is behind costs
+not one step more than it must.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from cloudtrain_launcher.trial_memory import TrialMemory
 Outcome = Literal["goes_on", "pruned", "paused", "measured"]
 
 RUNGS_FILE = "rungs.json"
-"""What the client publishes: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3": null}}]}.
+"""What the client publishes: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3":
+null}}]}.
 
-`at` is the report, `values` are those of the trials by their numbers; null: not a number."""
+`at` is the report, `values` are those of the trials by their numbers; null: not a number.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Trial:
     """At which reports of the metric it is compared with the others, from 1."""
     eta: int
     until: Optional[int] = None
-    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is behind there."""
+    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is
+    behind there.
+    """
     reports: int = 0
     """How many reports earlier runs of the trial have made."""
     position: Optional[float] = None
@@ -49,14 +55,17 @@ class Trial:
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Trial:
         """What the job document says; fields of a newer version are ignored."""
-        return Trial(**{item.name: document[item.name] for item in fields(Trial) if item.name in document})
+        return Trial(
+            **{item.name: document[item.name] for item in fields(Trial) if item.name in document}
+        )
 
 
 class TrialWatch:
-    """Counts the reports of a trial's metric and decides at its rungs; after the decision, reports change nothing.
+    """Counts the reports of a trial's metric and decides at its rungs; after the decision, reports
+    change nothing.
 
-    `published`: where the client publishes, see `NodeContext`. `report` is called with events, and `end` with `pruned`,
-    `paused` or `measured` if the job is to end here.
+    `published`: where the client publishes, see `NodeContext`. `report` is called with events, and
+    `end` with `pruned`, `paused` or `measured` if the job is to end here.
     """
 
     def __init__(
@@ -67,15 +76,23 @@ class TrialWatch:
         end: Callable[[str], None],
         memory: TrialMemory,
     ) -> None:
-        self._trial, self._published, self._report, self._end = trial, published, report, end
+        self._trial = trial
+        self._published = published
+        self._report = report
+        self._end = end
         self._memory = memory
-        self._reports: Optional[MetricReports] = None  # until the first one: checkpoints must be restored by then
-        self._is_over, self._has_warned = False, False
+        self._reports: Optional[MetricReports] = (
+            None  # until the first one: checkpoints must be restored by then
+        )
+        self._is_over = False
+        self._has_warned = False
 
     def on_metrics(self, event: Metrics) -> None:
         """Take in metrics of the first rank, as it has reported or printed them."""
-        reports, trial = self._reports or self._begin(), self._trial
-        value, count = reports.add(event), reports.count
+        reports = self._reports or self._begin()
+        trial = self._trial
+        value = reports.add(event)
+        count = reports.count
         if value is None or self._is_over:
             return
         self._memory.write(count, reports.position)
@@ -89,8 +106,11 @@ class TrialWatch:
             self._end(outcome)
 
     def _begin(self) -> MetricReports:
-        before, kept = (self._trial.reports, self._trial.position), self._memory.read()
-        self._reports = MetricReports(self._trial.metric, *(kept if kept[0] > before[0] else before))
+        before = (self._trial.reports, self._trial.position)
+        kept = self._memory.read()
+        self._reports = MetricReports(
+            self._trial.metric, *(kept if kept[0] > before[0] else before)
+        )
         return self._reports
 
     def _outcome(self, count: int, value: float, *, is_last: bool) -> Outcome:
@@ -104,30 +124,46 @@ class TrialWatch:
         return "goes_on" if goes_on(value, self._others(count), trial.eta, trial.goal) else "pruned"
 
     def _others(self, count: int) -> List[float]:
-        """The values of the other trials at this report, as published; empty if that cannot be read."""
+        """The values of the other trials at this report, as published; empty if that cannot be
+        read.
+        """
         try:
             text = read_published(self._published, RUNGS_FILE)
             rungs = _values_by_report(text) if text is not None else {}
         except (OSError, RuntimeError) as error:
             self._warn(str(error))
             return []
-        return [value for number, value in rungs.get(count, {}).items() if number != self._trial.trial]
+        return [
+            value for number, value in rungs.get(count, {}).items() if number != self._trial.trial
+        ]
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self._report(Warned(message=f"the values of other trials cannot be read, so this one goes on: {why}"))
+            self._report(
+                Warned(
+                    message=f"the values of other trials cannot be read, so this one goes on: {why}"
+                )
+            )
 
 
 def _values_by_report(text: str) -> Dict[int, Dict[int, float]]:
-    """Report -> trial -> value, from the text of the published file. RuntimeError if it is something else."""
+    """Report -> trial -> value, from the text of the published file. RuntimeError if it is
+    something else.
+    """
     try:
         document = json.loads(text)
         if document["version"] != 1:
-            raise RuntimeError(f"{RUNGS_FILE} is of version {document['version']!r}, this launcher knows version 1")
+            raise RuntimeError(
+                f"{RUNGS_FILE} is of version {document['version']!r}, this launcher knows version 1"
+            )
         return {
-            int(rung["at"]): {int(n): math.nan if v is None else float(v) for n, v in rung["values"].items()}
+            int(rung["at"]): {
+                int(n): math.nan if v is None else float(v) for n, v in rung["values"].items()
+            }
             for rung in document["rungs"]
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RuntimeError(f"{RUNGS_FILE} is not what it should be: {type(error).__name__}: {error}") from None
+        raise RuntimeError(
+            f"{RUNGS_FILE} is not what it should be: {type(error).__name__}: {error}"
+        ) from None

@@ -1,8 +1,10 @@
-"""The values of a trial that a cloud's own service has chosen, put where the job document leaves room for them.
+"""The values of a trial that a cloud's own service has chosen, put where the job document leaves
+room for them.
 
-All trials of such a sweep share one job document, whose `tuned` names the settings: `at`, the index in `argv` of the
-word after the flag, `key`, that of the argument in `values`, and the `type` of a range (int, float) or the `values`
-to choose from. A service passes every value as text. Client and job read it by the same rules. Standard library only.
+All trials of such a sweep share one job document, whose `tuned` names the settings: `at`, the index
+in `argv` of the word after the flag, `key`, that of the argument in `values`, and the `type` of a
+range (int, float) or the `values` to choose from. A service passes every value as text. Client and
+job read it by the same rules. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,14 +18,20 @@ Rule = Mapping[str, Any]
 """What `tuned` says of one setting."""
 
 VARIABLES = "CLOUDTRAIN_TUNED_"
-"""What the names of the variables begin with that pass the values where a service puts them into the command."""
+"""What the names of the variables begin with that pass the values where a service puts them into
+the command.
+"""
 
 PARAMETERS = "cloudtrain."
-"""What the names of the parameters begin with by which the launcher tells a service's run history the values."""
+"""What the names of the parameters begin with by which the launcher tells a service's run history
+the values.
+"""
 
 
 def plain_name(setting: str) -> str:
-    """The name of a setting in letters, digits and underscores, for a service that takes nothing else."""
+    """The name of a setting in letters, digits and underscores, for a service that takes nothing
+    else.
+    """
     return re.sub(r"[^A-Za-z0-9_]", "_", setting)
 
 
@@ -39,11 +47,15 @@ def text_of(value: Any) -> str:
 
 
 def value_of(rule: Rule, text: str) -> Any:
-    """The value that a text of the service means, with its own type. ValueError if it is none that is possible."""
+    """The value that a text of the service means, with its own type. ValueError if it is none that
+    is possible.
+    """
     if "values" in rule:
         found = [value for value in rule["values"] if text_of(value) == text]
         if not found:
-            raise ValueError(f"is {text!r}, which is none of {', '.join(map(text_of, rule['values']))}")
+            raise ValueError(
+                f"is {text!r}, which is none of {', '.join(map(text_of, rule['values']))}"
+            )
         return found[0]
     try:
         number = float(text)
@@ -85,7 +97,9 @@ def _value(name: str, rule: Rule, texts: Mapping[str, str]) -> Any:
 
 
 def _words(value: Any) -> Optional[List[str]]:
-    """The words after the flag, as job.yaml means a value: none for true; None for false, which has no flag either."""
+    """The words after the flag, as job.yaml means a value: none for true; None for false, which has
+    no flag either.
+    """
     if isinstance(value, bool):
         return [] if value else None
     return [text_of(value)]

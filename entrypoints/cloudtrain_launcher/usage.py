@@ -1,4 +1,5 @@
-"""Measures what a node and its ranks use, in a thread of the launcher: the ranks themselves do nothing for it.
+"""Measures what a node and its ranks use, in a thread of the launcher: the ranks themselves do
+nothing for it.
 
 Standard library only, but for the package that reads GPUs.
 """
@@ -29,7 +30,8 @@ class UsageSampler:
     """Reports what the node uses from `start` to `stop`. `report` is called in a thread of its own."""
 
     def __init__(self, report: Callable[[Event], None], *, gpus: bool) -> None:
-        self._report, self._with_gpus = report, gpus
+        self._report = report
+        self._with_gpus = gpus
         self._gpus: Optional[Gpus] = None
         self._pids: dict[int, int] = {}
         """Rank -> process id."""
@@ -54,20 +56,29 @@ class UsageSampler:
             self._pids[event.rank] = event.pid
 
     def measure(self, now: float) -> Usage:
-        """What is used now, and the CPU time since the measurement before. `now`: monotonic, in seconds."""
+        """What is used now, and the CPU time since the measurement before. `now`: monotonic, in
+        seconds.
+        """
         values: dict[str, Any] = {"cores": available_cores()}
         memory = machine_memory()
         if memory is not None:
-            values["memory_gb"], values["memory_total_gb"] = (round(size / 1e9, 3) for size in memory)
+            values["memory_gb"], values["memory_total_gb"] = (
+                round(size / 1e9, 3) for size in memory
+            )
         ranks = dict(self._pids)
         uses = use_by_root(ranks.values())
         present = {rank: uses[pid] for rank, pid in ranks.items() if pid in uses}
         if present:
-            values["rank_memory_gb"] = {str(rank): round(use.memory_bytes / 1e9, 3) for rank, use in present.items()}
-        percents = {str(rank): self._cpu_percent(ranks[rank], use, now) for rank, use in present.items()}
+            values["rank_memory_gb"] = {
+                str(rank): round(use.memory_bytes / 1e9, 3) for rank, use in present.items()
+            }
+        percents = {
+            str(rank): self._cpu_percent(ranks[rank], use, now) for rank, use in present.items()
+        }
         known = {rank: percent for rank, percent in percents.items() if percent is not None}
         if known:
-            values["rank_cpu_percent"], values["cpu_percent"] = known, round(sum(known.values()), 1)
+            values["rank_cpu_percent"] = known
+            values["cpu_percent"] = round(sum(known.values()), 1)
         self._last = {ranks[rank]: (now, use) for rank, use in present.items()}
         if self._gpus is not None:
             values.update(self._gpus.read())
@@ -85,7 +96,8 @@ class UsageSampler:
             self._gpus = Gpus()
         pause = PAUSE_SECONDS
         while not self._ended.wait(pause):
-            cpu, now = time.thread_time(), time.monotonic()
+            cpu = time.thread_time()
+            now = time.monotonic()
             with suppress(ValueError):  # more ranks than one line holds
                 self._report(self.measure(now))
             shortest = PAUSE_SECONDS if now - began < 60 else LONG_PAUSE_SECONDS

@@ -1,6 +1,8 @@
-"""One rank: runs the user's program as `python program` would, and reports its start, its error and its end.
+"""One rank: runs the user's program as `python program` would, and reports its start, its error and
+its end.
 
-torchrun starts this file in place of the program. Standard library only: whether to import torch is up to the program.
+torchrun starts this file in place of the program. Standard library only: whether to import torch is
+up to the program.
 """
 
 from __future__ import annotations
@@ -20,11 +22,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
+if (
+    __name__ == "__main__"
+):  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_launcher import destroyed_groups, shutdown
-from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD_DIR, STREAM_DIR, STREAM_KEY, Job, read_job
+from cloudtrain_launcher.contract import (
+    JOB_FILE,
+    PAYLOAD_DIR,
+    STREAM_DIR,
+    STREAM_KEY,
+    Job,
+    read_job,
+)
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted, Warned
@@ -45,7 +56,9 @@ WORKING_DIR = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
 
 _rank_pid = os.getpid()
-"""A process that the program forks returns to this module when it ends; it is not the rank and reports nothing."""
+"""A process that the program forks returns to this module when it ends; it is not the rank and
+reports nothing.
+"""
 
 EXIT_DEADLINE_SECONDS = 5
 """A failed rank exits within this time: its peers wait in a collective until it is gone."""
@@ -61,7 +74,9 @@ def main(parent: int) -> NoReturn:
     set_parent_death_signal(parent)
     job = read_job(os.environ[JOB_FILE])
     job = replace(job, argv=expand_placeholders(job.argv, os.environ))
-    _redirect_output(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
+    _redirect_output(
+        os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, "")
+    )
     write_on_signal(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
     bind_rank(int(os.environ["LOCAL_RANK"]), os.environ)
     if os.environ["WORLD_SIZE"] == "1":
@@ -78,19 +93,31 @@ def main(parent: int) -> NoReturn:
         code = _exit_code(error)
         if code:
             message = error.code if isinstance(error.code, str) else f"exited with code {code}"
-            emit(Error(attempt=attempt, exception="SystemExit", message=message[:MAX_MESSAGE_CHARS]))
+            emit(
+                Error(attempt=attempt, exception="SystemExit", message=message[:MAX_MESSAGE_CHARS])
+            )
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report_error(error, attempt)
-    if code == 0 and job.require_group and _group_size() < int(os.environ["WORLD_SIZE"]) and os.getpid() == _rank_pid:
+    if (
+        code == 0
+        and job.require_group
+        and _group_size() < int(os.environ["WORLD_SIZE"])
+        and os.getpid() == _rank_pid
+    ):
         code = 1
-        message = "ended without having joined one torch.distributed group with all others (launch.require_group)"
+        message = (
+            "ended without having joined one torch.distributed group with all others"
+            " (launch.require_group)"
+        )
         emit(Error(attempt=attempt, exception="NoProcessGroup", message=message))
     _exit(code)
 
 
 def emit(event: Event) -> None:
-    """Send an event of this rank to the launcher; does nothing in a process that the program has forked."""
+    """Send an event of this rank to the launcher; does nothing in a process that the program has
+    forked.
+    """
     if os.getpid() == _rank_pid:
         cloudtrain_job.emit_event(event)
 
@@ -102,13 +129,17 @@ def _warn(text: str) -> None:
 
 
 def run(job: Job) -> None:
-    """Run the program in this process, as its `__main__`; whatever exception it raises passes through."""
+    """Run the program in this process, as its `__main__`; whatever exception it raises passes
+    through.
+    """
     if job.kind == "module":
-        sys.argv, sys.path[0] = [job.target, *job.argv], str(WORKING_DIR)
+        sys.argv = [job.target, *job.argv]
+        sys.path[0] = str(WORKING_DIR)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
         return
     path = PAYLOAD_DIR / "train.py" if job.kind == "trainer" else WORKING_DIR / job.target
-    sys.argv, sys.path[0] = [job.target or str(path), *job.argv], str(path.parent)
+    sys.argv = [job.target or str(path), *job.argv]
+    sys.path[0] = str(path.parent)
     program = types.ModuleType("__main__")
     program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
     # It stays: threads and processes that the program leaves behind look up `__main__`.
@@ -121,10 +152,12 @@ def run(job: Job) -> None:
 
 
 def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
-    """Execute every code cell of a notebook in `namespace`; a traceback names the cell and shows its line.
+    """Execute every code cell of a notebook in `namespace`; a traceback names the cell and shows
+    its line.
 
-    Lines that only an interactive session understands (`%magic`, `!command`, `pip install`, `print?`) are left out and
-    printed to standard error; `display` prints. ValueError or LookupError if the file is not a notebook.
+    Lines that only an interactive session understands (`%magic`, `!command`, `pip install`,
+    `print?`) are left out and printed to standard error; `display` prints. ValueError or
+    LookupError if the file is not a notebook.
     """
     namespace["display"] = _display
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -149,12 +182,16 @@ def _print_left_out(name: str, line: str) -> None:
     what = "the whole cell" if line.startswith("%%") else "the line"
     why = "a notebook's magic does not run in a job"
     if INSTALLS.match(line):
-        why = "packages are installed before a job starts, those of requirements.txt beside it, or of dependencies"
+        why = (
+            "packages are installed before a job starts, those of requirements.txt beside it, or of"
+            " dependencies"
+        )
     print(f"{name}: left out {what} {line!r}: {why}", file=sys.stderr)
 
 
 def _redirect_output(folder: str, local_rank: int, key: str) -> None:
-    """Redirect the output into this rank's pipe to the launcher, that of C++ libraries and child processes included.
+    """Redirect the output into this rank's pipe to the launcher, that of C++ libraries and child
+    processes included.
 
     A crash below Python (SIGSEGV, SIGABRT, ...) prints the Python stack there, too.
     """
@@ -168,7 +205,8 @@ def _redirect_output(folder: str, local_rank: int, key: str) -> None:
 def _use_own_store() -> None:
     """Have the only rank of a job create its store itself, as a program does without torchrun.
 
-    Processes that it starts itself, to be ranks of another port, would look for torchrun's store there for ever.
+    Processes that it starts itself, to be ranks of another port, would look for torchrun's store
+    there for ever.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
@@ -176,16 +214,22 @@ def _use_own_store() -> None:
 
 
 def _check_world(job: Job) -> None:
-    """A wrong world size means that each node would train a model of its own, and nobody would notice: refuse it."""
-    expected, world = job.nodes * job.processes, int(os.environ["WORLD_SIZE"])
+    """A wrong world size means that each node would train a model of its own, and nobody would
+    notice: refuse it.
+    """
+    expected = job.nodes * job.processes
+    world = int(os.environ["WORLD_SIZE"])
     if world != expected:
         raise RuntimeError(
-            f"the world has {world} ranks, the plan says {job.nodes} nodes x {job.processes} processes = {expected}"
+            f"the world has {world} ranks, the plan says {job.nodes} nodes x {job.processes}"
+            f" processes = {expected}"
         )
 
 
 def _group_size() -> int:
-    """How many processes this one is, or was, in a torch.distributed group with; 0: it never used one."""
+    """How many processes this one is, or was, in a torch.distributed group with; 0: it never used
+    one.
+    """
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return 1 if os.environ["WORLD_SIZE"] == "1" else 0
@@ -209,7 +253,9 @@ def _are_unused(c10d: Any) -> bool:
     if (int(major), int(minor)) < (2, 6):  # earlier ones do not all count
         return False
     groups = list(c10d._world.pg_map)
-    return all(group.name() == "gloo" and group._get_sequence_number_for_group() == 0 for group in groups)
+    return all(
+        group.name() == "gloo" and group._get_sequence_number_for_group() == 0 for group in groups
+    )
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -229,7 +275,9 @@ def _report_error(error: BaseException, attempt: int) -> None:
     hint = full_disk_hint(error, os.environ)
     emit(described.replace(hint=hint) if hint else described)
     try:
-        sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters do
+        sys.excepthook(
+            type(error), error, frames
+        )  # the program's own, if it has set one: crash reporters do
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
         sys.__excepthook__(type(error), error, frames)
 
@@ -239,16 +287,18 @@ def _is_launcher_frame(filename: str) -> bool:
 
 
 def _exit(code: int) -> NoReturn:
-    """Exit as the interpreter would (threads joined, exit handlers run, objects collected, files closed), but skip the
-    teardown of C++ statics.
+    """Exit as the interpreter would (threads joined, exit handlers run, objects collected, files
+    closed), but skip the teardown of C++ statics.
 
-    That teardown sometimes ends a rank that has done all its work by SIGABRT (pytorch/pytorch#190489), and with it the
-    job.
+    That teardown sometimes ends a rank that has done all its work by SIGABRT
+    (pytorch/pytorch#190489), and with it the job.
     """
     if code:
         ExitTimer(code).start(EXIT_DEADLINE_SECONDS)
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
-        with suppress(BaseException):  # each prints its own error; the next step must run all the same
+        with suppress(
+            BaseException
+        ):  # each prints its own error; the next step must run all the same
             step()
     emit(RankEnded(exitcode=code, group=_group_size()))
     with suppress(BaseException):
@@ -258,14 +308,18 @@ def _exit(code: int) -> NoReturn:
 
 def _finalize(code: int) -> None:
     """Write what is buffered, collect the program's objects and close the files that it left open."""
-    threading.excepthook = lambda _: None  # a daemon thread that still runs loses its globals and files
+    threading.excepthook = lambda _: (
+        None
+    )  # a daemon thread that still runs loses its globals and files
     watchdog = shutdown.Watchdog(code)
     files = shutdown.open_files()
     shutdown.flush(files)
     watchdog.reset()
     shutdown.clear_modules(_program_modules())
     watchdog.reset()
-    shutdown.close({id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.reset)
+    shutdown.close(
+        {id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.reset
+    )
 
 
 def _program_modules() -> list[str]:
@@ -273,7 +327,9 @@ def _program_modules() -> list[str]:
     names = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        is_below = isinstance(file, str) and str(WORKING_DIR / file).startswith(f"{WORKING_DIR}{os.sep}")
+        is_below = isinstance(file, str) and str(WORKING_DIR / file).startswith(
+            f"{WORKING_DIR}{os.sep}"
+        )
         is_foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD_DIR}{os.sep}")
         if is_below and not is_foreign and module.__dict__ is not globals():
             names.append(name)

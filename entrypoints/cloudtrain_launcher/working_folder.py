@@ -1,4 +1,5 @@
-"""What a program leaves in its working folder: kept with the output if the job asks for it, else told.
+"""What a program leaves in its working folder: kept with the output if the job asks for it, else
+told.
 
 Standard library only.
 """
@@ -51,42 +52,62 @@ class Kept:
 class WorkingFolder:
     """A node's working folder, which holds its copy of the source.
 
-    `patterns`: those of `keep`. `uploaded`: names of subfolders that the platform keeps by itself. `started_ns`: when
-    the launcher started, in nanoseconds since 1970: what changed later is the program's.
+    `patterns`: those of `keep`. `uploaded`: names of subfolders that the platform keeps by itself.
+    `started_ns`: when the launcher started, in nanoseconds since 1970: what changed later is the
+    program's.
     """
 
-    def __init__(self, folder: Path, patterns: Sequence[str], uploaded: Iterable[str], started_ns: int) -> None:
-        self._folder, self._started_ns = folder, started_ns
+    def __init__(
+        self, folder: Path, patterns: Sequence[str], uploaded: Iterable[str], started_ns: int
+    ) -> None:
+        self._folder = folder
+        self._started_ns = started_ns
         self._patterns = [KeepPattern(text) for text in patterns]
         self._uploaded = frozenset(uploaded)
 
     def keep(self, target: Path) -> Kept:
-        """Make the files that the patterns mean appear below `target`, under the same relative paths.
+        """Make the files that the patterns mean appear below `target`, under the same relative
+        paths.
 
-        Files become hard links, or are moved where that is impossible. A link is kept if what it points to is.
+        Files become hard links, or are moved where that is impossible. A link is kept if what it
+        points to is.
         """
-        result, found = Kept(), [file for file in self._files() if self._is_meant(file.path)]
-        result.unmatched = [each.text for each in self._patterns if not any(each.covers(file.path) for file in found)]
+        result = Kept()
+        found = [file for file in self._files() if self._is_meant(file.path)]
+        result.unmatched = [
+            each.text
+            for each in self._patterns
+            if not any(each.covers(file.path) for file in found)
+        ]
         own = [file for file in found if file.path.split("/")[0] not in self._uploaded]
         for file in sorted(own, key=lambda each: each.is_link):
             path = target / file.path
             try:
-                reason = self._link_problem(file, path) if file.is_link else _share(self._folder / file.path, path)
+                reason = (
+                    self._link_problem(file, path)
+                    if file.is_link
+                    else _share(self._folder / file.path, path)
+                )
             except OSError as error:
                 result.errors.append(f"{file.path}: {error.strerror or error}")
                 continue
             if reason:
                 result.left_out.append(f"{file.path}: {reason}")
             else:
-                result.files, result.bytes = result.files + 1, result.bytes + file.size
+                result.files = result.files + 1
+                result.bytes = result.bytes + file.size
         return result
 
     def warning(self, program: str) -> str:
-        """What `program` has left that no pattern means, and how to keep it; empty if there is nothing."""
+        """What `program` has left that no pattern means, and how to keep it; empty if there is
+        nothing.
+        """
         left = self._left()
         if not left:
             return ""
-        groups = sorted(_by_folder(left).items(), key=lambda group: -sum(file.size for file in group[1]))
+        groups = sorted(
+            _by_folder(left).items(), key=lambda group: -sum(file.size for file in group[1])
+        )
         shown = [_describe(name, files) for name, files in groups[:MAX_SHOWN]]
         if rest := [file for _, files in groups[MAX_SHOWN:] for file in files]:
             shown.append(f"{_count(rest)} more ({format_size(sum(file.size for file in rest))})")
@@ -94,15 +115,22 @@ class WorkingFolder:
         patterns = [each.text for each in self._patterns] + [name for name, _ in groups[:MAX_SHOWN]]
         keep = f"keep: [{', '.join(map(_yaml, patterns))}]"
         pronoun = "it" if len(left) == 1 else "them"
-        return f"{program} left {what} in its working folder, which is not kept: {keep} in job.yaml keeps {pronoun}"
+        return (
+            f"{program} left {what} in its working folder, which is not kept: {keep} in job.yaml"
+            f" keeps {pronoun}"
+        )
 
     def _left(self) -> dict[_File, str]:
-        """New files that nobody keeps, each with the path that would keep it: its folder if all in it is new."""
+        """New files that nobody keeps, each with the path that would keep it: its folder if all in
+        it is new.
+        """
         files = list(self._files())
         is_left = {file: self._is_left(file) for file in files}
         mixed = {folder for file in files if not is_left[file] for folder in _folders(file.path)}
         return {
-            file: next((f"{folder}/" for folder in _folders(file.path) if folder not in mixed), file.path)
+            file: next(
+                (f"{folder}/" for folder in _folders(file.path) if folder not in mixed), file.path
+            )
             for file in files
             if is_left[file]
         }
@@ -128,7 +156,9 @@ class WorkingFolder:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    is_ours = path == PAYLOAD_DIR.name or (not self._patterns and _is_cache(entry.name))
+                    is_ours = path == PAYLOAD_DIR.name or (
+                        not self._patterns and _is_cache(entry.name)
+                    )
                     todo += [] if is_ours else [f"{path}/"]
                     continue
                 try:
@@ -140,7 +170,8 @@ class WorkingFolder:
 
     def _link_problem(self, file: _File, path: Path) -> str:
         """Make the same link at `path`; returns why that was not done, or ''."""
-        top, link = self._folder.resolve(), Path(file.path)
+        top = self._folder.resolve()
+        link = Path(file.path)
         target = (self._folder / link).readlink()
         # An absolute target below the working folder becomes a relative one.
         inside = os.path.relpath(top / link.parent / target, top)
@@ -166,7 +197,9 @@ _TAKEN = "the program itself has written another file of that name into the outp
 
 
 def _share(path: Path, target: Path) -> str:
-    """Make a file appear at `target`, by a hard link or by moving it; returns why that was not done, or ''."""
+    """Make a file appear at `target`, by a hard link or by moving it; returns why that was not
+    done, or ''.
+    """
     if os.path.lexists(target):
         return "" if target.exists() and target.samefile(path) else _TAKEN
     target.parent.mkdir(parents=True, exist_ok=True)

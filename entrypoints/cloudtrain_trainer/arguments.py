@@ -1,4 +1,6 @@
-"""From the command line to `Options`, and the end of a rank whose options are refused. Does not import torch."""
+"""From the command line to `Options`, and the end of a rank whose options are refused. Does not
+import torch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from cloudtrain_trainer.tasks.options import OPTIONS
 
 
 def parse(argv: list[str]) -> Options:
-    """Decode a rank's command line, for as many ranks as $WORLD_SIZE says, $LOCAL_WORLD_SIZE of them per node.
+    """Decode a rank's command line, for as many ranks as $WORLD_SIZE says, $LOCAL_WORLD_SIZE of
+    them per node.
 
     Raises `Refused` for invalid options, and for options that cannot work on so many ranks.
     """
@@ -44,7 +47,9 @@ def option_names() -> list[str]:
 
 
 def _own_data(given: dict[str, Any]) -> str | None:
-    """The value of `--data` if it names a function, as `module:factory`; else it is an option of the task."""
+    """The value of `--data` if it names a function, as `module:factory`; else it is an option of
+    the task.
+    """
     name = task_option_dest("data")
     if ":" not in (given[name] or ""):
         return None
@@ -54,7 +59,9 @@ def _own_data(given: dict[str, Any]) -> str | None:
 
 
 def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Decode the options that belong to tasks; the same option may mean something else in each task."""
+    """Decode the options that belong to tasks; the same option may mean something else in each
+    task.
+    """
     values = {}
     for name in {name for options in OPTIONS.values() for name in options}:
         text = given.pop(task_option_dest(name))
@@ -62,31 +69,41 @@ def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
             continue
         if name not in OPTIONS.get(task, {}):
             others = " or ".join(other for other, options in OPTIONS.items() if name in options)
-            raise Refused(f"--{name} is an option of --task {others}, not of this one: leave it out")
+            raise Refused(
+                f"--{name} is an option of --task {others}, not of this one: leave it out"
+            )
         try:
             values[name.replace("-", "_")] = OPTIONS[task][name].reader(text)
         except argparse.ArgumentTypeError as error:
-            raise Refused(f"argument --{name}: {error} (train.py --help lists all options)") from None
+            raise Refused(
+                f"argument --{name}: {error} (train.py --help lists all options)"
+            ) from None
     return values
 
 
 def refuse(reason: Refused) -> NoReturn:
     """End this rank with exit code 2 and an error event. All report the reason to torchrun.
 
-    Only rank 0 prints it, since all ranks refuse the same; but each rank prints what it found in its own data.
+    Only rank 0 prints it, since all ranks refuse the same; but each rank prints what it found in
+    its own data.
     """
     prints = is_first_rank() or isinstance(reason, RefusedData)
     text = str(reason)
-    if text.startswith("Caught "):  # in a loader process, whose traceback torch puts before the message
+    if text.startswith(
+        "Caught "
+    ):  # in a loader process, whose traceback torch puts before the message
         text = text.rpartition(f"{RefusedData.__qualname__}: ")[2].strip()
     exit_with_error(2, "Refused", f"refused: {text}", text, prints=prints)
 
 
-def exit_with_error(code: int, exception: str, message: str, printed: str = "", *, prints: bool = True) -> NoReturn:
+def exit_with_error(
+    code: int, exception: str, message: str, printed: str = "", *, prints: bool = True
+) -> NoReturn:
     """End this rank with an exit code, and report the error to the log, the launcher and torchrun.
 
-    `printed`: the text for the log, if it differs from `message`. `prints`: whether this rank prints it; the errors of
-    ranks that do not are marked as consequences, so that the launcher names one that does.
+    `printed`: the text for the log, if it differs from `message`. `prints`: whether this rank
+    prints it; the errors of ranks that do not are marked as consequences, so that the launcher
+    names one that does.
     """
     printed = printed or message
     sys.stdout.flush()
@@ -94,7 +111,9 @@ def exit_with_error(code: int, exception: str, message: str, printed: str = "", 
         os.write(2, f"train.py: error: {printed}\n".encode())
     if os.environ.get("CLOUDTRAIN_RESULT_FILE"):
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        emit_event(Error(attempt=attempt, exception=exception, message=message, consequence=not prints))
+        emit_event(
+            Error(attempt=attempt, exception=exception, message=message, consequence=not prints)
+        )
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": printed, "timestamp": str(int(time.time()))}

@@ -1,4 +1,6 @@
-"""The declaration of the command line: flags, their defaults, types and help. Standard library only."""
+"""The declaration of the command line: flags, their defaults, types and help. Standard library
+only.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """The parser of all flags, whose values are those of `Options`; an option of a task has `task_option_dest`."""
+    """The parser of all flags, whose values are those of `Options`; an option of a task has
+    `task_option_dest`.
+    """
     parser = Parser(
         prog="train.py",
         description="Train a task under a strategy, as one rank of torchrun or alone.",
@@ -72,14 +76,20 @@ def build_parser() -> Parser:
 
 
 def strategy_names() -> list[str]:
-    """The values of `--strategy`, sorted: the file strategies/model_parallel.py is `model-parallel`."""
+    """The values of `--strategy`, sorted: the file strategies/model_parallel.py is
+    `model-parallel`.
+    """
     return sorted(
-        p.stem.replace("_", "-") for p in (PACKAGE_DIR / "strategies").glob("*.py") if not p.stem.startswith("_")
+        p.stem.replace("_", "-")
+        for p in (PACKAGE_DIR / "strategies").glob("*.py")
+        if not p.stem.startswith("_")
     )
 
 
 def task_option_dest(name: str) -> str:
-    """The attribute that holds the text of an option of a task; several tasks may have an option of the same name."""
+    """The attribute that holds the text of an option of a task; several tasks may have an option of
+    the same name.
+    """
     return f"task option {name}"
 
 
@@ -101,24 +111,34 @@ def _add_what(parser: Parser) -> None:
         "--model",
         type=factory,
         metavar="MODULE:FACTORY",
-        help="your function or class: returns a model for --data or for the data of --task, or a whole Task",
+        help=(
+            "your function or class: returns a model for --data or for the data of --task, or a"
+            " whole Task"
+        ),
     )
     group.add_argument(
         "--weights",
         type=Path,
         metavar="PATH",
-        help="start from these: .safetensors, .pt, or a folder in Hugging Face's format [the model's own]",
+        help=(
+            "start from these: .safetensors, .pt, or a folder in Hugging Face's format [the model's"
+            " own]"
+        ),
     )
     group.add_argument(
-        "--partial-weights", action="store_true", help="take from --weights what fits: a new head keeps its own"
+        "--partial-weights",
+        action="store_true",
+        help="take from --weights what fits: a new head keeps its own",
     )
     group.add_argument(
         "--strategy",
         choices=[*strategy_names(), rules.AUTO],
         default="ddp" if distributed else "single",
-        help="how training is distributed; auto: ddp, else fsdp, else with --recompute, each with smaller "
-        "micro-batches where needed: the first that is estimated to fit into memory; default: ddp with several "
-        "processes, else single",
+        help=(
+            "how training is distributed; auto: ddp, else fsdp, else with --recompute, each with"
+            " smaller micro-batches where needed: the first that is estimated to fit into memory;"
+            " default: ddp with several processes, else single"
+        ),
     )
     group.add_argument(
         "--seed",
@@ -132,8 +152,13 @@ def _add_what(parser: Parser) -> None:
 def _add_task_options(parser: Parser) -> None:
     group = parser.add_argument_group("options of some tasks")
     for name in sorted({name for options in OPTIONS.values() for name in options}):
-        meaning = "; ".join(f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options)
-        own = "MODULE:FACTORY: your function, returns training data, or training and validation data; "
+        meaning = "; ".join(
+            f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options
+        )
+        own = (
+            "MODULE:FACTORY: your function, returns training data, or training and validation"
+            " data; "
+        )
         meaning = own + meaning if name == "data" else meaning
         group.add_argument(f"--{name}", dest=task_option_dest(name), metavar="X", help=meaning)
 
@@ -142,19 +167,40 @@ def _add_distribution(parser: Parser) -> None:
     group = parser.add_argument_group(
         "distribution (cloudtrain_trainer/strategies/*.py say when to use which strategy)"
     )
-    group.add_argument("--shard", type=positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
-    group.add_argument("--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
-    group.add_argument("--context-ranks", type=positive_int, metavar="N", help="hybrid: ranks that share each sequence")
-    group.add_argument("--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
+    group.add_argument(
+        "--shard",
+        type=positive_int,
+        metavar="N",
+        help="hsdp: ranks per shard group [those of a node]",
+    )
+    group.add_argument(
+        "--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group"
+    )
+    group.add_argument(
+        "--context-ranks",
+        type=positive_int,
+        metavar="N",
+        help="hybrid: ranks that share each sequence",
+    )
+    group.add_argument(
+        "--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages"
+    )
     schedules = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
     group.add_argument("--schedule", choices=schedules, default="1f1b", help="of a pipeline [1f1b]")
-    group.add_argument("--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]")
-    group.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
+    group.add_argument(
+        "--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]"
+    )
+    group.add_argument(
+        "--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]"
+    )
     group.add_argument(
         "--timeout",
         type=seconds,
         metavar="TIME",
-        help="how long ranks wait for each other in a step before the job fails [10 min on GPUs, else as in the start]",
+        help=(
+            "how long ranks wait for each other in a step before the job fails [10 min on GPUs,"
+            " else as in the start]"
+        ),
     )
     group.add_argument(
         "--start-timeout",
@@ -174,25 +220,40 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
         help="global: samples per step over all ranks [task]",
     )
     group.add_argument(
-        "--accumulate", type=positive_int, default=1, metavar="N", help="gradient accumulation steps [1]"
+        "--accumulate",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="gradient accumulation steps [1]",
     )
     group.add_argument(
         "--optimizer",
         type=optimizer,
         default="adamw",
         metavar="{" + ",".join(OPTIMIZERS) + "}|MODULE:FACTORY",
-        help="muon: for matrices of hidden layers, and adamw for the rest; a function of yours returns its own [adamw]",
+        help=(
+            "muon: for matrices of hidden layers, and adamw for the rest; a function of yours"
+            " returns its own [adamw]"
+        ),
     )
     group.add_argument("--lr", type=positive, metavar="X", help="peak learning rate [task]")
-    group.add_argument("--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]")
-    group.add_argument("--warm-up", type=share, default=0.1, metavar="X", help="share of all steps [0.1]")
-    group.add_argument("--clip-norm", type=positive, metavar="X", help="largest norm of the gradients [none]")
+    group.add_argument(
+        "--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]"
+    )
+    group.add_argument(
+        "--warm-up", type=share, default=0.1, metavar="X", help="share of all steps [0.1]"
+    )
+    group.add_argument(
+        "--clip-norm", type=positive, metavar="X", help="largest norm of the gradients [none]"
+    )
     group.add_argument("--weight-decay", type=not_negative, metavar="X", help="[task]")
     group.add_argument(
         "--on-nan",
         choices=["stop", "skip"],
         default="stop",
-        help="at a loss or gradient that is NaN or infinite: stop and fail, or skip the step [stop]",
+        help=(
+            "at a loss or gradient that is NaN or infinite: stop and fail, or skip the step [stop]"
+        ),
     )
 
 
@@ -201,7 +262,10 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         "--amp",
         choices=["auto", "no", "bf16", "fp16", "fp8"],
         default="auto",
-        help="mixed precision; auto: bf16 where the GPU supports it; fp8: linear layers, with torchao [auto]",
+        help=(
+            "mixed precision; auto: bf16 where the GPU supports it; fp8: linear layers, with"
+            " torchao [auto]"
+        ),
     )
     group.add_argument(
         "--compile",
@@ -209,31 +273,45 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         choices=["auto", "yes", "no"],
         const="yes",
         default="auto",
-        help="torch.compile: a slow start, then faster steps; auto: on GPUs, where a compiler is installed [auto]",
+        help=(
+            "torch.compile: a slow start, then faster steps; auto: on GPUs, where a compiler is"
+            " installed [auto]"
+        ),
     )
     group.add_argument(
         "--deterministic",
         action="store_true",
-        help="on GPUs: the same result in each run on the same machines, if slower; fails where torch has no such way",
+        help=(
+            "on GPUs: the same result in each run on the same machines, if slower; fails where"
+            " torch has no such way"
+        ),
     )
     group.add_argument(
         "--profile",
         type=steps,
         metavar="FROM:TO",
-        help="record these steps, such as 10:15, with torch.profiler: a trace per rank in the output, profile/",
+        help=(
+            "record these steps, such as 10:15, with torch.profiler: a trace per rank in the"
+            " output, profile/"
+        ),
     )
     group.add_argument(
         "--recompute",
         choices=["none", "blocks", "selective"],
         default="none",
-        help="save memory: keep no activations of layers (blocks), or those of matrix products only (selective) [none]",
+        help=(
+            "save memory: keep no activations of layers (blocks), or those of matrix products only"
+            " (selective) [none]"
+        ),
     )
     group.add_argument(
         "--gradient-sync",
         choices=["each", "last"],
         default="each",
-        help="under fsdp, reduce gradients after each micro-batch of --accumulate, or after the last only: fewer "
-        "messages, and every rank holds all gradients whole [each]",
+        help=(
+            "under fsdp, reduce gradients after each micro-batch of --accumulate, or after the last"
+            " only: fewer messages, and every rank holds all gradients whole [each]"
+        ),
     )
     group.add_argument(
         "--workers",
@@ -250,18 +328,40 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_duration(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-steps", type=positive_int, metavar="N", help="end after N steps, regardless of --epochs")
-    group.add_argument("--eval-every", type=positive_int, default=1, metavar="N", help="epochs between evaluations [1]")
-    group.add_argument("--eval-every-steps", type=positive_int, metavar="N", help="evaluate also after every N steps")
+    group.add_argument(
+        "--max-steps",
+        type=positive_int,
+        metavar="N",
+        help="end after N steps, regardless of --epochs",
+    )
+    group.add_argument(
+        "--eval-every",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="epochs between evaluations [1]",
+    )
+    group.add_argument(
+        "--eval-every-steps",
+        type=positive_int,
+        metavar="N",
+        help="evaluate also after every N steps",
+    )
     group.add_argument(
         "--eval-only",
         action="store_true",
-        help="evaluate the newest checkpoint, or --weights: nothing is trained, no checkpoint and no model is written",
+        help=(
+            "evaluate the newest checkpoint, or --weights: nothing is trained, no checkpoint and no"
+            " model is written"
+        ),
     )
     group.add_argument(
         "--measure",
         action="store_true",
-        help="instead of training, measure what data and the exchange of gradients cost a step; nothing is written",
+        help=(
+            "instead of training, measure what data and the exchange of gradients cost a step;"
+            " nothing is written"
+        ),
     )
     group.add_argument(
         "--patience",
@@ -269,7 +369,9 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="end after N evaluations without a lower val_loss",
     )
-    group.add_argument("--target-accuracy", type=positive, metavar="X", help="end once val_accuracy reaches X")
+    group.add_argument(
+        "--target-accuracy", type=positive, metavar="X", help="end once val_accuracy reaches X"
+    )
 
 
 def _add_checkpoints(parser: Parser) -> None:
@@ -282,7 +384,9 @@ def _add_checkpoints(parser: Parser) -> None:
         metavar="TIME",
         help='seconds, or "10 min"; default: $CLOUDTRAIN_CHECKPOINT_EVERY, else 10 min',
     )
-    group.add_argument("--checkpoint-every-steps", type=positive_int, metavar="N", help="also after every N steps")
+    group.add_argument(
+        "--checkpoint-every-steps", type=positive_int, metavar="N", help="also after every N steps"
+    )
     group.add_argument(
         "--keep",
         type=positive_int,
@@ -294,5 +398,8 @@ def _add_checkpoints(parser: Parser) -> None:
         "--no-resume",
         dest="resume",
         action="store_false",
-        help="start from scratch: earlier checkpoints are moved, not deleted (a run restarted by its platform resumes)",
+        help=(
+            "start from scratch: earlier checkpoints are moved, not deleted (a run restarted by its"
+            " platform resumes)"
+        ),
     )

@@ -1,4 +1,6 @@
-"""Finds and calls the functions that a user names as `package.module:factory`, and says where they are."""
+"""Finds and calls the functions that a user names as `package.module:factory`, and says where they
+are.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,13 @@ from cloudtrain_trainer.rules import Refused
 
 
 class Factory:
-    """A user's function or class, of one option: `--data net:data`. Raises `Refused` if it cannot be found."""
+    """A user's function or class, of one option: `--data net:data`. Raises `Refused` if it cannot
+    be found.
+    """
 
     def __init__(self, option: str, spec: str) -> None:
-        self.option, self.spec = option, spec
+        self.option = option
+        self.spec = spec
         self._function = _find(f"{option} {spec}", spec)
 
     def __str__(self) -> str:
@@ -27,7 +32,8 @@ class Factory:
     def __call__(self, given: Mapping[str, Any]) -> Any:
         """What the function returns. It gets those values that it has parameters for, by name.
 
-        Raises `Refused` if it needs others. An error in the function's own code is not caught: its traceback says more.
+        Raises `Refused` if it needs others. An error in the function's own code is not caught: its
+        traceback says more.
         """
         parameters = _parameters(self._function)
         missing = [
@@ -39,18 +45,25 @@ class Factory:
         ]
         if missing:
             raise Refused(
-                f"{self} needs {' and '.join(map(repr, missing))}, and the trainer only passes {' and '.join(given)}: "
-                "give the parameter a default, or name a function without it"
+                f"{self} needs {' and '.join(map(repr, missing))}, and the trainer only passes"
+                f" {' and '.join(given)}: give the parameter a default, or name a function"
+                " without it"
             )
-        return self._function(**{name: value for name, value in given.items() if name in parameters})
+        return self._function(
+            **{name: value for name, value in given.items() if name in parameters}
+        )
 
 
 def place(value: Any) -> str:
-    """Where a function, a class, or the class of an object is defined: `net.py:12`; its module if there is no file."""
+    """Where a function, a class, or the class of an object is defined: `net.py:12`; its module if
+    there is no file.
+    """
     while isinstance(value, partial):
         value = value.func
     value = inspect.unwrap(value) if callable(value) else value
-    code = getattr(value, "__code__", None) or getattr(getattr(value, "__func__", None), "__code__", None)
+    code = getattr(value, "__code__", None) or getattr(
+        getattr(value, "__func__", None), "__code__", None
+    )
     try:
         if code is not None:
             return f"{_short(code.co_filename)}:{code.co_firstlineno}"
@@ -70,7 +83,10 @@ def describe(value: Any) -> str:
         return f"{article} {kind}"
     parts = list(value.values() if isinstance(value, dict) else value)
     more = ", ..." if len(parts) > 5 else ""
-    return f"{article} {kind} of {', '.join(type(part).__name__ for part in parts[:5]) or 'nothing'}{more}"
+    return (
+        f"{article} {kind} of"
+        f" {', '.join(type(part).__name__ for part in parts[:5]) or 'nothing'}{more}"
+    )
 
 
 def _short(path: str) -> str:
@@ -92,7 +108,9 @@ def _find(named: str, spec: str) -> Callable[..., Any]:
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
             raise  # the module exists, but one that it imports does not
-        raise Refused(f"{named}: there is no module {missing.name} in {here} or on Python's path") from None
+        raise Refused(
+            f"{named}: there is no module {missing.name} in {here} or on Python's path"
+        ) from None
     except SyntaxError as error:
         at = f"{_short(error.filename or module_name)}:{error.lineno}"
         raise Refused(f"{at}: {named}: {error.msg}: {(error.text or '').strip()}") from None

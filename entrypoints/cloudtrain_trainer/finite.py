@@ -1,9 +1,11 @@
-"""Detects losses, gradients and weights that are NaN or infinite, without waiting for a GPU at every step.
+"""Detects losses, gradients and weights that are NaN or infinite, without waiting for a GPU at
+every step.
 
-Each step writes its numbers into a small tensor on the device. The host reads a copy of it that it requested at the
-last exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about half a second later. Before a
-checkpoint and at the end of an epoch the host waits for the device and knows exactly. Where bad steps end the training,
-a step costs one small kernel: the host judges the numbers (`note_step`). Where they are skipped, the device does.
+Each step writes its numbers into a small tensor on the device. The host reads a copy of it that it
+requested at the last exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about
+half a second later. Before a checkpoint and at the end of an epoch the host waits for the device
+and knows exactly. Where bad steps end the training, a step costs one small kernel: the host judges
+the numbers (`note_step`). Where they are skipped, the device does.
 """
 
 from __future__ import annotations
@@ -20,33 +22,44 @@ EXIT = 33
 MAX_CONSECUTIVE_SKIPS = 10
 """Under `--on-nan skip`, training stops after this many skipped steps in a row."""
 MIN_LOSS_SCALE = 1.0
-"""Gradients that overflow at this scale of the fp16 loss scaler, or below it, would overflow without scaling, too."""
+"""Gradients that overflow at this scale of the fp16 loss scaler, or below it, would overflow
+without scaling, too.
+"""
 
 
 MAX_NOTES = 1024
-"""Steps whose numbers are on the device at once: a host runs ahead of its GPU by fewer, since CUDA queues 1,024 kernels
-at most and a step has several.
+"""Steps whose numbers are on the device at once: a host runs ahead of its GPU by fewer, since CUDA
+queues 1,024 kernels at most and a step has several.
 """
 
 
 class NotFinite(Exception):
-    """A loss, gradient or weight is NaN or infinite. The message says where. Raised by all ranks together."""
+    """A loss, gradient or weight is NaN or infinite. The message says where. Raised by all ranks
+    together.
+    """
 
 
 class FiniteWatch:
     """Records the bad steps of this rank; with `skips_bad_steps`, those of any rank."""
 
     def __init__(self, device: torch.device, skips_bad_steps: bool, asynchronous: bool) -> None:
-        """`asynchronous`: the device computes behind the host, which does not wait for the result of a step."""
-        self.skips_bad_steps, self._asynchronous, self._in_bad_run = skips_bad_steps, asynchronous, False
-        # Of the last run of consecutive bad steps: first step, its loss and gradient norm, length; number of bad steps.
+        """`asynchronous`: the device computes behind the host, which does not wait for the result
+        of a step.
+        """
+        self.skips_bad_steps = skips_bad_steps
+        self._asynchronous = asynchronous
+        self._in_bad_run = False
+        # Of the last run of consecutive bad steps: first step, its loss and gradient norm, length;
+        # number of bad steps.
         self._record = torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=device)
         self._judged_record = [-1.0, 0.0, 0.0, 0.0, 0.0]
         """The same, of the steps that the host has judged."""
         self._notes = torch.zeros(MAX_NOTES if asynchronous else 0, 2, device=device)
         """Loss and gradient norm of each step, at its number modulo the length."""
         self._noted = self._copied = self._judged = 0
-        """The last step that was noted, the last of those in the copy on the host, and the last that was judged."""
+        """The last step that was noted, the last of those in the copy on the host, and the last
+        that was judged.
+        """
         self._host_record, self._host_notes = (
             torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=device.type == "cuda")
             for tensor in (self._record, self._notes)
@@ -54,7 +67,9 @@ class FiniteWatch:
         self._copy_done: Any = None
 
     def note_step(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        """Note one step, counted from 1, for the host to judge. `loss`, `norm`: float scalars on the device."""
+        """Note one step, counted from 1, for the host to judge. `loss`, `norm`: float scalars on
+        the device.
+        """
         self._noted, self._judged = step, min(self._judged, step - 1)
         torch.stack((loss.float(), norm.float()), out=self._notes[step % MAX_NOTES])
 
@@ -69,22 +84,28 @@ class FiniteWatch:
                 return
             self._in_bad_run = found or not self.skips_bad_steps
         run = self._record[3]
-        loss, norm = loss.to(self._record.dtype), norm.to(self._record.dtype)
+        loss = loss.to(self._record.dtype)
+        norm = norm.to(self._record.dtype)
         new = torch.stack((torch.full_like(loss, step), loss, norm))
         self._record[:3] = torch.where(bad & (run == 0), new, self._record[:3])
         run.copy_((run + 1) * bad if self.skips_bad_steps else run + bad)
         self._record[4] += bad
 
     def poll(self) -> bool:
-        """Whether training must stop. Does not wait for a GPU: the answer may be about half a second old."""
+        """Whether training must stop. Does not wait for a GPU: the answer may be about half a
+        second old.
+        """
         if self._record.device.type != "cuda":
             return self.must_stop()
         if self._copy_done is not None and not self._copy_done.query():
             return False
-        known = self._copy_done is not None and self._exceeds_limit(self._read(self._host_record, self._host_notes))
+        known = self._copy_done is not None and self._exceeds_limit(
+            self._read(self._host_record, self._host_notes)
+        )
         self._host_record.copy_(self._record, non_blocking=True)
         self._host_notes.copy_(self._notes, non_blocking=True)
-        self._copied, self._copy_done = self._noted, torch.cuda.current_stream().record_event()
+        self._copied = self._noted
+        self._copy_done = torch.cuda.current_stream().record_event()
         return known
 
     def must_stop(self) -> bool:
@@ -92,7 +113,8 @@ class FiniteWatch:
         return self._exceeds_limit(self.read_record())
 
     def read_record(self) -> list[float]:
-        """Five numbers: first step, its loss, its gradient norm and count of the last run of bad steps; count of all.
+        """Five numbers: first step, its loss, its gradient norm and count of the last run of bad
+        steps; count of all.
 
         Steps count from 1, and the first is -1 if there was no bad step. Waits for the device.
         """
@@ -108,7 +130,11 @@ class FiniteWatch:
             loss, norm = numbers[step % MAX_NOTES]
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 *first, run, count = self._judged_record
-                self._judged_record = [*(first if run else (float(step), loss, norm)), run + 1, count + 1]
+                self._judged_record = [
+                    *(first if run else (float(step), loss, norm)),
+                    run + 1,
+                    count + 1,
+                ]
         self._judged = max(self._judged, self._copied)
         return list(self._judged_record)
 
@@ -128,17 +154,25 @@ class FiniteWatch:
 def describe(record: Sequence[float]) -> str:
     """One line about the first step of a record, such as `step 17: the loss is nan`."""
     step, loss, norm, *_ = record
-    what = f"the loss is {loss:g}" if not math.isfinite(loss) else f"the norm of the gradients is {norm:g}"
+    what = (
+        f"the loss is {loss:g}"
+        if not math.isfinite(loss)
+        else f"the norm of the gradients is {norm:g}"
+    )
     if math.isfinite(loss) and math.isfinite(norm):  # this rank's own numbers are fine
         what = "a loss or a gradient of another rank is not finite"
     return f"step {int(step)}: {what}"
 
 
 def reason(records: Sequence[Sequence[float]], skips_bad_steps: bool) -> str:
-    """The message of `NotFinite` from the list of all ranks' records: the earliest bad step, and the rank it was on."""
+    """The message of `NotFinite` from the list of all ranks' records: the earliest bad step, and
+    the rank it was on.
+    """
     bad = [(record[0], rank) for rank, record in enumerate(records) if record[3]]
     # Where all ranks skip the same steps, the rank whose own numbers are bad is the one to name.
-    own = [(step, rank) for step, rank in bad if not all(math.isfinite(x) for x in records[rank][1:3])]
+    own = [
+        (step, rank) for step, rank in bad if not all(math.isfinite(x) for x in records[rank][1:3])
+    ]
     _, rank = min(own or bad)
     where = f" (rank {rank})" if len(records) > 1 else ""
     often = f", and so on for {int(records[rank][3])} steps in a row" if skips_bad_steps else ""
@@ -146,7 +180,9 @@ def reason(records: Sequence[Sequence[float]], skips_bad_steps: bool) -> str:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all elements of this rank's shards are finite; integers always are. Waits for their devices."""
+    """Whether all elements of this rank's shards are finite; integers always are. Waits for their
+    devices.
+    """
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,4 +1,6 @@
-"""The values of flags, decoded; argparse.ArgumentTypeError says what is expected. Standard library only."""
+"""The values of flags, decoded; argparse.ArgumentTypeError says what is expected. Standard library
+only.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def steps(text: str) -> tuple[int, int]:
     """The first and the last step of `10:15`, from 1."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"expected the first and the last step, such as 10:15, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected the first and the last step, such as 10:15, got {text!r}"
+        )
     return int(match[1]), int(match[2])
 
 

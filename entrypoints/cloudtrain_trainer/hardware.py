@@ -1,4 +1,6 @@
-"""The device that a rank computes on: mixed precision, peak FLOP/s (the denominator of MFU), memory, torch.compile."""
+"""The device that a rank computes on: mixed precision, peak FLOP/s (the denominator of MFU),
+memory, torch.compile.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,18 @@ PEAK_TFLOPS = {
     "V100": (15.7, 125.0),
     "T4": (8.1, 65.0),
 }
-"""GPU name -> dense TFLOP/s in float32 (TF32 if available), and in bf16 or fp16. The first name that matches counts.
+"""GPU name -> dense TFLOP/s in float32 (TF32 if available), and in bf16 or fp16. The first name
+that matches counts.
 
-From NVIDIA's data sheets, whose figures with sparsity are twice as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL),
-A100, L40S, L4, V100 (SXM2), T4. A10G: AWS' figures for g5 instances.
+From NVIDIA's data sheets, whose figures with sparsity are twice as high: Blackwell B200, H200, H100
+(SXM, PCIe, NVL), A100, L40S, L4, V100 (SXM2), T4. A10G: AWS' figures for g5 instances.
 """
 
 
 def resolve_precision(requested: str, device: torch.device) -> str:
-    """The value of `--amp` with auto resolved: bf16 on GPUs that compute in it (compute capability 8.0), else no."""
+    """The value of `--amp` with auto resolved: bf16 on GPUs that compute in it (compute capability
+    8.0), else no.
+    """
     if requested != "auto":
         return requested
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -66,8 +71,8 @@ def all_devices(device: torch.device) -> list[torch.device]:
 
 
 def peak_memory(devices: Sequence[torch.device]) -> int:
-    """Peak memory in bytes: on GPUs of the tensors allocated since the last call, the largest of all devices; on a CPU
-    of the process since its start.
+    """Peak memory in bytes: on GPUs of the tensors allocated since the last call, the largest of
+    all devices; on a CPU of the process since its start.
     """
     if devices[0].type == "cuda":
         most = max(torch.cuda.max_memory_allocated(device) for device in devices)
@@ -80,16 +85,22 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
 
 def allocated_memory(devices: Sequence[torch.device]) -> int:
     """Bytes of tensors on the GPU that has most of them; 0 on a CPU."""
-    return max(torch.cuda.memory_allocated(device) if device.type == "cuda" else 0 for device in devices)
+    return max(
+        torch.cuda.memory_allocated(device) if device.type == "cuda" else 0 for device in devices
+    )
 
 
 def total_memory(devices: Sequence[torch.device]) -> int:
     """Memory of the smallest GPU, in bytes; 0 on a CPU, where others may use it, too."""
-    return min(torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0 for device in devices)
+    return min(
+        torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0 for device in devices
+    )
 
 
 def memory_per_rank(device: torch.device, local_size: int) -> int:
-    """Bytes for one rank: those of its GPU, or its share of the host's memory that is free or limited; 0: not known."""
+    """Bytes for one rank: those of its GPU, or its share of the host's memory that is free or
+    limited; 0: not known.
+    """
     if device.type == "cuda":
         return total_memory([device])
     free = [limit for path in CGROUP_LIMITS if (limit := _number_in(path)) is not None]
@@ -107,21 +118,29 @@ def _number_in(path: Path) -> int | None:
 
 
 def gpu_model(name: str) -> str:
-    """The model in a GPU's name, such as H100 of `NVIDIA H100 80GB HBM3`; the name itself if it is not known."""
+    """The model in a GPU's name, such as H100 of `NVIDIA H100 80GB HBM3`; the name itself if it is
+    not known.
+    """
     return next((part.split()[0] for part in (*PEAK_TFLOPS, "A10") if part in name), name)
 
 
 def check_compiler(device: torch.device) -> None:
-    """Raise `Refused` if the system has no compiler: torch.compile generates C++ for CPUs and C for GPUs."""
+    """Raise `Refused` if the system has no compiler: torch.compile generates C++ for CPUs and C for
+    GPUs.
+    """
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
     if not any(shutil.which(name) for name in names):
         raise Refused(
-            f"--compile yes needs a compiler, and none is installed ({', '.join(names)}): leave it out, or build the "
-            'image with one (image.args = ["WITH_COMPILER=1"] in cloudtrain.toml, for `image: auto`)'
+            f"--compile yes needs a compiler, and none is installed ({', '.join(names)}): leave it"
+            ' out, or build the image with one (image.args = ["WITH_COMPILER=1"] in'
+            " cloudtrain.toml, for `image: auto`)"
         )
 
 
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 """Where a container finds how much memory it may take, in either version of control groups."""
 
 COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
@@ -135,10 +154,12 @@ def check_compile(device: torch.device) -> None:
 
 
 def resolve_compile(requested: str, device: torch.device, possible: bool) -> bool:
-    """Whether to compile. `requested`: the value of `--compile`. `possible`: whether strategy and task allow for it.
+    """Whether to compile. `requested`: the value of `--compile`. `possible`: whether strategy and
+    task allow for it.
 
-    auto compiles on GPUs that torch generates code for (compute capability 7.0), where what it needs is installed. Code
-    that it cannot compile then runs as it is. Raises `Refused` if `yes` cannot work here.
+    auto compiles on GPUs that torch generates code for (compute capability 7.0), where what it
+    needs is installed. Code that it cannot compile then runs as it is. Raises `Refused` if `yes`
+    cannot work here.
     """
     if requested == "yes":
         check_compile(device)
@@ -159,17 +180,19 @@ def resolve_compile(requested: str, device: torch.device, possible: bool) -> boo
 def compile_whole(module: nn.Module) -> None:
     """Compile a module as one graph, in place: the names in its state dict stay.
 
-    The module must not be of a class of torch: torch skips those, and would compile nothing of a model that is an
-    `nn.Sequential` of its layers.
+    The module must not be of a class of torch: torch skips those, and would compile nothing of a
+    model that is an `nn.Sequential` of its layers.
     """
     module.compile(backend=COMPILE_BACKEND)
 
 
 def compile_each(layers: Sequence[nn.Module]) -> None:
-    """Compile each layer as a graph of its own, for strategies that gather one layer after the other.
+    """Compile each layer as a graph of its own, for strategies that gather one layer after the
+    other.
 
-    Layers of one class share their code, and torch limits the number of graphs per code; past the limit they run
-    uncompiled. So the limit is raised to two graphs per layer, since the micro-batches of a batch may have two sizes.
+    Layers of one class share their code, and torch limits the number of graphs per code; past the
+    limit they run uncompiled. So the limit is raised to two graphs per layer, since the
+    micro-batches of a batch may have two sizes.
     """
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, 2 * len(layers))
@@ -178,8 +201,11 @@ def compile_each(layers: Sequence[nn.Module]) -> None:
 
 
 def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
-    """In evaluation the layer runs uncompiled: its last batch has another size, and would need another graph."""
-    original, compiled = layer.forward, torch.compile(layer.forward, backend=COMPILE_BACKEND)
+    """In evaluation the layer runs uncompiled: its last batch has another size, and would need
+    another graph.
+    """
+    original = layer.forward
+    compiled = torch.compile(layer.forward, backend=COMPILE_BACKEND)
 
     def forward(*inputs: Any, **named: Any) -> Any:
         return (compiled if layer.training else original)(*inputs, **named)

@@ -13,7 +13,9 @@ class Options:
     """The decoded command line. None means the task's own default."""
 
     task: str
-    """A built-in task, or `package.module:factory` of a user's whole task; "model" if `--model` is given alone."""
+    """A built-in task, or `package.module:factory` of a user's whole task; "model" if `--model` is
+    given alone.
+    """
     task_options: dict[str, Any]
     """Options that only this task has, as keyword arguments of its `build`."""
     model: str | None
@@ -28,7 +30,9 @@ class Options:
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
     timeout: float | None
-    """Seconds that a collective may take in training; None: `nccl.TRAINING_SECONDS` on GPUs, else that of the start."""
+    """Seconds that a collective may take in training; None: `nccl.TRAINING_SECONDS` on GPUs, else
+    that of the start.
+    """
     start_timeout: float
     """The same until the first step is done."""
     shard: int | None
@@ -72,7 +76,9 @@ class Options:
     gradient_sync: str
     """each or last: after which micro-batches of a step FSDP reduces the gradients."""
     recompute: str
-    """none, blocks or selective: which activations of layers are computed again in the backward pass."""
+    """none, blocks or selective: which activations of layers are computed again in the backward
+    pass.
+    """
     workers: int | None
     """Data loader processes per rank."""
     probe_memory: str
@@ -108,7 +114,9 @@ class Folders:
 
     @classmethod
     def from_environment(cls) -> Folders:
-        """The paths in $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else in ./cloudtrain-output; they may not exist."""
+        """The paths in $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else in ./cloudtrain-output; they
+        may not exist.
+        """
         here = Path("cloudtrain-output")
         return cls(
             model=Path(os.environ.get("CLOUDTRAIN_MODEL_DIR") or here / "model"),

@@ -1,4 +1,6 @@
-"""This rank and its device, the process group of all ranks, and the collectives that the loop needs."""
+"""This rank and its device, the process group of all ranks, and the collectives that the loop
+needs.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,26 @@ from cloudtrain_trainer import hardware, nccl
 from cloudtrain_trainer.rules import Refused
 
 EXCHANGE_SECONDS = 0.2
-"""About the time between two exchanges of flags. Each costs every rank a message: a tenth of a step of 13 ms."""
+"""About the time between two exchanges of flags. Each costs every rank a message: a tenth of a step
+of 13 ms.
+"""
 MAX_STRIDE = 16
-"""The most steps between two exchanges. The host's clock measures steps, and a host first runs ahead of its GPU."""
+"""The most steps between two exchanges. The host's clock measures steps, and a host first runs
+ahead of its GPU.
+"""
 
 
 class Ranks:
     """This process and its world, read from torchrun's environment variables.
 
-    `rank`, `size`: in the world; `local_rank`, `local_size`: on this node. Before `init_process_group` every collective
-    here returns this rank's own value.
+    `rank`, `size`: in the world; `local_rank`, `local_size`: on this node. Before
+    `init_process_group` every collective here returns this rank's own value.
     """
 
     def __init__(self, start_timeout: float = nccl.START_SECONDS) -> None:
         """`start_timeout`: seconds that a collective may take until `begin_training`."""
-        self._start_timeout, self._has_begun = start_timeout, False
+        self._start_timeout = start_timeout
+        self._has_begun = False
         self._groups: list[Any] = []
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -43,9 +50,11 @@ class Ranks:
         self._control: Any = None
 
     def init_process_group(self, backend: str = "auto") -> None:
-        """Join the default process group. With NCCL or MPI, a gloo group on the CPU carries the control messages.
+        """Join the default process group. With NCCL or MPI, a gloo group on the CPU carries the
+        control messages.
 
-        `backend`: auto, nccl, gloo or mpi. Raises `Refused` if this machine or this torch does not support it.
+        `backend`: auto, nccl, gloo or mpi. Raises `Refused` if this machine or this torch does not
+        support it.
         """
         if dist.is_initialized():  # `--strategy auto` has joined it already
             return
@@ -63,8 +72,9 @@ class Ranks:
         dist.init_process_group(backend, **alone)
         if backend == "mpi" and dist.get_world_size() != self.size:
             raise Refused(
-                f"MPI has {dist.get_world_size()} processes, but WORLD_SIZE is {self.size}: start them by "
-                "mpirun, with RANK, LOCAL_RANK and WORLD_SIZE set, or use --backend gloo under torchrun"
+                f"MPI has {dist.get_world_size()} processes, but WORLD_SIZE is {self.size}: start"
+                " them by mpirun, with RANK, LOCAL_RANK and WORLD_SIZE set, or use --backend gloo"
+                " under torchrun"
             )
         self._control = dist.group.WORLD
         if backend == "nccl":
@@ -73,37 +83,51 @@ class Ranks:
 
     def _check_backend(self, backend: str) -> None:
         if backend == "nccl" and (self.device.type != "cuda" or not dist.is_nccl_available()):
-            raise Refused("--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs")
+            raise Refused(
+                "--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs"
+            )
         if backend == "mpi" and not dist.is_mpi_available():
-            raise Refused("--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo on CPUs")
+            raise Refused(
+                "--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo"
+                " on CPUs"
+            )
 
     def all_devices(self) -> list[torch.device]:
         """The devices that this process sees, for strategies that drive several."""
         return hardware.all_devices(self.device)
 
     def check_world_size(self) -> None:
-        """Raise `Refused` if the world is smaller than the job: each part of the job would train a separate model."""
+        """Raise `Refused` if the world is smaller than the job: each part of the job would train a
+        separate model.
+        """
         size = dist.get_world_size() if dist.is_initialized() else self.size
-        nodes, processes = os.environ.get("CLOUDTRAIN_NODES"), os.environ.get("CLOUDTRAIN_PROCESSES")
+        nodes = os.environ.get("CLOUDTRAIN_NODES")
+        processes = os.environ.get("CLOUDTRAIN_PROCESSES")
         if nodes and processes and int(nodes) * int(processes) != size:
             raise Refused(
-                f"the world has {size} ranks, but the job has {nodes} nodes x {processes} processes = "
-                f"{int(nodes) * int(processes)}: several models would be trained. Start torchrun with --nnodes, "
-                "--node-rank, --master-addr and --nproc-per-node (the launcher does)"
+                f"the world has {size} ranks, but the job has {nodes} nodes x {processes} processes"
+                f" = {int(nodes) * int(processes)}: several models would be trained. Start torchrun"
+                " with --nnodes, --node-rank, --master-addr and --nproc-per-node (the launcher"
+                " does)"
             )
 
     def allow_slow_start(self) -> None:
-        """Give collectives of the start their time in all groups, those included that a strategy has made by itself."""
+        """Give collectives of the start their time in all groups, those included that a strategy
+        has made by itself.
+        """
         if dist.is_initialized():
             is_apart = self._control is not dist.group.WORLD
-            self._groups = [group for group in nccl.groups() if not (is_apart and group is self._control)]
+            self._groups = [
+                group for group in nccl.groups() if not (is_apart and group is self._control)
+            ]
             nccl.set_timeouts(self._groups, self._start_timeout)
 
     def begin_training(self, timeout: float | None) -> None:
         """Have collectives of these groups time out sooner from now on, after the first step; once.
 
-        `timeout`: seconds; None: `nccl.TRAINING_SECONDS` on GPUs, no change on CPUs. Called by all ranks, and waits for
-        all: a message of the second step must not time out while a peer still compiles the first.
+        `timeout`: seconds; None: `nccl.TRAINING_SECONDS` on GPUs, no change on CPUs. Called by all
+        ranks, and waits for all: a message of the second step must not time out while a peer still
+        compiles the first.
         """
         if self._has_begun:
             return
@@ -116,10 +140,11 @@ class Ranks:
             nccl.set_timeouts(self._groups, timeout)
 
     def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
-        """Start an asynchronous all-reduce of int32 values; the function that is returned waits for the list of maxima.
+        """Start an asynchronous all-reduce of int32 values; the function that is returned waits for
+        the list of maxima.
 
-        The maximum of a flag (0 or 1) is whether any rank has set it. The message is sent while the step computes.
-        Called by all ranks.
+        The maximum of a flag (0 or 1) is whether any rank has set it. The message is sent while the
+        step computes. Called by all ranks.
         """
         if self._control is None:
             return lambda: list(values)
@@ -133,7 +158,8 @@ class Ranks:
         return wait
 
     def any_on_device(self, flag: Tensor) -> Tensor:
-        """Whether a flag is set on any rank: a bool tensor of shape () on the device. Does not wait for the device.
+        """Whether a flag is set on any rank: a bool tensor of shape () on the device. Does not wait
+        for the device.
 
         `flag`: bool, of shape (). Called by all ranks.
         """
@@ -144,7 +170,9 @@ class Ranks:
         return number > 0
 
     def all_reduce_sum(self, *values: float) -> list[float]:
-        """The list of sums over all ranks, one for each value, computed in float64. Called by all ranks."""
+        """The list of sums over all ranks, one for each value, computed in float64. Called by all
+        ranks.
+        """
         if self._control is None:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -154,7 +182,8 @@ class Ranks:
     def all_gather(self, value: Any, group: Any = None) -> list[Any]:
         """The list of all ranks' values, by rank. Called by all ranks.
 
-        `value`: anything that can be pickled. `group`: another process group, for use in another thread.
+        `value`: anything that can be pickled. `group`: another process group, for use in another
+        thread.
         """
         if self._control is None:
             return [value]
@@ -163,14 +192,17 @@ class Ranks:
         return values
 
     def new_gloo_group(self, members: list[list[int]]) -> Any:
-        """The gloo group that contains this rank, of groups given as lists of ranks; None in a world of one.
+        """The gloo group that contains this rank, of groups given as lists of ranks; None in a
+        world of one.
 
         Called by all ranks, since each creates all groups.
         """
         if self._control is None:
             return None
         groups = [dist.new_group(ranks, backend="gloo") for ranks in members]
-        return next(group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks)
+        return next(
+            group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks
+        )
 
     def barrier(self) -> None:
         """Wait until all ranks have called it; returns at once without a process group."""
@@ -178,7 +210,9 @@ class Ranks:
             dist.barrier(group=self._control)
 
     def log(self, text: str) -> None:
-        """Print a line from rank 0 only, in a single write, so that no other output is mixed into it."""
+        """Print a line from rank 0 only, in a single write, so that no other output is mixed into
+        it.
+        """
         if self.rank == 0:
             sys.stdout.flush()
             os.write(1, (text + "\n").encode())
@@ -197,20 +231,27 @@ class Ranks:
 
 
 class CollectiveFlags:
-    """Flags that any rank may raise between two steps, and that all ranks then see after the same step.
+    """Flags that any rank may raise between two steps, and that all ranks then see after the same
+    step.
 
-    They are exchanged every few steps. With each exchange rank 0 announces the number of steps until the next one.
+    They are exchanged every few steps. With each exchange rank 0 announces the number of steps
+    until the next one.
     """
 
     def __init__(self, ranks: Ranks, clock: Callable[[], float] = time.monotonic) -> None:
-        self._ranks, self._clock = ranks, clock
-        self._next, self._stride, self._exchanged = 0, 1, clock()
+        self._ranks = ranks
+        self._clock = clock
+        self._next = 0
+        self._stride = 1
+        self._exchanged = clock()
 
-    def start(self, step: int, flags: Callable[[], tuple[bool, ...]]) -> Callable[[], list[bool]] | None:
+    def start(
+        self, step: int, flags: Callable[[], tuple[bool, ...]]
+    ) -> Callable[[], list[bool]] | None:
         """Start an exchange of `flags()` if one is due at this step; None if not.
 
-        The function that is returned waits for the result: per flag, whether any rank has raised it. The message
-        is sent while the step computes.
+        The function that is returned waits for the result: per flag, whether any rank has raised
+        it. The message is sent while the step computes.
         """
         if step < self._next:
             return None
@@ -225,8 +266,8 @@ class CollectiveFlags:
         return wait
 
     def _next_stride(self) -> int:
-        """Steps until the next exchange, from the speed of the steps since the last one. Rank 0 decides; other ranks
-        return 0.
+        """Steps until the next exchange, from the speed of the steps since the last one. Rank 0
+        decides; other ranks return 0.
         """
         if self._ranks.rank:
             return 0
@@ -250,7 +291,9 @@ def exit_on_uncaught_errors() -> None:
 
 
 def available_cores() -> int:
-    """The count of CPU cores that this node's ranks may use together, by their affinity where the system has one."""
+    """The count of CPU cores that this node's ranks may use together, by their affinity where the
+    system has one.
+    """
     bound = bound_cpus(os.environ)
     if bound:
         return len(frozenset().union(*bound))
@@ -262,12 +305,18 @@ def configure_threads(ranks: Ranks, *, deterministic: bool = False) -> None:
 
     More threads than cores make training several times slower. `deterministic`: GPU operations too.
     """
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // ranks.local_size)))
+    torch.set_num_threads(
+        int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // ranks.local_size))
+    )
     torch.set_float32_matmul_precision("high")  # TF32 on GPUs, which convolutions use by default
-    if ranks.device.type == "cpu" or deterministic:  # on a GPU some have no deterministic form and raise
+    if (
+        ranks.device.type == "cpu" or deterministic
+    ):  # on a GPU some have no deterministic form and raise
         torch.use_deterministic_algorithms(True)
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS asks for, before its first use
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # which cuBLAS asks for, before its first use
         torch.backends.cudnn.benchmark = False  # it chooses algorithms by their times
 
 
@@ -276,8 +325,9 @@ def _device(local_rank: int, local_size: int) -> torch.device:
         return torch.device("cpu")
     if torch.cuda.device_count() < local_size:
         raise Refused(
-            f"{local_size} processes on this node, but {torch.cuda.device_count()} GPUs are visible: start "
-            "one process per GPU (--nproc-per-node), or set CUDA_VISIBLE_DEVICES= to train on the CPU"
+            f"{local_size} processes on this node, but {torch.cuda.device_count()} GPUs are"
+            " visible: start one process per GPU (--nproc-per-node), or set CUDA_VISIBLE_DEVICES="
+            " to train on the CPU"
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.options import Options
 
 USER_TASK = "model"
-"""The value of `Options.task` where `--model` is given without `--task`, so that no built-in task is used."""
+"""The value of `Options.task` where `--model` is given without `--task`, so that no built-in task
+is used.
+"""
 
 AUTO = "auto"
 """The value of `--strategy` that leaves the choice to memory/plans.py."""
@@ -27,14 +29,17 @@ STAGES_PER_RANK = {"interleaved": 2}
 
 
 ROUNDS = ("interleaved", "zero-bubble")
-"""Schedules that take micro-batches in equal rounds of about as many as there are stages (torch's schedules.py)."""
+"""Schedules that take micro-batches in equal rounds of about as many as there are stages (torch's
+schedules.py).
+"""
 
 
 OPTIMIZERS = ("adamw", "sgd", "adafactor", "muon")
 """The values of `--optimizer` that are not a user's own."""
 
 NO_HIDDEN_MATRICES = (
-    "the model has no matrix in a hidden layer, only convolutions, embeddings or a head: use adamw or sgd"
+    "the model has no matrix in a hidden layer, only convolutions, embeddings or a head: use adamw"
+    " or sgd"
 )
 """Why muon is refused for a model."""
 
@@ -44,7 +49,9 @@ FP8 = ("single", "ddp", "fsdp", "hsdp")
 
 
 class Refused(Exception):
-    """The options cannot work here. The message says why and what to do instead; the process exits with code 2."""
+    """The options cannot work here. The message says why and what to do instead; the process exits
+    with code 2.
+    """
 
 
 class RefusedData(Refused):
@@ -57,13 +64,17 @@ class Capabilities(NamedTuple):
     batch_size: int
     """Samples per step over all ranks, where `--batch-size` is not given."""
     tensor_limit: int = 0
-    """The number of tensor-parallel ranks must divide this, for example the number of heads; 0: not supported."""
+    """The number of tensor-parallel ranks must divide this, for example the number of heads; 0: not
+    supported.
+    """
     max_stages: int = 1
     """The largest number of pipeline stages."""
     fsdp: bool = True
     """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
     hidden_matrices: bool = True
-    """Whether hidden layers have matrices, as muon needs. A user's model is looked at when it is built."""
+    """Whether hidden layers have matrices, as muon needs. A user's model is looked at when it is
+    built.
+    """
     heads: int = 0
     """Heads of the attention, which context-parallel ranks share out; 0: not supported."""
     tokens: int = 0
@@ -95,7 +106,9 @@ def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
     if task != "gpt":
         return supported
     supported = supported._replace(tokens=options.get("context") or supported.tokens)
-    if options.get("tied", size == "gpt2-124m"):  # embedding and head share one matrix, which cannot be split
+    if options.get(
+        "tied", size == "gpt2-124m"
+    ):  # embedding and head share one matrix, which cannot be split
         return supported._replace(tensor_limit=0, max_stages=1)
     return supported
 
@@ -114,7 +127,9 @@ def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -
 
 
 def can_compile(options: Options) -> bool:
-    """Whether `--compile` works with the strategy. torch cannot compile recomputed layers that are split over ranks."""
+    """Whether `--compile` works with the strategy. torch cannot compile recomputed layers that are
+    split over ranks.
+    """
     if options.recompute != "none" and (options.strategy == "tp" or options.tensor):
         return False
     if options.strategy == "hybrid":
@@ -122,14 +137,18 @@ def can_compile(options: Options) -> bool:
     return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp", "context")
 
 
-def check(options: Options, ranks: int, per_node: int, supported: Capabilities | None = None) -> None:
+def check(
+    options: Options, ranks: int, per_node: int, supported: Capabilities | None = None
+) -> None:
     """Raise `Refused` if the options cannot work on `ranks` ranks, `per_node` of them on each node.
 
     `supported`: the capabilities of a task that is not in `TASKS`.
     """
     if supported is None and is_own(options):
         if options.task not in TASKS:
-            return  # the capabilities are known only once the user's task is built: it is checked again then
+            # the capabilities are known only once the user's task is built: it is checked again
+            # then
+            return
         if options.model:
             supported = Capabilities(capabilities(options.task, options.task_options).batch_size)
     supported = supported or capabilities(options.task, options.task_options)
@@ -151,68 +170,92 @@ def _check_flags(options: Options) -> None:
     for flag, strategies in users.items():
         if getattr(options, flag) is not None and options.strategy not in strategies:
             name = "--" + flag.replace("_", "-")
-            raise Refused(f"{name} is for --strategy {' or '.join(strategies)}, not {options.strategy}: leave it out")
+            raise Refused(
+                f"{name} is for --strategy {' or '.join(strategies)}, not {options.strategy}: leave"
+                " it out"
+            )
     piped = options.strategy == "pipeline" or (options.strategy == "hybrid" and options.stages)
     if options.microbatches and not piped:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
     if options.schedule in ROUNDS and not piped:
-        raise Refused(f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave it out")
+        raise Refused(
+            f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave"
+            " it out"
+        )
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp", AUTO):
-        raise Refused(f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp bf16")
+        raise Refused(
+            f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp"
+            " bf16"
+        )
     if options.eval_only and (options.profile is not None or not options.resume):
         flag = "--profile" if options.resume else "--no-resume"
-        raise Refused(f"{flag} is about training, which --eval-only leaves out: leave out one of them")
+        raise Refused(
+            f"{flag} is about training, which --eval-only leaves out: leave out one of them"
+        )
     if options.amp == "fp8" and options.strategy not in (*FP8, AUTO):
         raise Refused(
-            f"--amp fp8 is not offered with --strategy {options.strategy}: use --amp bf16, or one of {', '.join(FP8)}"
+            f"--amp fp8 is not offered with --strategy {options.strategy}: use --amp bf16, or one"
+            f" of {', '.join(FP8)}"
         )
-    if options.gradient_sync == "last" and (piped or options.strategy not in ("fsdp", "hsdp", "context", "hybrid")):
+    if options.gradient_sync == "last" and (
+        piped or options.strategy not in ("fsdp", "hsdp", "context", "hybrid")
+    ):
         raise Refused(
-            f"--gradient-sync is for --strategy fsdp, hsdp, context and hybrid --tensor, not {options.strategy}, which "
-            "sends gradients once per step anyway: leave it out"
+            "--gradient-sync is for --strategy fsdp, hsdp, context and hybrid --tensor, not"
+            f" {options.strategy}, which sends gradients once per step anyway: leave it out"
         )
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.recompute == "selective" and options.schedule == "zero-bubble":
         raise Refused(
-            "--schedule zero-bubble goes backward through a layer twice, which --recompute selective cannot: use "
-            "--recompute blocks, or another --schedule"
+            "--schedule zero-bubble goes backward through a layer twice, which --recompute"
+            " selective cannot: use --recompute blocks, or another --schedule"
         )
     if options.compile == "yes" and not can_compile(options):
         also = " and --recompute" if can_compile(replace(options, recompute="none")) else ""
         raise Refused(
-            f"--compile is not offered with --strategy {options.strategy}{also}: leave it out, or use ddp or fsdp"
+            f"--compile is not offered with --strategy {options.strategy}{also}: leave it out, or"
+            " use ddp or fsdp"
         )
 
 
 def _check_optimizer(options: Options, supported: Capabilities) -> None:
-    shards = options.strategy in ("fsdp", "hsdp", "tp", "context") or (options.tensor or options.context_ranks)
+    shards = options.strategy in ("fsdp", "hsdp", "tp", "context") or (
+        options.tensor or options.context_ranks
+    )
     if options.optimizer == "adafactor" and shards:
         raise Refused(
-            f"--optimizer adafactor needs the means of whole rows and columns, which torch does not compute from the "
-            f"shards of --strategy {options.strategy}: use adamw, sgd or muon, or --strategy ddp or pipeline"
+            "--optimizer adafactor needs the means of whole rows and columns, which torch does not"
+            f" compute from the shards of --strategy {options.strategy}: use adamw, sgd or muon, or"
+            " --strategy ddp or pipeline"
         )
     if options.optimizer == "muon" and not supported.hidden_matrices:
         raise Refused(f"--optimizer muon with --task {options.task}: {NO_HIDDEN_MATRICES}")
 
 
 def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_node: int) -> None:
-    strategy, task = options.strategy, options.task
+    strategy = options.strategy
+    task = options.task
     if strategy in ONE_PROCESS and ranks > 1:
         better = "fsdp or pipeline" if strategy == "model-parallel" else "ddp"
         raise Refused(
-            f"--strategy {strategy} {ONE_PROCESS[strategy]}; each of {ranks} processes would train alone: "
-            f"use --strategy {better}, or start one process (resources.processes: 1, --nproc-per-node 1)"
+            f"--strategy {strategy} {ONE_PROCESS[strategy]}; each of {ranks} processes would train"
+            f" alone: use --strategy {better}, or start one process (resources.processes: 1,"
+            " --nproc-per-node 1)"
         )
     if strategy in ("fsdp", "hsdp", "context") and not supported.fsdp:
-        raise Refused(f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use --strategy ddp")
+        raise Refused(
+            f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use"
+            " --strategy ddp"
+        )
     if strategy == "hsdp":
         _check_groups(options, ranks, per_node)
     kinds = options.tensor, options.stages, options.context_ranks
     if strategy == "hybrid" and sum(kind is not None for kind in kinds) != 1:
         raise Refused(
-            "--strategy hybrid combines data parallelism with one other kind: choose it with --tensor N (ranks per "
-            "tensor-parallel group), --stages N (ranks per pipeline) or --context-ranks N (ranks per sequence)"
+            "--strategy hybrid combines data parallelism with one other kind: choose it with"
+            " --tensor N (ranks per tensor-parallel group), --stages N (ranks per pipeline) or"
+            " --context-ranks N (ranks per sequence)"
         )
     if strategy == "tp" or options.tensor:
         _check_tensor(options, supported, options.tensor or ranks, ranks)
@@ -220,7 +263,9 @@ def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_n
         _check_context(options, supported, options.context_ranks or ranks, ranks)
     if strategy in ("pipeline", "model-parallel") or options.stages:
         alone = strategy == "model-parallel"
-        _check_stages(options, supported, options.stages or (2 if alone else ranks), None if alone else ranks)
+        _check_stages(
+            options, supported, options.stages or (2 if alone else ranks), None if alone else ranks
+        )
 
 
 def _check_groups(options: Options, ranks: int, per_node: int) -> None:
@@ -229,25 +274,28 @@ def _check_groups(options: Options, ranks: int, per_node: int) -> None:
         raise Refused(f"--shard {size} does not divide the {ranks} ranks: use a number that does")
     if size == ranks:
         raise Refused(
-            f"--strategy hsdp would make one group of all {ranks} ranks, which is --strategy fsdp: use that, or "
-            "--shard N with fewer ranks per group"
+            f"--strategy hsdp would make one group of all {ranks} ranks, which is --strategy fsdp:"
+            " use that, or --shard N with fewer ranks per group"
         )
 
 
 def _check_tensor(options: Options, supported: Capabilities, size: int, ranks: int) -> None:
     name = f"--task {options.task}"
     if not supported.tensor_limit:
-        raise Refused(f"{name} has no tensor-parallel plan with these options: use --strategy ddp or fsdp")
+        raise Refused(
+            f"{name} has no tensor-parallel plan with these options: use --strategy ddp or fsdp"
+        )
     if supported.tensor_limit % size:
         fits = [n for n in range(1, ranks + 1) if supported.tensor_limit % n == 0]
         raise Refused(
-            f"tensor parallelism splits {name} into {supported.tensor_limit} parts (heads, columns), which {size} "
-            f"ranks do not divide: use {_list(fits)} ranks, or --strategy hybrid --tensor N with such an N"
+            f"tensor parallelism splits {name} into {supported.tensor_limit} parts (heads,"
+            f" columns), which {size} ranks do not divide: use {_list(fits)} ranks, or --strategy"
+            " hybrid --tensor N with such an N"
         )
     if ranks % size or (options.tensor and not 1 < size < ranks):
         raise Refused(
-            f"--tensor {size} must be more than 1, less than the {ranks} ranks, and divide them: use such a number, "
-            "or --strategy tp for all ranks"
+            f"--tensor {size} must be more than 1, less than the {ranks} ranks, and divide them:"
+            " use such a number, or --strategy tp for all ranks"
         )
 
 
@@ -255,20 +303,21 @@ def _check_context(options: Options, supported: Capabilities, size: int, ranks: 
     name = f"--task {options.task}"
     if not supported.heads:
         raise Refused(
-            f"{name} does not say where its tokens need each other (a context_plan), so a rank with a part of a "
-            "sequence would compute something else: use --strategy fsdp, with --recompute blocks for long sequences"
+            f"{name} does not say where its tokens need each other (a context_plan), so a rank with"
+            " a part of a sequence would compute something else: use --strategy fsdp, with"
+            " --recompute blocks for long sequences"
         )
     if supported.heads % size or supported.tokens % size:
         fits = [n for n in range(1, ranks + 1) if supported.heads % n == supported.tokens % n == 0]
         raise Refused(
-            f"context parallelism gives each rank an equal part of the {supported.tokens} tokens and {supported.heads} "
-            f"heads of {name}, which {size} ranks do not divide: use {_list(fits)} ranks, or --strategy hybrid "
-            "--context-ranks N with such an N"
+            f"context parallelism gives each rank an equal part of the {supported.tokens} tokens"
+            f" and {supported.heads} heads of {name}, which {size} ranks do not divide: use"
+            f" {_list(fits)} ranks, or --strategy hybrid --context-ranks N with such an N"
         )
     if ranks % size or (options.context_ranks and not 1 < size < ranks):
         raise Refused(
-            f"--context-ranks {size} must be more than 1, less than the {ranks} ranks, and divide them: use such a "
-            "number, or --strategy context for all ranks"
+            f"--context-ranks {size} must be more than 1, less than the {ranks} ranks, and divide"
+            " them: use such a number, or --strategy context for all ranks"
         )
 
 
@@ -276,44 +325,62 @@ def _check_stages(options: Options, supported: Capabilities, size: int, ranks: i
     """`ranks`: None if one process holds all stages."""
     name = f"--task {options.task}"
     if supported.max_stages < 2:
-        raise Refused(f"{name} cannot be split into stages with these options: use --strategy ddp or fsdp")
+        raise Refused(
+            f"{name} cannot be split into stages with these options: use --strategy ddp or fsdp"
+        )
     pieces = STAGES_PER_RANK.get(options.schedule, 1)
     if size * pieces > supported.max_stages:
         count = f"{pieces} x {size} (--schedule {options.schedule})" if pieces > 1 else str(size)
         raise Refused(
-            f"{name} can be split into at most {supported.max_stages} stages, not {count}: use --strategy hybrid "
-            f"--stages {supported.max_stages // pieces} or less, or as many processes"
+            f"{name} can be split into at most {supported.max_stages} stages, not {count}: use"
+            f" --strategy hybrid --stages {supported.max_stages // pieces} or less, or as many"
+            " processes"
         )
     if ranks is None:
         return
     if size > ranks:
-        raise Refused(f"--stages {size} needs as many ranks, and there are {ranks}: start more, or use fewer stages")
+        raise Refused(
+            f"--stages {size} needs as many ranks, and there are {ranks}: start more, or use fewer"
+            " stages"
+        )
     if size < 2 or ranks % size or (options.stages and size == ranks):
-        hint = "start several processes" if ranks < 2 else f"for all {ranks} ranks use --strategy pipeline"
+        hint = (
+            "start several processes"
+            if ranks < 2
+            else f"for all {ranks} ranks use --strategy pipeline"
+        )
         raise Refused(f"{ranks} ranks cannot form several pipelines of {size} stages: {hint}")
 
 
 def _check_batch(options: Options, supported: Capabilities, ranks: int) -> None:
     batch = options.batch_size or supported.batch_size
-    stages = ranks if options.strategy == "pipeline" else (options.stages or 1) if options.strategy == "hybrid" else 1
+    stages = (
+        ranks
+        if options.strategy == "pipeline"
+        else (options.stages or 1)
+        if options.strategy == "hybrid"
+        else 1
+    )
     if stages < 2:
         return
-    count, pipelines = microbatches_per_step(options.microbatches, options.accumulate, stages), ranks // stages
+    count = microbatches_per_step(options.microbatches, options.accumulate, stages)
+    pipelines = ranks // stages
     if options.schedule != "gpipe" and count < stages:
         raise Refused(
-            f"{count} micro-batches do not fill {stages} stages under --schedule {options.schedule}: use "
-            f"--microbatches {stages} or more, or --schedule gpipe"
+            f"{count} micro-batches do not fill {stages} stages under --schedule"
+            f" {options.schedule}: use --microbatches {stages} or more, or --schedule gpipe"
         )
     if options.schedule in ROUNDS and count % max(1, count // stages):
         raise Refused(
-            f"{count} micro-batches cannot be divided into {count // stages} rounds under --schedule "
-            f"{options.schedule}: use a multiple of {stages}"
+            f"{count} micro-batches cannot be divided into {count // stages} rounds under"
+            f" --schedule {options.schedule}: use a multiple of {stages}"
         )
     if batch % (count * pipelines):
         multiple = count * pipelines
         raise Refused(
-            f"a batch of {batch} cannot be split into {pipelines} pipelines x {count} micro-batches of equal size: use "
-            f"--batch-size {max(multiple, batch // multiple * multiple)}, or another --microbatches"
+            f"a batch of {batch} cannot be split into {pipelines} pipelines x {count} micro-batches"
+            f" of equal size: use --batch-size {max(multiple, batch // multiple * multiple)}, or"
+            " another --microbatches"
         )
 
 

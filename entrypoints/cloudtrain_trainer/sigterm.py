@@ -1,4 +1,6 @@
-"""SIGTERM in a rank: it requests a stop after the current step, and ends a rank that can no longer reach one."""
+"""SIGTERM in a rank: it requests a stop after the current step, and ends a rank that can no longer
+reach one.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,19 @@ EXIT_CODE = 143
 
 
 class Stop:
-    """Whether a stop was requested by SIGTERM. A second SIGTERM ends the process, whose collective may never return.
+    """Whether a stop was requested by SIGTERM. A second SIGTERM ends the process, whose collective
+    may never return.
 
-    A rank that makes no step for too long after the first is ended, too. When a rank dies, torchrun sends SIGTERM to
-    the others; an NCCL kernel may then wait for the dead rank forever, and the main thread for the kernel, so that
-    Python runs no signal handler any more.
+    A rank that makes no step for too long after the first is ended, too. When a rank dies, torchrun
+    sends SIGTERM to the others; an NCCL kernel may then wait for the dead rank forever, and the
+    main thread for the kernel, so that Python runs no signal handler any more.
     """
 
     def __init__(self, min_seconds: float = MIN_SECONDS) -> None:
         self.requested = False
-        self._min_seconds, self._longest, self._busy = min_seconds, 0.0, 0
+        self._min_seconds = min_seconds
+        self._longest = 0.0
+        self._busy = 0
         self._last_step = 0.0
 
     def listen(self) -> None:
@@ -40,7 +45,9 @@ class Stop:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def step_done(self) -> None:
-        """Record that a training step or a batch of an evaluation has finished: the limit counts seconds from here."""
+        """Record that a training step or a batch of an evaluation has finished: the limit counts
+        seconds from here.
+        """
         now = time.monotonic()
         if self._last_step:  # the time before the first step includes the start-up
             self._longest = max(self._longest, now - self._last_step)
@@ -48,7 +55,9 @@ class Stop:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """A context in which no step is expected: saving a checkpoint or the final model may take many seconds."""
+        """A context in which no step is expected: saving a checkpoint or the final model may take
+        many seconds.
+        """
         self._busy += 1
         try:
             yield
@@ -62,8 +71,8 @@ class Stop:
         self.requested = True
 
     def _watch(self, read: socket.socket) -> None:
-        """Runs in its own thread: the wake-up descriptor receives signals even while the main thread runs no Python
-        code.
+        """Runs in its own thread: the wake-up descriptor receives signals even while the main
+        thread runs no Python code.
         """
         while signal.SIGTERM not in read.recv(64):
             pass
@@ -72,6 +81,9 @@ class Stop:
             limit = max(self._min_seconds, LONGEST_STEPS * self._longest)
             left = max(requested_at, self._last_step) + limit - time.monotonic()
             if left <= 0 and not self._busy:
-                os.write(2, f"no step for {limit:.0f} s since SIGTERM: this rank hangs and exits\n".encode())
+                os.write(
+                    2,
+                    f"no step for {limit:.0f} s since SIGTERM: this rank hangs and exits\n".encode(),
+                )
                 os._exit(EXIT_CODE)
             time.sleep(max(left, 0.05 * self._min_seconds))

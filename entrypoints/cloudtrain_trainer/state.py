@@ -1,4 +1,6 @@
-"""State that differs between ranks besides their weights, and that a resume restores: random generators, buffers."""
+"""State that differs between ranks besides their weights, and that a resume restores: random
+generators, buffers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 
 
 def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
-    """The states of torch's, numpy's and Python's generators, in types that `torch.load(weights_only=True)` accepts.
+    """The states of torch's, numpy's and Python's generators, in types that
+    `torch.load(weights_only=True)` accepts.
 
     `devices`: those that this rank computes on; each GPU has a generator of its own.
     """
@@ -29,19 +32,25 @@ def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any], devices: Sequence[torch.device]) -> None:
-    """Restore `generator_states`, on as many GPUs as there are in both. KeyError if a generator is missing."""
+    """Restore `generator_states`, on as many GPUs as there are in both. KeyError if a generator is
+    missing.
+    """
     name, keys, *rest = state["numpy"]
     torch.set_rng_state(state["torch"])
     np.random.set_state((name, keys.numpy(), *rest))
     random.setstate(state["python"])
     if devices[0].type == "cuda" and "cuda" in state:
         known = state["cuda"]  # a single tensor in checkpoints of earlier releases
-        for device, one in zip(devices, [known] if isinstance(known, Tensor) else known, strict=False):
+        for device, one in zip(
+            devices, [known] if isinstance(known, Tensor) else known, strict=False
+        ):
             torch.cuda.set_rng_state(one, device)
 
 
 def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
-    """Seed torch (all devices), numpy and Python. Each further GPU of `devices` gets a seed of its own."""
+    """Seed torch (all devices), numpy and Python. Each further GPU of `devices` gets a seed of its
+    own.
+    """
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -51,12 +60,18 @@ def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
 
 
 def buffers(model: nn.Module, statistics: Sequence[Tensor] = ()) -> dict[str, Tensor]:
-    """Copies of the model's buffers, and of `statistics`, by name. They may differ between ranks (batch norm)."""
-    return {name: value.detach().clone() for name, value in _data_dependent_tensors(model, statistics)}
+    """Copies of the model's buffers, and of `statistics`, by name. They may differ between ranks
+    (batch norm).
+    """
+    return {
+        name: value.detach().clone() for name, value in _data_dependent_tensors(model, statistics)
+    }
 
 
 @torch.no_grad()
-def restore_buffers(model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()) -> None:
+def restore_buffers(
+    model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
+) -> None:
     """Write the copies of `buffers` back, in place. KeyError if one is missing."""
     for name, value in _data_dependent_tensors(model, statistics):
         value.copy_(saved[name])
@@ -71,16 +86,22 @@ def restore_buffers_where(
         value.copy_(torch.where(condition.to(value.device), saved[name], value))
 
 
-def _data_dependent_tensors(model: nn.Module, statistics: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _data_dependent_tensors(
+    model: nn.Module, statistics: Sequence[Tensor]
+) -> Iterator[tuple[str, Tensor]]:
     """Tensors that depend on the data without being trained: buffers, and the task's statistics."""
     yield from model.named_buffers()
     yield from ((f"statistics {number}", value) for number, value in enumerate(statistics))
 
 
 def fingerprint(weights: dict[str, Tensor]) -> str:
-    """The first 16 hex digits of the SHA-256 digest of a state dict; equal ones mean bit-identical weights."""
+    """The first 16 hex digits of the SHA-256 digest of a state dict; equal ones mean bit-identical
+    weights.
+    """
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(
+            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()[:16]

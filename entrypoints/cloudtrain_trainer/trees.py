@@ -1,4 +1,6 @@
-"""Batches of any structure: tensors in tuples, lists and dicts. How many samples they have, and moving them."""
+"""Batches of any structure: tensors in tuples, lists and dicts. How many samples they have, and
+moving them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from cloudtrain_trainer.rules import Refused
 
 
 def sample_count(batch: Any) -> int:
-    """The count of samples: the first dimension of the batch's first tensor. Raises `Refused` if it has none."""
+    """The count of samples: the first dimension of the batch's first tensor. Raises `Refused` if it
+    has none.
+    """
     if isinstance(batch, Tensor):
         return len(batch)
     first = next(tensors(batch), None)
@@ -37,7 +41,9 @@ def tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """The same structure with each tensor changed; dicts of any kind become plain ones. Other values stay."""
+    """The same structure with each tensor changed; dicts of any kind become plain ones. Other
+    values stay.
+    """
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -49,8 +55,12 @@ def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
     return batch
 
 
-def to_device(batch: Any, device: torch.device, image_format: Mapping[str, Any] | None = None) -> Any:
-    """The batch on a device, without waiting for it. `image_format`: arguments of `Tensor.to` for images alone."""
+def to_device(
+    batch: Any, device: torch.device, image_format: Mapping[str, Any] | None = None
+) -> Any:
+    """The batch on a device, without waiting for it. `image_format`: arguments of `Tensor.to` for
+    images alone.
+    """
 
     def move(tensor: Tensor) -> Tensor:
         options = image_format if image_format and tensor.ndim == 4 else {}

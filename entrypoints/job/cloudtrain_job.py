@@ -1,11 +1,13 @@
-"""What a training script can use inside a job: events, metrics and the result. Standard library only.
+"""What a training script can use inside a job: events, metrics and the result. Standard library
+only.
 
     from cloudtrain_job import log_metrics
     log_metrics(step=100, loss=0.25, val_accuracy=0.93)
 
-An event is one line of standard output with a marker, so that it passes through every platform's log unchanged:
-`::cloudtrain:: {"type": "metrics", "time": 1795213216.1, "node": 0, "rank": 0, "seq": 17952…, …}`.
-(node, rank, seq) identifies an event: a reader that sees it twice counts it once.
+An event is one line of standard output with a marker, so that it passes through every platform's
+log unchanged: `::cloudtrain:: {"type": "metrics", "time": 1795213216.1, "node": 0, "rank": 0,
+"seq": 17952…, …}`. (node, rank, seq) identifies an event: a reader that sees it twice counts it
+once.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ MAX_LINE_BYTES = 4000
 """Below PIPE_BUF (4096 on Linux), up to which a write to a pipe is atomic (POSIX write(2))."""
 
 SIGNED_EVENTS = ("rank_started", "rank_ended", "rank_failed", "error", "warning")
-"""Events about the rank itself. The launcher accepts them only from the process that it started for the rank: a line
-that looks like one and that a program prints, say the log of another job, is text."""
+"""Events about the rank itself. The launcher accepts them only from the process that it started for
+the rank: a line that looks like one and that a program prints, say the log of another job, is text.
+"""
 
 MAX_VALUES_BYTES = MAX_LINE_BYTES - 600
 """For the values of a metrics event, beside the fields that every event has."""
@@ -44,7 +47,8 @@ class _Event(Protocol):
     def fields(self) -> dict[str, Any]: ...
 
 
-_last_seq, _seq_lock = 0, threading.Lock()
+_last_seq = 0
+_seq_lock = threading.Lock()
 _output_fd = 1
 _key = ""
 
@@ -52,13 +56,15 @@ _key = ""
 def emit(kind: str, /, **fields: Any) -> None:
     """Write an event as one line of output, in a single write of at most `MAX_LINE_BYTES`.
 
-    Fields must be JSON values; the longest strings are shortened to fit. ValueError if the line is still too long;
-    TypeError for a value that JSON cannot hold.
+    Fields must be JSON values; the longest strings are shortened to fit. ValueError if the line is
+    still too long; TypeError for a value that JSON cannot hold.
     """
     line = event_line(kind, **fields)
     if kind in SIGNED_EVENTS and _key:
         line = signed_marker(_key).encode() + line[len(MARKER) :]
-    with suppress(AttributeError, OSError, ValueError):  # a program may have closed or replaced its output
+    with suppress(
+        AttributeError, OSError, ValueError
+    ):  # a program may have closed or replaced its output
         sys.stdout.flush()
     with suppress(OSError):
         os.write(_output_fd, line)
@@ -75,16 +81,20 @@ def set_output(descriptor: int, key: str = "") -> None:
     `key`: the secret by which the launcher recognises this process.
     """
     global _output_fd, _key
-    _output_fd, _key = descriptor, key
+    _output_fd = descriptor
+    _key = key
 
 
 def signed_marker(key: str) -> str:
-    """The marker of `SIGNED_EVENTS` from a process that has the key; all other events begin with `MARKER`."""
+    """The marker of `SIGNED_EVENTS` from a process that has the key; all other events begin with
+    `MARKER`.
+    """
     return f"{MARKER.rstrip(': ')}:{key}:: "
 
 
 def event_line(kind: str, /, **fields: Any) -> bytes:
-    """The line of an event with its newline, at most `MAX_LINE_BYTES` long; ValueError if it cannot be made to fit.
+    """The line of an event with its newline, at most `MAX_LINE_BYTES` long; ValueError if it cannot
+    be made to fit.
 
     The longest strings are shortened first, from their beginning.
     """
@@ -98,9 +108,16 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
     }
     line = _encode(event)
     while len(line) > MAX_LINE_BYTES:
-        longest = max((k for k in event if isinstance(event[k], str)), key=lambda k: len(event[k]), default=None)
+        longest = max(
+            (k for k in event if isinstance(event[k], str)),
+            key=lambda k: len(event[k]),
+            default=None,
+        )
         if longest is None or len(event[longest]) < 64:
-            raise ValueError(f"event {kind!r} is {len(line)} bytes long; at most {MAX_LINE_BYTES} can be sent whole")
+            raise ValueError(
+                f"event {kind!r} is {len(line)} bytes long; at most {MAX_LINE_BYTES} can be sent"
+                " whole"
+            )
         keep = max(32, len(event[longest]) - (len(line) - MAX_LINE_BYTES) - 8)
         event[longest] = "… " + event[longest][-keep:]
         line = _encode(event)
@@ -108,47 +125,67 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
 
 
 def log_metrics(step: int | None = None, epoch: int | None = None, **values: float) -> None:
-    """Report named numbers; does nothing on ranks other than 0, since the clouds would count them twice.
+    """Report named numbers; does nothing on ranks other than 0, since the clouds would count them
+    twice.
 
-    Values that one line cannot hold are sent as several events of the same step. NaN and infinity are sent as null.
-    Raises ValueError for a name too long for a line, and ValueError or TypeError for a value that is not a number.
+    Values that one line cannot hold are sent as several events of the same step. NaN and infinity
+    are sent as null. Raises ValueError for a name too long for a line, and ValueError or TypeError
+    for a value that is not a number.
     """
     if int(os.environ.get("RANK", "0")) != 0:
         return
     numbers = {name: _number(value) for name, value in values.items()}
     for name in numbers:
         if len(json.dumps(name)) > MAX_NAME_BYTES:
-            raise ValueError(f"log_metrics: a name of {len(name)} characters is too long: {name[:40]!r}…")
+            raise ValueError(
+                f"log_metrics: a name of {len(name)} characters is too long: {name[:40]!r}…"
+            )
     for part in _split_values(numbers):
         emit("metrics", step=step, epoch=epoch, values=part)
 
 
 def log_progress(step: int, steps: int | None = None, **values: float) -> None:
-    """Report how far training has got, at most a few times a second; does nothing on ranks other than 0.
+    """Report how far training has got, at most a few times a second; does nothing on ranks other
+    than 0.
 
-    `steps`: how many there are in all, by which the time that is left is told. `values`: `epoch` and `epochs`, `loss`,
-    `samples_per_s`.
+    `steps`: how many there are in all, by which the time that is left is told. `values`: `epoch`
+    and `epochs`, `loss`, `samples_per_s`.
     """
     if int(os.environ.get("RANK", "0")) == 0:
-        emit("progress", step=step, steps=steps, **{name: _whole_or_number(value) for name, value in values.items()})
+        emit(
+            "progress",
+            step=step,
+            steps=steps,
+            **{name: _whole_or_number(value) for name, value in values.items()},
+        )
 
 
-def log_schedule(evaluations: int, *, evaluation_samples: int | None = None, step_samples: int | None = None) -> None:
-    """Report, before the first step, how many evaluations there will be in all; does nothing on ranks other than 0.
+def log_schedule(
+    evaluations: int, *, evaluation_samples: int | None = None, step_samples: int | None = None
+) -> None:
+    """Report, before the first step, how many evaluations there will be in all; does nothing on
+    ranks other than 0.
 
-    A forecast then counts them before it has seen one. `evaluation_samples`, `step_samples`: how many samples an
-    evaluation and a training step have over all ranks, by which it tells about how long an evaluation takes.
+    A forecast then counts them before it has seen one. `evaluation_samples`, `step_samples`: how
+    many samples an evaluation and a training step have over all ranks, by which it tells about how
+    long an evaluation takes.
     """
     samples = {"evaluation_samples": evaluation_samples, "step_samples": step_samples}
     if int(os.environ.get("RANK", "0")) == 0:
-        emit("schedule", evaluations=evaluations, **{name: n for name, n in samples.items() if n is not None})
+        emit(
+            "schedule",
+            evaluations=evaluations,
+            **{name: n for name, n in samples.items() if n is not None},
+        )
 
 
 @contextmanager
 def activity(name: str) -> Iterator[None]:
-    """Say what the job is doing while the block runs, such as `evaluating`; ranks other than 0 send nothing.
+    """Say what the job is doing while the block runs, such as `evaluating`; ranks other than 0 send
+    nothing.
 
-    Of a program that uses `timed`, `evaluating` and `saving` are told apart from its other time, on all ranks.
+    Of a program that uses `timed`, `evaluating` and `saving` are told apart from its other time, on
+    all ranks.
     """
     is_first = int(os.environ.get("RANK", "0")) == 0
     if is_first:
@@ -163,13 +200,14 @@ def activity(name: str) -> Iterator[None]:
 
 
 def timed(batches: Iterable[_Batch], ddp: Any = None) -> Iterator[_Batch]:
-    """The same batches, one for each training step; each rank reports how long it waits for them, and works on them.
+    """The same batches, one for each training step; each rank reports how long it waits for them,
+    and works on them.
 
         for batch in timed(loader):
             ...
 
-    `ddp`: the model, if it is a DistributedDataParallel, which knows how long it waits for messages of other ranks. On
-    a GPU these are the times of the host, which waits where the GPU is behind.
+    `ddp`: the model, if it is a DistributedDataParallel, which knows how long it waits for messages
+    of other ranks. On a GPU these are the times of the host, which waits where the GPU is behind.
     """
     _timer.watch(ddp)
     _timer.enter("data")
@@ -196,20 +234,28 @@ class _StepTimer:
     """Shortest time between two looks at what DDP has measured."""
 
     def __init__(self) -> None:
-        self.phase, self._since, self._seconds = "other", 0.0, dict[str, float]()
+        self.phase = "other"
+        self._since = 0.0
+        self._seconds = dict[str, float]()
         self._began = self._reported = self._looked = 0.0
         self._steps = self._total = self._looks = 0
-        self._waited, self._logger, self._message_bytes = 0.0, None, 0
+        self._waited = 0.0
+        self._logger = None
+        self._message_bytes = 0
         self._delayed: float | None = None
 
     def enter(self, phase: str) -> str:
         """Another phase begins; returns the one that has ended."""
-        now, before = time.perf_counter(), self.phase
+        now = time.perf_counter()
+        before = self.phase
         if self._began:
             self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
         elif phase == "data":
-            self._began, self._reported, self._delayed = now, now, _run_delay()
-        self.phase, self._since = phase, now
+            self._began = now
+            self._reported = now
+            self._delayed = _run_delay()
+        self.phase = phase
+        self._since = now
         return before
 
     def watch(self, ddp: Any) -> None:
@@ -227,15 +273,24 @@ class _StepTimer:
         self._steps += 1
         if self._logger is not None and self._since - self._looked >= self.LOOK_SECONDS:
             found = self._logger._get_ddp_logging_data().ints_map
-            waited = found.get("backward_comm_time", 0) - found.get("backward_compute_comm_overlap_time", 0)
-            self._waited, self._looks, self._looked = self._waited + max(0, waited) / 1e9, self._looks + 1, self._since
-        self.report_if_due(0.0 if self._total == 0 else min(60.0, max(0.5, (self._since - self._began) / 60)))
+            waited = found.get("backward_comm_time", 0) - found.get(
+                "backward_compute_comm_overlap_time", 0
+            )
+            self._waited = self._waited + max(0, waited) / 1e9
+            self._looks = self._looks + 1
+            self._looked = self._since
+        self.report_if_due(
+            0.0 if self._total == 0 else min(60.0, max(0.5, (self._since - self._began) / 60))
+        )
 
     def report_if_due(self, pause: float) -> None:
         """Report, if there were steps, and the last report is so many seconds ago."""
         if not self._steps or self._since - self._reported < pause:
             return
-        seconds = {name: self._seconds.get(name, 0.0) for name in ("data", "compute", "saving", "evaluation", "other")}
+        seconds = {
+            name: self._seconds.get(name, 0.0)
+            for name in ("data", "compute", "saving", "evaluation", "other")
+        }
         if self._looks:
             waited = min(seconds["compute"], self._steps * self._waited / self._looks)
             seconds |= {"compute": seconds["compute"] - waited, "communication": waited}
@@ -247,19 +302,33 @@ class _StepTimer:
             "wall": round(self._since - self._reported, 6),
             **marks,
         }
-        delayed, self._delayed = self._delayed, _run_delay()
+        delayed = self._delayed
+        self._delayed = _run_delay()
         if delayed is not None and self._delayed is not None:
             fields["run_delay"] = round(self._delayed - delayed, 6)
         if self._message_bytes:
             fields["message_mb"] = round(self._message_bytes / 1e6, 3)
         emit("step_times", **fields, **{name: round(value, 6) for name, value in seconds.items()})
-        self._seconds, self._steps, self._waited, self._looks, self._reported = {}, 0, 0.0, 0, self._since
+        self._seconds = {}
+        self._steps = 0
+        self._waited = 0.0
+        self._looks = 0
+        self._reported = self._since
 
 
 def _run_delay() -> float | None:
-    """Seconds in which this thread could have run and had no core; None where the system does not tell."""
+    """Seconds in which this thread could have run and had no core; None where the system does not
+    tell.
+    """
     with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()[1]) / 1e9
+        return (
+            int(
+                Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+                .read_bytes()
+                .split()[1]
+            )
+            / 1e9
+        )
     return None
 
 
@@ -278,7 +347,9 @@ def _number(value: Any) -> float:
 
 
 def to_json(value: Any, **options: Any) -> str:
-    """JSON text as RFC 8259 defines it: NaN and infinity become null. `options`: those of `json.dumps`."""
+    """JSON text as RFC 8259 defines it: NaN and infinity become null. `options`: those of
+    `json.dumps`.
+    """
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -288,9 +359,9 @@ def to_json(value: Any, **options: Any) -> str:
 def write_result(outcome: str, **fields: Any) -> None:
     """Tell the node's launcher how training ended: "succeeded" or "stopped". Call it on all ranks.
 
-    Each node's first rank writes the file for its node: a node whose ranks stopped because other nodes were asked to
-    has not succeeded. torchrun exits with 1 after every SIGTERM, however well its workers ended; the launcher reads
-    this file instead. Does nothing outside a job.
+    Each node's first rank writes the file for its node: a node whose ranks stopped because other
+    nodes were asked to has not succeeded. torchrun exits with 1 after every SIGTERM, however well
+    its workers ended; the launcher reads this file instead. Does nothing outside a job.
     """
     path = os.environ.get("CLOUDTRAIN_RESULT_FILE")
     if path and int(os.environ.get("LOCAL_RANK", "0")) == 0:
@@ -300,7 +371,9 @@ def write_result(outcome: str, **fields: Any) -> None:
 
 
 def _encode(event: dict[str, Any]) -> bytes:
-    return (MARKER + to_json(event, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
+    return (MARKER + to_json(event, ensure_ascii=False, separators=(",", ":")) + "\n").encode(
+        "utf-8", "replace"
+    )
 
 
 def _replace_non_finite(value: Any) -> Any:
@@ -320,14 +393,17 @@ def _split_values(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
         need = len(json.dumps({name: number}))
         if part and need > left:
             yield part
-            part, left = {}, MAX_VALUES_BYTES
+            part = {}
+            left = MAX_VALUES_BYTES
         part[name] = number
         left -= need
     yield part
 
 
 def _next_seq() -> int:
-    """A number that always increases, also across restarts of the process: the clock in nanoseconds, or one more."""
+    """A number that always increases, also across restarts of the process: the clock in
+    nanoseconds, or one more.
+    """
     global _last_seq
     with _seq_lock:  # threads emit events, too
         _last_seq = max(_last_seq + 1, time.time_ns())

@@ -1,4 +1,6 @@
-"""A small network on the digits of scikit-learn, by torchrun or alone: plain PyTorch, with a folder for its results."""
+"""A small network on the digits of scikit-learn, by torchrun or alone: plain PyTorch, with a folder
+for its results.
+"""
 
 import argparse
 import csv
@@ -17,7 +19,9 @@ parser.add_argument("--out-dir", type=Path, default=Path("out"))
 options = parser.parse_args()
 
 gpu = torch.cuda.is_available()
-device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
+device = (
+    torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
+)
 if "RANK" in os.environ:
     dist.init_process_group("nccl" if gpu else "gloo")
 rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -32,7 +36,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
 losses = []
 for step in range(1, options.steps + 1):
-    chosen = torch.randint(len(labels), (32,), generator=torch.Generator().manual_seed(step)).to(device)
+    chosen = torch.randint(len(labels), (32,), generator=torch.Generator().manual_seed(step)).to(
+        device
+    )
     loss = nn.functional.cross_entropy(trained(pixels[chosen]), labels[chosen])
     optimizer.zero_grad()
     loss.backward()

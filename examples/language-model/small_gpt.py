@@ -1,6 +1,8 @@
-"""A language model of your own on files of tokens, the input `tokens` (cloudtrain_trainer/data/token_files.py).
+"""A language model of your own on files of tokens, the input `tokens`
+(cloudtrain_trainer/data/token_files.py).
 
-Its samples are pairs (tokens, next tokens), so that the default loss, the cross-entropy over tokens, fits.
+Its samples are pairs (tokens, next tokens), so that the default loss, the cross-entropy over
+tokens, fits.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 from cloudtrain_trainer.data.token_files import token_data
 from cloudtrain_trainer.tasks import Task
 
-CONTEXT, VOCABULARY = 64, int(os.environ.get("VOCABULARY", "50304"))
+CONTEXT = 64
+VOCABULARY = int(os.environ.get("VOCABULARY", "50304"))
 """Tokens per sequence; all tokens are less than the second."""
 
 
@@ -22,12 +25,16 @@ class SmallGpt(nn.Module):
 
     def __init__(self, width: int = 64, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(CONTEXT, width)
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(CONTEXT, width)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+            nn.TransformerEncoderLayer(
+                width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+            )
             for _ in range(layers)
         )
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The logits of each next token."""
@@ -42,7 +49,15 @@ class SmallGpt(nn.Module):
 
 def task(seed: int) -> Task:
     """The task. `seed`: of where the sequences of an epoch begin."""
-    train, validation = token_data(os.environ["CLOUDTRAIN_INPUT_TOKENS"], CONTEXT, seed=seed, vocabulary=VOCABULARY)
+    train, validation = token_data(
+        os.environ["CLOUDTRAIN_INPUT_TOKENS"], CONTEXT, seed=seed, vocabulary=VOCABULARY
+    )
     return Task(
-        model=SmallGpt, train=train, validation=validation, batch_size=32, lr=3e-3, unit="sequences", tokens=CONTEXT
+        model=SmallGpt,
+        train=train,
+        validation=validation,
+        batch_size=32,
+        lr=3e-3,
+        unit="sequences",
+        tokens=CONTEXT,
     )

@@ -1,7 +1,8 @@
 """Fine-tunes a language model of Hugging Face with LoRA, on the lines of a .jsonl file with `text`.
 
-The input `model` is a folder as `save_pretrained` writes it, with its tokenizer; the input `texts` has train.jsonl and
-val.jsonl. It needs transformers, peft and datasets. Only the adapters are trained.
+The input `model` is a folder as `save_pretrained` writes it, with its tokenizer; the input `texts`
+has train.jsonl and val.jsonl. It needs transformers, peft and datasets. Only the adapters are
+trained.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ MAX_TOKENS = 128
 def model() -> nn.Module:
     """The model with adapters; it returns its own loss, since the batches have labels."""
     base = AutoModelForCausalLM.from_pretrained(os.environ["CLOUDTRAIN_INPUT_MODEL"])
-    adapted: nn.Module = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules="all-linear"))
+    adapted: nn.Module = get_peft_model(
+        base, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules="all-linear")
+    )
     return adapted
 
 
@@ -37,5 +40,8 @@ def data() -> dict[str, Any]:
     texts = Path(os.environ["CLOUDTRAIN_INPUT_TEXTS"])
     parts = {name: Dataset.from_json(str(texts / f"{file}.jsonl")) for name, file in
              (("train", "train"), ("validation", "val"))}  # fmt: skip
-    rows = {name: part.map(tokenize, batched=True, remove_columns=part.column_names) for name, part in parts.items()}
+    rows = {
+        name: part.map(tokenize, batched=True, remove_columns=part.column_names)
+        for name, part in parts.items()
+    }
     return {**rows, "collate": DataCollatorForLanguageModeling(tokenizer, mlm=False)}

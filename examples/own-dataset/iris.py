@@ -1,6 +1,7 @@
 """A custom task for the shared trainer: the species of 150 iris flowers from four measurements.
 
-`Iris` is an ordinary `torch.utils.data.Dataset`; `--model iris:build` names the function that makes the task.
+`Iris` is an ordinary `torch.utils.data.Dataset`; `--model iris:build` names the function that makes
+the task.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def correct(logits: Tensor, species: Tensor) -> Tensor:
 
 def build(seed: int) -> Task:
     """The task. `seed`: of the split into training and validation data."""
-    train, validation = random_split(Iris(), [120, 30], generator=torch.Generator().manual_seed(seed))
+    train, validation = random_split(
+        Iris(), [120, 30], generator=torch.Generator().manual_seed(seed)
+    )
     return Task(
         model=model,
         loss=F.cross_entropy,

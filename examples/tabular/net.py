@@ -1,4 +1,6 @@
-"""A model and data of one's own: whether a tumour is malignant, from 30 measurements of 569 patients."""
+"""A model and data of one's own: whether a tumour is malignant, from 30 measurements of 569
+patients.
+"""
 
 import torch
 from sklearn.datasets import load_breast_cancer

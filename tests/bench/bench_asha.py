@@ -1,7 +1,9 @@
-"""Twenty trials of digits, ended early where they are behind, against all of them to the end: `python FILE`.
+"""Twenty trials of digits, ended early where they are behind, against all of them to the end:
+`python FILE`.
 
-Both suggest the same values: learning rates over three orders of magnitude. CPU: the driver, its warm process, and the
-supervisors, launchers and ranks of all trials. It prints, too, what the best trial has reached, and the job as it is.
+Both suggest the same values: learning rates over three orders of magnitude. CPU: the driver, its
+warm process, and the supervisors, launchers and ranks of all trials. It prints, too, what the best
+trial has reached, and the job as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ JOB: dict[str, Any] = {
     "sweep": {
         # Of 360 pictures the default gets 357 right: accuracy has no room to show a better one.
         "objective": {"metric": "val_loss", "goal": "minimize"},
-        "space": {"lr": "loguniform(1e-4, 1e-1)", "batch-size": [16, 32, 64], "weight-decay": "uniform(0, 0.2)"},
+        "space": {
+            "lr": "loguniform(1e-4, 1e-1)",
+            "batch-size": [16, 32, 64],
+            "weight-decay": "uniform(0, 0.2)",
+        },
         "method": "asha",
         "trials": TRIALS,
         "early_stopping": {"grace": 1, "eta": 3, "max": EPOCHS},
@@ -65,12 +71,20 @@ def main() -> None:
             folder.mkdir(exist_ok=True)
             (folder / "job.yaml").write_text(json.dumps(job))
             return cost(
-                [sys.executable, "-c", PROGRAM, folder / "job.yaml", place / f"{name}.json"], env, folder, LIMIT_SECONDS
+                [sys.executable, "-c", PROGRAM, folder / "job.yaml", place / f"{name}.json"],
+                env,
+                folder,
+                LIMIT_SECONDS,
             )
 
-        whole = {**JOB, "sweep": {**JOB["sweep"], "method": "random", "sampler": "qmc", "early_stopping": None}}
+        whole = {
+            **JOB,
+            "sweep": {**JOB["sweep"], "method": "random", "sampler": "qmc", "early_stopping": None},
+        }
         row = compare(
-            Comparison(f"{TRIALS} trials of digits, ASHA", "all to the end", {"wall": None, "cpu": None}),
+            Comparison(
+                f"{TRIALS} trials of digits, ASHA", "all to the end", {"wall": None, "cpu": None}
+            ),
             lambda: search("asha", JOB),
             lambda: search("whole", whole),
             given.rounds,

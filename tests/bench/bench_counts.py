@@ -1,8 +1,10 @@
-"""What one optimizer step of GPT-2 124M asks of a GPU, ours beside those of others; no GPU is needed.
+"""What one optimizer step of GPT-2 124M asks of a GPU, ours beside those of others; no GPU is
+needed.
 
     .venv/bin/python tests/bench/bench_counts.py [--batch 16] [--operations] [--json FILE]
 
-tests/support/counts.py says what is counted and by which rules, compiled_counts.py beside it what of compiled steps.
+tests/support/counts.py says what is counted and by which rules, compiled_counts.py beside it what
+of compiled steps.
 """
 
 from __future__ import annotations
@@ -24,18 +26,27 @@ def main() -> int:
     from tests.support.counted_steps import count_by_hand, count_ours, count_torchtitan
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=16, metavar="N", help="sequences of 1,024 tokens")
-    parser.add_argument("--operations", action="store_true", help="also the launches and bytes of each operation")
+    parser.add_argument(
+        "--batch", type=int, default=16, metavar="N", help="sequences of 1,024 tokens"
+    )
+    parser.add_argument(
+        "--operations", action="store_true", help="also the launches and bytes of each operation"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
-    print("| step | kernel launches | other traffic, GB | products and attention, GB | waits | least time, MFU |")
+    print(
+        "| step | kernel launches | other traffic, GB | products and attention, GB | waits | least"
+        " time, MFU |"
+    )
     print("|---|---|---|---|---|---|")
     figures = {}
     counters = {"by hand": count_by_hand, "ours": count_ours, "torchtitan": count_torchtitan}
     for name, compiled in [(name, compiled) for compiled in (False, True) for name in counters]:
         counts = counters[name](options.batch, compiled=compiled)
         name += ", compiled" * compiled
-        other, products = (round(moved / 1e9, 1) for moved in (counts.other_bytes, counts.product_bytes))
+        other, products = (
+            round(moved / 1e9, 1) for moved in (counts.other_bytes, counts.product_bytes)
+        )
         figures[name] = {
             "launches": counts.launches,
             "other_bytes": counts.other_bytes,
@@ -43,12 +54,20 @@ def main() -> int:
             "waits": len(counts.waits),
         }
         times = ", ".join(roofline(counts.other_bytes, options.batch))
-        print(f"| {name} | {counts.launches} | {other} | {products} | {len(counts.waits)} | {times} |")
+        print(
+            f"| {name} | {counts.launches} | {other} | {products} | {len(counts.waits)} | {times} |"
+        )
         for operation, launches in counts.by_name.most_common() if options.operations else ():
-            print(f"    {launches:5} launches {counts.bytes_by_name[operation] / 1e9:8.2f} GB  {operation}")
+            print(
+                f"    {launches:5} launches {counts.bytes_by_name[operation] / 1e9:8.2f} GB "
+                f" {operation}"
+            )
     for task, moved in images_per_batch().items():
         figures[task] = {"batch_bytes": moved, "batch_bytes_as_float32": moved_as_float32(task)}
-        print(f"{task}: a batch is {moved / 1e6:.1f} MB to the GPU, as float32 {moved_as_float32(task) / 1e6:.1f} MB")
+        print(
+            f"{task}: a batch is {moved / 1e6:.1f} MB to the GPU, as float32"
+            f" {moved_as_float32(task) / 1e6:.1f} MB"
+        )
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
@@ -65,7 +84,8 @@ def images_per_batch() -> dict[str, int]:
 
     options = {"resnet50": {"data": "synthetic"}, "mnist": {"data": "digits"}}
     return {
-        name: bytes_to_device(tasks.build(name, 0, **options[name]), samples) for name, (samples, _) in IMAGES.items()
+        name: bytes_to_device(tasks.build(name, 0, **options[name]), samples)
+        for name, (samples, _) in IMAGES.items()
     }
 
 
@@ -76,7 +96,8 @@ def moved_as_float32(task: str) -> int:
 
 
 def roofline(other_bytes: int, batch: int) -> list[str]:
-    """A model, not a measurement: products at the GPU's peak, then all other traffic at its full bandwidth.
+    """A model, not a measurement: products at the GPU's peak, then all other traffic at its full
+    bandwidth.
 
     No kernel reaches either, nothing is counted for launches, and caches hold nothing.
     """

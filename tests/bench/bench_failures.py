@@ -1,8 +1,10 @@
-"""Failures that are really made, and what they are diagnosed as: `python tests/bench/bench_failures.py`.
+"""Failures that are really made, and what they are diagnosed as: `python
+tests/bench/bench_failures.py`.
 
-Programs fail in processes of their own: memory limits, full disks, killed workers, groups that never form. `--places`
-adds containers (with a Docker engine), whole runs, and the imitated clouds. What needs a GPU is represented by the
-very text that the driver or the library prints, and marked `text`.
+Programs fail in processes of their own: memory limits, full disks, killed workers, groups that
+never form. `--places` adds containers (with a Docker engine), whole runs, and the imitated clouds.
+What needs a GPU is represented by the very text that the driver or the library prints, and marked
+`text`.
 """
 
 from __future__ import annotations
@@ -34,8 +36,15 @@ GPU_RULES = (
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the failures, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--places", nargs="*", default=["process", "text"], help="process, container, run, cloud, text")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--places",
+        nargs="*",
+        default=["process", "text"],
+        help="process, container, run, cloud, text",
+    )
     parser.add_argument("--only", default="", help="only failures whose name contains this")
     parser.add_argument("--json", type=Path, help="write the outcomes to this file too")
     options = parser.parse_args(argv)
@@ -43,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for outcome in _all(options.places, options.only):
         outcomes.append(outcome)
         mark = "ok" if outcome.is_right else "--" if outcome.found == SKIPPED else "NO"
-        print(f"{mark}  {outcome.place:<9} {outcome.name:<42} {outcome.expected:<26} {outcome.found}", flush=True)
+        print(
+            f"{mark}  {outcome.place:<9} {outcome.name:<42} {outcome.expected:<26} {outcome.found}",
+            flush=True,
+        )
         if mark == "NO":
             print(f"      {outcome.cause} | {outcome.said!r}", flush=True)
     report(outcomes)
@@ -62,7 +74,11 @@ def _all(places: Sequence[str], only: str) -> Iterator[Outcome]:
     if {"container", "run", "cloud"} & set(places):
         from tests.bench.failing_places import cloud_failures, container_failures, run_failures
 
-        for place, make in (("container", container_failures), ("run", run_failures), ("cloud", cloud_failures)):
+        for place, make in (
+            ("container", container_failures),
+            ("run", run_failures),
+            ("cloud", cloud_failures),
+        ):
             if place in places:
                 yield from make(only)
     if "text" in places:
@@ -78,8 +94,12 @@ def report(outcomes: Sequence[Outcome]) -> None:
     for place, count in Counter(outcome.place for outcome in outcomes).items():
         mine = [outcome for outcome in outcomes if outcome.place == place]
         skipped = sum(outcome.found == SKIPPED for outcome in mine)
-        right, wrong = sum(outcome.is_right for outcome in mine), sum(outcome.is_wrong_remedy for outcome in mine)
-        print(f"{place:<10} {right} of {count - skipped} right, {wrong} with another's remedy, {skipped} skipped")
+        right = sum(outcome.is_right for outcome in mine)
+        wrong = sum(outcome.is_wrong_remedy for outcome in mine)
+        print(
+            f"{place:<10} {right} of {count - skipped} right, {wrong} with another's remedy,"
+            f" {skipped} skipped"
+        )
 
 
 if __name__ == "__main__":

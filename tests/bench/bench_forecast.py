@@ -1,12 +1,14 @@
-"""How far forecasts are from the end: real runs, each forecast from what it had reported after 30 s of about 5 minutes.
+"""How far forecasts are from the end: real runs, each forecast from what it had reported after 30 s
+of about 5 minutes.
 
     .venv/bin/python tests/bench/bench_forecast.py [--at-once 4] [--scale 0.2] [--keep FOLDER] [--json FILE]
     .venv/bin/python tests/bench/bench_forecast.py --replay FOLDER
 
-Runs of the shared trainer and of a program of its own (forecast_programs.py), all with something else that changes the
-time of their steps. Most wait where a GPU would compute, so that they slow each other little. The forecast is made as
-`cloudtrain status` makes it, from the events that the run had sent by then. `--keep` copies the events of the runs, and
-`--replay` forecasts from such copies again.
+Runs of the shared trainer and of a program of its own (forecast_programs.py), all with something
+else that changes the time of their steps. Most wait where a GPU would compute, so that they slow
+each other little. The forecast is made as `cloudtrain status` makes it, from the events that the
+run had sent by then. `--keep` copies the events of the runs, and `--replay` forecasts from such
+copies again.
 """
 
 from __future__ import annotations
@@ -28,8 +30,26 @@ sys.path[:0] = [str(ROOT), str(ROOT / "entrypoints"), str(ROOT / "entrypoints" /
 
 PROGRAMS = Path(__file__).with_name("forecast_programs.py")
 PROGRAM_NAMES = "trainer", "script"
-TRAINER = "constant", "evaluation", "loader", "checkpoints", "frequent-evaluation", "busy", "lengths", "warm-up"
-SCRIPT = "constant", "announced", "lengths", "seldom", "checkpoints", "warm-up", "untold", "evaluation"
+TRAINER = (
+    "constant",
+    "evaluation",
+    "loader",
+    "checkpoints",
+    "frequent-evaluation",
+    "busy",
+    "lengths",
+    "warm-up",
+)
+SCRIPT = (
+    "constant",
+    "announced",
+    "lengths",
+    "seldom",
+    "checkpoints",
+    "warm-up",
+    "untold",
+    "evaluation",
+)
 RUNS = [
     (program, kind)
     for pair in zip(TRAINER, SCRIPT, strict=True)
@@ -39,8 +59,11 @@ HARD = [
     *(("trainer", kind) for kind in ("erratic-loader", "erratic-lengths")),
     *(("script", kind) for kind in ("growing", "sorted", "stalls", "erratic-lengths")),
 ]
-"""What 30 s tell little of: steps that change later, and steps that differ by more than half of their mean."""
-LENGTH, AT = 300.0, 30.0
+"""What 30 s tell little of: steps that change later, and steps that differ by more than half of
+their mean.
+"""
+LENGTH = 300.0
+AT = 30.0
 """Seconds of a run, and of the part of it that is seen."""
 CLOSE = 0.1
 """A forecast counts as right if it is off by so much of the time at most."""
@@ -74,17 +97,35 @@ class Outcome:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="how many [20]")
-    parser.add_argument("--at-once", type=int, default=4, metavar="N", help="how many of them at a time [4]")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="shorter runs and sights, for tries [1]")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the runs [0]")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only runs with this in their name")
-    parser.add_argument("--hard", action="store_true", help="runs of which 30 s tell little")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy the events of the runs there")
-    parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run nothing: forecast from events kept there")
     parser.add_argument(
-        "--of-training", action="store_true", help="count those 30 s from the first step, not the start"
+        "--at-once", type=int, default=4, metavar="N", help="how many of them at a time [4]"
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="shorter runs and sights, for tries [1]",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the runs [0]")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="only runs with this in their name"
+    )
+    parser.add_argument("--hard", action="store_true", help="runs of which 30 s tell little")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="copy the events of the runs there"
+    )
+    parser.add_argument(
+        "--replay", type=Path, metavar="FOLDER", help="run nothing: forecast from events kept there"
+    )
+    parser.add_argument(
+        "--of-training",
+        action="store_true",
+        help="count those 30 s from the first step, not the start",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
@@ -108,7 +149,9 @@ def run_all(options: argparse.Namespace) -> list[Outcome]:
     found: list[Outcome] = []
     with (
         runs_end_with_this_process(),
-        tempfile.TemporaryDirectory(prefix="cloudtrain-bench-forecast-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="cloudtrain-bench-forecast-", ignore_cleanup_errors=True
+        ) as folder,
         ThreadPoolExecutor(options.at_once) as pool,
     ):
         for task in as_completed([pool.submit(run, Path(folder), job, options) for job in jobs]):
@@ -122,7 +165,8 @@ def run(folder: Path, job: tuple[tuple[str, str], int], options: argparse.Namesp
     import cloudtrain
 
     (program, kind), seed = job
-    seconds, name = LENGTH * options.scale, f"{program}-{kind}-{seed}"
+    seconds = LENGTH * options.scale
+    name = f"{program}-{kind}-{seed}"
     source = folder / name
     source.mkdir()
     shutil.copy(PROGRAMS, source / "programs.py")
@@ -139,7 +183,9 @@ def run(folder: Path, job: tuple[tuple[str, str], int], options: argparse.Namesp
     }  # fmt: skip
     (source / "job.yaml").write_text(json.dumps(spec))
     with ONE_SUBMITS:
-        plan = cloudtrain.plan(cloudtrain.load(source / "job.yaml"), "local", data_dir=str(folder / "data"))
+        plan = cloudtrain.plan(
+            cloudtrain.load(source / "job.yaml"), "local", data_dir=str(folder / "data")
+        )
         submitted = cloudtrain.submit(plan)
     state = submitted.wait()
     if state.state != "succeeded":
@@ -154,7 +200,9 @@ def run(folder: Path, job: tuple[tuple[str, str], int], options: argparse.Namesp
 def replayed(path: Path, options: argparse.Namespace) -> Outcome:
     """The forecast from events that were kept, after as long as their runs were seen."""
     program, _, rest = path.stem.partition("-")
-    return outcome_of(program, rest.rsplit("-", 2)[0], path, AT * options.scale, options.of_training)
+    return outcome_of(
+        program, rest.rsplit("-", 2)[0], path, AT * options.scale, options.of_training
+    )
 
 
 def outcome_of(program: str, kind: str, path: Path, at: float, of_training: bool) -> Outcome:
@@ -175,19 +223,32 @@ def outcome_of(program: str, kind: str, path: Path, at: float, of_training: bool
 
 def row(each: Outcome) -> str:
     """A line of the table."""
-    forecast = f"{each.likely:.1f} s | {each.low:.1f} to {each.high:.1f} | {each.error:+.1%} | " if each.likely else ""
+    forecast = (
+        f"{each.likely:.1f} s | {each.low:.1f} to {each.high:.1f} | {each.error:+.1%} | "
+        if each.likely
+        else ""
+    )
     inside = "yes" if each.is_inside else "no"
-    return f"| {each.program} {each.kind} | {each.seconds:.1f} s | {forecast or 'none | | | '}{inside} |"
+    return (
+        f"| {each.program} {each.kind} | {each.seconds:.1f} s |"
+        f" {forecast or 'none | | | '}{inside} |"
+    )
 
 
 def table(found: list[Outcome]) -> str:
     """All runs, and how many were right."""
-    lines = ["| run | took | forecast | interval | error | inside |", "|---|---|---|---|---|---|", *map(row, found)]
+    lines = [
+        "| run | took | forecast | interval | error | inside |",
+        "|---|---|---|---|---|---|",
+        *map(row, found),
+    ]
     close = sum(bool(each.likely) and abs(each.error) <= CLOSE for each in found)
     inside = sum(each.is_inside for each in found)
     widths = sorted((each.high - each.low) / each.likely for each in found if each.likely)
     width = f"; median width {widths[len(widths) // 2]:.0%} of the forecast" if widths else ""
-    return "\n".join([*lines, "", f"{close} of {len(found)} within 10 %, {inside} in the interval{width}"])
+    return "\n".join(
+        [*lines, "", f"{close} of {len(found)} within 10 %, {inside} in the interval{width}"]
+    )
 
 
 if __name__ == "__main__":

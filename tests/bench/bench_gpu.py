@@ -1,8 +1,10 @@
-"""The shared trainer on GPUs: GPT-2 124M and ResNet-50 on synthetic data, against a hand-written loop and Accelerate.
+"""The shared trainer on GPUs: GPT-2 124M and ResNet-50 on synthetic data, against a hand-written
+loop and Accelerate.
 
-One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a model of its own. Told: tokens or images
-per second over all GPUs, the ratio to the hand-written loop of the same round, and MFU where the GPU's peak is known.
-Without a GPU it says so and measures nothing; `--rehearse` runs tiny sizes on the CPU, to see that it works.
+One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a model of its own.
+Told: tokens or images per second over all GPUs, the ratio to the hand-written loop of the same
+round, and MFU where the GPU's peak is known. Without a GPU it says so and measures nothing;
+`--rehearse` runs tiny sizes on the CPU, to see that it works.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batch", type=int, help="samples per GPU; default: 16 sequences, 128 images")
+    parser.add_argument(
+        "--batch", type=int, help="samples per GPU; default: 16 sequences, 128 images"
+    )
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
@@ -58,8 +62,18 @@ def main() -> int:
         return 0
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
     ranks = f"--nproc-per-node={gpus or 1}"
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", ranks, __file__, *sys.argv[1:]]
-    return subprocess.run(argv, env={**os.environ, "PYTHONPATH": paths}, timeout=3600, check=False).returncode
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        ranks,
+        __file__,
+        *sys.argv[1:],
+    ]
+    return subprocess.run(
+        argv, env={**os.environ, "PYTHONPATH": paths}, timeout=3600, check=False
+    ).returncode
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -72,7 +86,10 @@ def measure(options: argparse.Namespace) -> None:
     ranks = Ranks()
     ranks.init_process_group()
     figures: dict[str, Any] = {"device": hardware.device_name(ranks.device), "ranks": ranks.size}
-    ranks.log(f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window, {options.rounds} rounds")
+    ranks.log(
+        f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window,"
+        f" {options.rounds} rounds"
+    )
     for load, flags in (TINY if options.rehearse else LOADS).items():
         each = options.batch or (4 if options.rehearse else PER_GPU[load])
         strategy = "ddp" if ranks.size > 1 else "single"
@@ -89,7 +106,10 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
     from cloudtrain_trainer import hardware, tasks
 
     task = tasks.from_options(parsed)
-    ways = {"hand": by_hand(ranks, task, each, options.steps), "ours": ours(ranks, task, parsed, options.steps)}
+    ways = {
+        "hand": by_hand(ranks, task, each, options.steps),
+        "ours": ours(ranks, task, parsed, options.steps),
+    }
     with suppress(ImportError):
         ways["accelerate"] = with_accelerate(ranks, task, each, options.steps)
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -102,14 +122,22 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
     units = each * ranks.size * options.steps * (task.tokens or 1)
     peak = hardware.peak_flops(hardware.device_name(ranks.device), "bf16") * ranks.size
     unit = "tokens" if task.tokens else task.unit
-    ranks.log(f"\n{parsed.task}, {each} per GPU\n| loop | {unit}/s | rate / hand's | MFU |\n|---|---|---|---|")
+    ranks.log(
+        f"\n{parsed.task}, {each} per GPU\n| loop | {unit}/s | rate / hand's | MFU"
+        " |\n|---|---|---|---|"
+    )
     found: dict[str, Any] = {}
     for name, seconds_of in taken.items():
         rate = statistics.median(units / seconds for seconds in seconds_of)
-        low, middle, high = quartiles([h / t for h, t in zip(taken["hand"], seconds_of, strict=True)])
+        low, middle, high = quartiles(
+            [h / t for h, t in zip(taken["hand"], seconds_of, strict=True)]
+        )
         mfu = rate / (task.tokens or 1) * task.flops / peak if peak else 0.0
         found[name] = {f"{unit}_per_s": rate, "ratio": [low, middle, high], "mfu": mfu}
-        ranks.log(f"| {name} | {rate:,.0f} | {middle:.3f} [{low:.3f}-{high:.3f}] | {f'{mfu:.1%}' if mfu else '-'} |")
+        ranks.log(
+            f"| {name} | {rate:,.0f} | {middle:.3f} [{low:.3f}-{high:.3f}] |"
+            f" {f'{mfu:.1%}' if mfu else '-'} |"
+        )
     return found
 
 
@@ -120,7 +148,9 @@ def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
     from cloudtrain_trainer.training.loop import Loop
 
     folder = Path(ranks.all_gather(tempfile.mkdtemp())[0])
-    loop = Loop(task, strategies.build(ranks, parsed), parsed, CheckpointStore(folder, 1, ranks), Stop())
+    loop = Loop(
+        task, strategies.build(ranks, parsed), parsed, CheckpointStore(folder, 1, ranks), Stop()
+    )
 
     def window() -> float:
         loop.steps = loop.position.step + WARM
@@ -136,7 +166,9 @@ def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
 
 
 def advance(loop: Any) -> None:
-    """Up to the loop's last step, over the ends of epochs: evaluations are no part of what is measured."""
+    """Up to the loop's last step, over the ends of epochs: evaluations are no part of what is
+    measured.
+    """
     while loop.position.step < loop.steps:
         loop._train_epoch()
         if loop.position.samples == loop.batches.samples_per_epoch:
@@ -150,7 +182,9 @@ def by_hand(ranks: Any, task: Any, each: int, steps: int) -> Window:
     net = on_device(ranks, task)
     optimizer = torch.optim.AdamW(net.parameters(), task.lr, fused=ranks.device.type == "cuda")
     if ranks.size > 1:
-        net = DistributedDataParallel(net, device_ids=[ranks.local_rank], gradient_as_bucket_view=True)
+        net = DistributedDataParallel(
+            net, device_ids=[ranks.local_rank], gradient_as_bucket_view=True
+        )
     return stepping(ranks, task, net, optimizer, each, steps, lambda loss: loss.backward())
 
 
@@ -174,9 +208,17 @@ def on_device(ranks: Any, task: Any) -> Any:
 
 
 def stepping(
-    ranks: Any, task: Any, net: Any, optimizer: Any, each: int, steps: int, backward: Callable[[Any], None]
+    ranks: Any,
+    task: Any,
+    net: Any,
+    optimizer: Any,
+    each: int,
+    steps: int,
+    backward: Callable[[Any], None],
 ) -> Window:
-    """The loop that one writes, with batches that are ready: loading them is no part of the reference."""
+    """The loop that one writes, with batches that are ready: loading them is no part of the
+    reference.
+    """
     import torch
 
     from cloudtrain_trainer.tasks import Draw

@@ -1,4 +1,6 @@
-"""`cloudtrain --help` against a click program that prints its help: `python tests/bench/bench_help.py`."""
+"""`cloudtrain --help` against a click program that prints its help: `python
+tests/bench/bench_help.py`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def main() -> None:
     given = options(rounds=40)
     with workplace() as (place, env):
         text = PROGRAM.format(epilog=cli.epilog)
-        text += "".join(COMMAND.format(name=name, summary=line) for name, (_, line) in COMMANDS.items())
+        text += "".join(
+            COMMAND.format(name=name, summary=line) for name, (_, line) in COMMANDS.items()
+        )
         (place / "program.py").write_text(text)
         (place / "program").write_text(SCRIPT)
         comparison = compare(

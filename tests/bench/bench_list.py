@@ -1,7 +1,9 @@
-"""`cloudtrain list --all` with 10,000 ended runs against reading one file per run: `python tests/bench/bench_list.py`.
+"""`cloudtrain list --all` with 10,000 ended runs against reading one file per run: `python
+tests/bench/bench_list.py`.
 
-The reference is strict: it reads one short line per run (what the list shows of it), imports nothing but json and os,
-and prints nothing. First call: there is no index yet. Later calls: there is one, and all runs are in it.
+The reference is strict: it reads one short line per run (what the list shows of it), imports
+nothing but json and os, and prints nothing. First call: there is no index yet. Later calls: there
+is one, and all runs are in it.
 """
 
 from __future__ import annotations
@@ -37,19 +39,37 @@ assert len(found) == int(sys.argv[2])
 
 
 def fill(data_dir: Path) -> None:
-    """Run folders as a short training of two ranks leaves them, and a one-line file in each for the reference."""
+    """Run folders as a short training of two ranks leaves them, and a one-line file in each for the
+    reference.
+    """
     job = api.load({"name": "digits", "entrypoint": "-m train", "resources": {"processes": 2}})
     plan = api.plan(job, "local", run_id="digits-0", data_dir=str(data_dir))
     store = RunStore(data_dir)
     documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
     documents["request.json"] = as_text(dict(api.render(plan).document))
     for number in range(RUNS):
-        run_id, time = f"digits-{number:05}", 1.7e9 + 60 * number
+        run_id = f"digits-{number:05}"
+        time = 1.7e9 + 60 * number
         folder = store.create(run_id, documents)
-        start = {"name": "digits", "provider": "local", "contract": "plain", "nodes": 1, "processes": 2}
-        ranks = [{"type": "rank_started", "time": time + 3, "rank": rank, "local_rank": rank} for rank in range(2)]
+        start = {
+            "name": "digits",
+            "provider": "local",
+            "contract": "plain",
+            "nodes": 1,
+            "processes": 2,
+        }
+        ranks = [
+            {"type": "rank_started", "time": time + 3, "rank": rank, "local_rank": rank}
+            for rank in range(2)
+        ]
         metrics = [
-            {"type": "metrics", "time": time + 4 + step, "rank": 0, "step": step, "values": {"loss": 1 / (step + 1)}}
+            {
+                "type": "metrics",
+                "time": time + 4 + step,
+                "rank": 0,
+                "step": step,
+                "values": {"loss": 1 / (step + 1)},
+            }
             for step in range(5)
         ]
         write_events(
@@ -59,7 +79,11 @@ def fill(data_dir: Path) -> None:
             {"type": "node_started", "time": time + 2, "rank": -1, "node": 0},
             *ranks,
             *metrics,
-            {"type": "ended", "time": time + 30, "state": ("succeeded", "failed", "stopped")[number % 3]},
+            {
+                "type": "ended",
+                "time": time + 30,
+                "state": ("succeeded", "failed", "stopped")[number % 3],
+            },
         )
         line = json.dumps(summary(fold(run_id, folder.events())), separators=(",", ":"))
         (folder.path / "summary.json").write_text(line + "\n")
@@ -80,7 +104,8 @@ def measure(place: Path, env: dict[str, str], given: argparse.Namespace) -> list
     def reference() -> Cost:
         return cost(theirs, env, place)
 
-    what, bars = f"`cloudtrain list --all`, {RUNS} runs", {"wall": 1.0, "cpu": 1.0}
+    what = f"`cloudtrain list --all`, {RUNS} runs"
+    bars = {"wall": 1.0, "cpu": 1.0}
     first = Comparison(f"{what}, first call (no index)", "reading one line per run", bars)
     later = Comparison(f"{what}, later calls", "reading one line per run", bars)
     return [

@@ -1,8 +1,10 @@
-"""A local run of a trivial script against bare torchrun, 2 and 8 processes: `python tests/bench/bench_local.py`.
+"""A local run of a trivial script against bare torchrun, 2 and 8 processes: `python
+tests/bench/bench_local.py`.
 
-Wall: until the command returns. CPU: client, supervisor, launcher, torchrun and ranks, all of them. The second row
-is the stricter one: our ranks leave without tearing down the interpreter; there the script itself leaves so, on both
-sides. What we save is the import of torch in every rank, what we add is client, supervisor and launcher.
+Wall: until the command returns. CPU: client, supervisor, launcher, torchrun and ranks, all of them.
+The second row is the stricter one: our ranks leave without tearing down the interpreter; there the
+script itself leaves so, on both sides. What we save is the import of torch in every rank, what we
+add is client, supervisor and launcher.
 """
 
 from __future__ import annotations
@@ -39,9 +41,21 @@ def main() -> None:
             ("leave.py", ", a script that ends by os._exit", 2, {"wall": 0.6, "cpu": 0.55}),
             ("train.py", "", 8, {"wall": 0.6, "cpu": 0.3}),
         ):
-            submit: list[str | Path] = [sys.executable, BIN / "cloudtrain", "submit", "--provider", "local"]
+            submit: list[str | Path] = [
+                sys.executable,
+                BIN / "cloudtrain",
+                "submit",
+                "--provider",
+                "local",
+            ]
             submit += ["--set", f"entrypoint={script}", "--set", f"resources.processes={processes}"]
-            torchrun: list[str | Path] = [sys.executable, BIN / "torchrun", "--nproc-per-node", str(processes), script]
+            torchrun: list[str | Path] = [
+                sys.executable,
+                BIN / "torchrun",
+                "--nproc-per-node",
+                str(processes),
+                script,
+            ]
             found.append(
                 compare(
                     Comparison(f"local run, {processes} processes{how}", "bare torchrun", bars),

@@ -1,10 +1,12 @@
-"""How well a rehearsal foretells memory: for every task and strategy of the trainer, and for models that are not its.
+"""How well a rehearsal foretells memory: for every task and strategy of the trainer, and for models
+that are not its.
 
-Measured is what torch's CPU allocator handed out in real ranks (gloo), each allocation counted, kernels' own included;
-estimated is what `cloudtrain check --memory` would say of the tensors. An estimate is held to be at most 15 % above
-and 5 % below. Each rank of each case is a process of its own, forked from one that has imported torch; a case that is
-not done in time is ended and said to be so. gloo's threads free what they have sent when they are next scheduled: on a
-busy machine ranks that shard a small model hold up to a tenth more, which `--rounds 3` shows. Models of the package
+Measured is what torch's CPU allocator handed out in real ranks (gloo), each allocation counted,
+kernels' own included; estimated is what `cloudtrain check --memory` would say of the tensors. An
+estimate is held to be at most 15 % above and 5 % below. Each rank of each case is a process of its
+own, forked from one that has imported torch; a case that is not done in time is ended and said to
+be so. gloo's threads free what they have sent when they are next scheduled: on a busy machine ranks
+that shard a small model hold up to a tenth more, which `--rounds 3` shows. Models of the package
 transformers are left out where it is not installed.
 
     .venv/bin/python tests/bench/bench_memory.py --parts two four --only fsdp
@@ -28,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ABOVE, BELOW = 0.15, -0.05
+ABOVE = 0.15
+BELOW = -0.05
 SECONDS = 180
 """How long the ranks of a case may take, the estimate as well; usually some seconds."""
 SMALL = {
@@ -85,7 +88,11 @@ def main() -> int:
     if "models" in options.parts:
         parts["models"] = 1, _others()
     found: list[dict[str, Any]] = []
-    print("| ranks | case | measured MiB | estimated MiB | error | seconds |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        "| ranks | case | measured MiB | estimated MiB | error | seconds"
+        " |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
     for part in options.parts:
         ranks, cases = parts[part]
         chosen = [case for case in cases if options.only in " ".join(case)]
@@ -97,27 +104,45 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, after each part")
-    parser.add_argument("--only", metavar="WORD", default="", help="cases with this in their command line")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures there, after each part"
+    )
+    parser.add_argument(
+        "--only", metavar="WORD", default="", help="cases with this in their command line"
+    )
     parser.add_argument(
         "--parts", nargs="+", choices=["one", "two", "four", "models"], default=["one", "two", "four", "models"],
         help="tasks and strategies with so many ranks, and models that are not the trainer's; default: all",
     )  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="that a case may take (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="measurements of a case; their median counts (1)")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="that a case may take (%(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="measurements of a case; their median counts (1)"
+    )
     return parser.parse_args()
 
 
 def _print_summary(found: Sequence[dict[str, Any]]) -> None:
     for ranks in sorted({row["ranks"] for row in found}):
-        errors = [row["error"] for row in found if row["ranks"] == ranks and row["error"] is not None]
+        errors = [
+            row["error"] for row in found if row["ranks"] == ranks and row["error"] is not None
+        ]
         count = sum(row["ranks"] == ranks for row in found)
         outside = sum(not BELOW <= error <= ABOVE for error in errors)
         said = f"\n{ranks} ranks, {count} cases"
         if errors:
-            said += f": median error {statistics.median(errors):+.1%}, from {min(errors):+.1%} to {max(errors):+.1%}"
-        print(f"{said}; {outside} outside of {BELOW:+.0%} to {ABOVE:+.0%}, {count - len(errors)} without a figure")
+            said += (
+                f": median error {statistics.median(errors):+.1%}, from {min(errors):+.1%} to"
+                f" {max(errors):+.1%}"
+            )
+        print(
+            f"{said}; {outside} outside of {BELOW:+.0%} to {ABOVE:+.0%}, {count - len(errors)}"
+            " without a figure"
+        )
 
 
 def _others() -> list[list[str]]:
@@ -127,7 +152,10 @@ def _others() -> list[list[str]]:
     if find_spec("transformers"):
         names += models.HUGGING_FACE
     else:
-        print("transformers is not installed: its models are left out (pip install transformers)", file=sys.stderr)
+        print(
+            "transformers is not installed: its models are left out (pip install transformers)",
+            file=sys.stderr,
+        )
     return [["--task", f"tests.bench.memory_models:task_{name}"] for name in names]
 
 
@@ -137,8 +165,18 @@ def _compared(ranks: int, case: list[str], rounds: int, seconds: float) -> dict[
     estimate = _answers(1, ranks, case, _estimate, seconds)[0]
     by_round = [_answers(ranks, ranks, case, _measure, seconds) for _ in range(rounds)]
     said = " ".join(case).replace("tests.bench.memory_models:task_", "")
-    row: dict[str, Any] = {"ranks": ranks, "case": said, "measured": by_round, "estimated": estimate, "error": None}
-    failed = [value for value in (estimate, *(peak for peaks in by_round for peak in peaks)) if isinstance(value, str)]
+    row: dict[str, Any] = {
+        "ranks": ranks,
+        "case": said,
+        "measured": by_round,
+        "estimated": estimate,
+        "error": None,
+    }
+    failed = [
+        value
+        for value in (estimate, *(peak for peaks in by_round for peak in peaks))
+        if isinstance(value, str)
+    ]
     if failed:
         shown = f"{failed[0]} | | "
     else:
@@ -149,15 +187,21 @@ def _compared(ranks: int, case: list[str], rounds: int, seconds: float) -> dict[
     return row
 
 
-def _answers(count: int, size: int, case: list[str], work: Callable[..., int], seconds: float) -> list[Any]:
+def _answers(
+    count: int, size: int, case: list[str], work: Callable[..., int], seconds: float
+) -> list[Any]:
     """What each of the first `count` of `size` ranks returns, or why it did not."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    fork, ends, started = multiprocessing.get_context("fork"), list[Connection](), list[Any]()
+    fork = multiprocessing.get_context("fork")
+    ends = list[Connection]()
+    started = list[Any]()
     for rank in range(count):
         here, there = fork.Pipe(duplex=False)
-        process = fork.Process(target=_run, args=(there, rank, size, port if count > 1 else 0, case, work))
+        process = fork.Process(
+            target=_run, args=(there, rank, size, port if count > 1 else 0, case, work)
+        )
         process.start()
         there.close()
         ends.append(here)
@@ -172,14 +216,25 @@ def _answers(count: int, size: int, case: list[str], work: Callable[..., int], s
 def _received(ends: Sequence[Connection], deadline: float) -> Iterator[Any]:
     for end in ends:
         try:
-            yield end.recv() if end.poll(max(0.0, deadline - time.monotonic())) else "not done in time"
+            yield (
+                end.recv()
+                if end.poll(max(0.0, deadline - time.monotonic()))
+                else "not done in time"
+            )
         except EOFError:
             yield "ended without an answer"
 
 
-def _run(answer: Connection, rank: int, size: int, port: int, case: list[str], work: Callable[..., int]) -> None:
+def _run(
+    answer: Connection, rank: int, size: int, port: int, case: list[str], work: Callable[..., int]
+) -> None:
     """As one rank: measure or estimate, and end."""
-    os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
     if port:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with open(os.devnull, "w") as nowhere:
@@ -210,6 +265,5 @@ def _measure(case: list[str], _: int) -> int:
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "entrypoints"), str(ROOT / "entrypoints" / "job")]
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    from tests.support import step_memory  # noqa: F401  (imports torch once, for all that are forked)
 
     sys.exit(main())

@@ -1,7 +1,8 @@
 """Packing 10,000 small files against `tar | gzip`: `python tests/bench/bench_packing.py [--json]`.
 
-Rounds alternate between the two. "first time" is scan without a cache + pack into an empty store; "unchanged" is
-scan with a warm cache + the archive already there. CPU counts this process; for the reference, both children.
+Rounds alternate between the two. "first time" is scan without a cache + pack into an empty store;
+"unchanged" is scan with a warm cache + the archive already there. CPU counts this process; for the
+reference, both children.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ IGNORE = "__pycache__/\n*.egg-info/\nbuild/\n/dist\n*.log\n*.ckpt\n.env\n.mypy_c
 
 
 def build(root: Path, files: int) -> int:
-    """Source-like files (words of a real module, log-normal sizes around 2 kB), 50 a folder; bytes in all."""
+    """Source-like files (words of a real module, log-normal sizes around 2 kB), 50 a folder; bytes
+    in all.
+    """
     rng = random.Random(7)
     words = Path(statistics.__file__).read_text().split(" ")
     total = 0
@@ -49,9 +52,11 @@ def build(root: Path, files: int) -> int:
 
 def measure(action: Callable[[], object], who: int) -> tuple[float, float]:
     """Wall and CPU seconds of one call; `who` is whose CPU counts."""
-    before, start = resource.getrusage(who), time.perf_counter()
+    before = resource.getrusage(who)
+    start = time.perf_counter()
     action()
-    wall, after = time.perf_counter() - start, resource.getrusage(who)
+    wall = time.perf_counter() - start
+    after = resource.getrusage(who)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
@@ -70,7 +75,9 @@ def run(files: int, rounds: int) -> dict[str, object]:
     """Median ratios, ours divided by the reference of the same round."""
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        root, store, cache = place / "source", place / "store", place / "cache"
+        root = place / "source"
+        store = place / "store"
+        cache = place / "cache"
         total = build(root, files)
         # A file younger than this is never trusted to be unchanged; nobody plans twice within it.
         time.sleep(2.5)
@@ -84,7 +91,9 @@ def run(files: int, rounds: int) -> dict[str, object]:
         ratios: dict[str, list[tuple[float, float]]] = {"first time": [], "unchanged": []}
         seconds: dict[str, list[float]] = {"tar | gzip": [], "first time": [], "unchanged": []}
         for _ in range(rounds):
-            reference = measure(lambda: tar_gzip(root, place / "reference.tar.gz"), resource.RUSAGE_CHILDREN)
+            reference = measure(
+                lambda: tar_gzip(root, place / "reference.tar.gz"), resource.RUSAGE_CHILDREN
+            )
             seconds["tar | gzip"].append(reference[0])
             shutil.rmtree(store)
             shutil.rmtree(cache)
@@ -99,8 +108,12 @@ def run(files: int, rounds: int) -> dict[str, object]:
         "bytes": total,
         "rounds": rounds,
         "seconds": {name: round(statistics.median(values), 4) for name, values in seconds.items()},
-        "wall_ratio": {name: round(statistics.median(w for w, _ in pairs), 3) for name, pairs in ratios.items()},
-        "cpu_ratio": {name: round(statistics.median(c for _, c in pairs), 3) for name, pairs in ratios.items()},
+        "wall_ratio": {
+            name: round(statistics.median(w for w, _ in pairs), 3) for name, pairs in ratios.items()
+        },
+        "cpu_ratio": {
+            name: round(statistics.median(c for _, c in pairs), 3) for name, pairs in ratios.items()
+        },
         "size_ratio": round(packed_bytes / reference_bytes, 3),
         "bars": {"first time": 1.2, "unchanged": 0.3},
     }
@@ -117,10 +130,15 @@ def main() -> None:
     if options.json:
         print(json.dumps(result))
         return
-    print(f"packing {result['files']} files, {result['bytes']} bytes, {result['rounds']} rounds, against tar | gzip")
+    print(
+        f"packing {result['files']} files, {result['bytes']} bytes, {result['rounds']} rounds,"
+        " against tar | gzip"
+    )
     print("| case | wall | cpu | bar |")
     print("|---|---|---|---|")
-    walls, cpus, bars = result["wall_ratio"], result["cpu_ratio"], result["bars"]
+    walls = result["wall_ratio"]
+    cpus = result["cpu_ratio"]
+    bars = result["bars"]
     if isinstance(walls, dict) and isinstance(cpus, dict) and isinstance(bars, dict):
         for name in walls:
             print(f"| packing, {name} | {walls[name]} x | {cpus[name]} x | {bars[name]} x |")

@@ -30,7 +30,8 @@ IMPORTS = """import click
 import yaml
 from pydantic import BaseModel
 """
-"""`import pydantic` alone loads nearly nothing: its classes are imported when they are asked for."""
+"""`import pydantic` alone loads nearly nothing: its classes are imported when they are asked for.
+"""
 REFERENCE = "importing click, pydantic.BaseModel, yaml"
 MODEL = f"{IMPORTS}\nclass Model(BaseModel):\n    field: int = 1\n"
 """pydantic imports the other half of itself for the first class of a program."""

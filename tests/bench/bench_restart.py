@@ -1,8 +1,10 @@
-"""From the kill -9 of a rank to training again, against bare torchrun: `python tests/bench/bench_restart.py`.
+"""From the kill -9 of a rank to training again, against bare torchrun: `python
+tests/bench/bench_restart.py`.
 
-Training again: the first all_reduce of the new attempt is done on both ranks. Bare torchrun often does not get there
-(its workers read the dead ones' addresses); how often is counted, and only its successes enter the ratio. The second
-row gives it the variable that cures this, so that all its rounds count.
+Training again: the first all_reduce of the new attempt is done on both ranks. Bare torchrun often
+does not get there (its workers read the dead ones' addresses); how often is counted, and only its
+successes enter the ratio. The second row gives it the variable that cures this, so that all its
+rounds count.
 """
 
 from __future__ import annotations
@@ -64,13 +66,19 @@ def wait_for(process: subprocess.Popen[bytes], place: Path, count: int) -> bool:
     return True
 
 
-def restart(argv: Sequence[str | Path], env: Mapping[str, str], job: Path, place: Path) -> Cost | None:
-    """Seconds from the kill to both ranks training again, and the job's good end; None when that did not happen."""
+def restart(
+    argv: Sequence[str | Path], env: Mapping[str, str], job: Path, place: Path
+) -> Cost | None:
+    """Seconds from the kill to both ranks training again, and the job's good end; None when that
+    did not happen.
+    """
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     with (place / "said").open("wb") as said:
         environ = {**env, "BENCH_PLACE": str(place)}
-        process = subprocess.Popen(argv, env=environ, cwd=job, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            argv, env=environ, cwd=job, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
         try:
             if not wait_for(process, place, 2):
                 raise RuntimeError(f"{argv} did not start: {(place / 'said').read_text()[-2000:]}")
@@ -103,8 +111,20 @@ def main() -> None:
         job.mkdir()
         (job / "job.yaml").write_text(JOB)
         (job / "train.py").write_text(SCRIPT)
-        submit: list[str | Path] = [sys.executable, BIN / "cloudtrain", "submit", "--provider", "local"]
-        torchrun: list[str | Path] = [sys.executable, BIN / "torchrun", "--standalone", "--max-restarts", "1"]
+        submit: list[str | Path] = [
+            sys.executable,
+            BIN / "cloudtrain",
+            "submit",
+            "--provider",
+            "local",
+        ]
+        torchrun: list[str | Path] = [
+            sys.executable,
+            BIN / "torchrun",
+            "--standalone",
+            "--max-restarts",
+            "1",
+        ]
         torchrun += ["--nproc-per-node", "2", "train.py"]
         sides: dict[str, tuple[list[str | Path], dict[str, str]]] = {
             "ours": (submit, env),
@@ -114,12 +134,16 @@ def main() -> None:
         for number in range(given.rounds):
             names = list(sides)[:: 1 if number % 2 else -1]
             took = {name: restart(*sides[name], job, place / "round") for name in names}
-            shown = (f"{name}: {result.wall:.2f} s" if result else f"{name}: lost" for name, result in took.items())
+            shown = (
+                f"{name}: {result.wall:.2f} s" if result else f"{name}: lost"
+                for name, result in took.items()
+            )
             print(f"round {number + 1}:", "; ".join(shown), file=sys.stderr, flush=True)
             for name, result in took.items():
                 succeeded[name] += result is not None
             for comparison in (bare, cured):
-                ours, theirs = took["ours"], took[comparison.reference]
+                ours = took["ours"]
+                theirs = took[comparison.reference]
                 if ours is not None and theirs is not None:
                     comparison.ours.append(ours)
                     comparison.theirs.append(theirs)

@@ -1,10 +1,11 @@
-"""The verdict on runs that are slow for a known reason, of random strength: how often it is right, and what else.
+"""The verdict on runs that are slow for a known reason, of random strength: how often it is right,
+and what else.
 
     .venv/bin/python tests/bench/bench_slowness.py [--rounds 20] [--json FILE]
 
-Each run is one or two ranks of the shared trainer for a few seconds, forked from a process that has imported torch
-(slow_ranks.py says how each is made slow). The verdict is computed from the events that they have sent, as
-`cloudtrain diagnose` does.
+Each run is one or two ranks of the shared trainer for a few seconds, forked from a process that has
+imported torch (slow_ranks.py says how each is made slow). The verdict is computed from the events
+that they have sent, as `cloudtrain diagnose` does.
 """
 
 from __future__ import annotations
@@ -53,27 +54,46 @@ INJECTED = {
     "tiny model": Injected("too-small", 2, "healthy", f"{MODEL}:tiny_model --batch-size 16"),
     "large gradients": Injected("communication", 2, "slow_network", f"{MODEL}:wide_model {SMALL}"),
     "sleeping rank": Injected("straggler", 2, "sleeping_rank", f"{FLAGS} --batch-size 32"),
-    "slow saving": Injected("saving", 2, "slow_saving", f"{MODEL}:deep_model {BUSY} --checkpoint-every-steps 2"),
+    "slow saving": Injected(
+        "saving", 2, "slow_saving", f"{MODEL}:deep_model {BUSY} --checkpoint-every-steps 2"
+    ),
     "other work on a core": Injected("other-work", 2, "other_work", f"{MODEL}:deep_model {BUSY}"),
     "compute-bound, two ranks": Injected("compute", 2, "healthy", f"{MODEL}:deep_model {BUSY}"),
     "healthy, one rank": Injected("compute", 1, "healthy", f"{FLAGS} --batch-size 64"),
 }
 VERDICTS = (
-    *("input", "too-small", "communication", "straggler", "other-work", "saving", "evaluation", "compute", "unknown"),
+    *(
+        "input",
+        "too-small",
+        "communication",
+        "straggler",
+        "other-work",
+        "saving",
+        "evaluation",
+        "compute",
+        "unknown",
+    ),
 )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="runs of each [20]")
-    parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of training in each run [4]")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, metavar="S", help="of training in each run [4]"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the strengths [0]")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only those with this in their name")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="only those with this in their name"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
     from tests.entrypoints.groups import TRAINER, ForkServer
 
-    server, random_ = ForkServer(*TRAINER), random.Random(options.seed)
+    server = ForkServer(*TRAINER)
+    random_ = random.Random(options.seed)
     found: dict[str, list[Any]] = {name: [] for name in INJECTED if options.only in name}
     began = time.time()
     try:
@@ -83,7 +103,11 @@ def main() -> int:
                 verdict = run(server, INJECTED[name], strength, options.seconds)
                 found[name].append({**verdict.to_json(), "strength": round(strength, 3)})
                 if verdict.cause != INJECTED[name].verdict:
-                    print(f"run {number} of {name}, strength {strength:.2f}: {verdict}", file=sys.stderr, flush=True)
+                    print(
+                        f"run {number} of {name}, strength {strength:.2f}: {verdict}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1) + "\n")
     finally:
@@ -104,8 +128,11 @@ def run(server: ForkServer, injected: Injected, strength: float, seconds: float)
     with tempfile.TemporaryDirectory() as folder:
         variables = {"SLOW_STRENGTH": str(strength), "SLOW_SECONDS": str(seconds)}
         before = f"{HERE}:{injected.before}"
-        group = Group(server, Path(folder), injected.ranks, injected.flags, before=before, **variables)
-        codes, history = group.wait(), StepTimesHistory()
+        group = Group(
+            server, Path(folder), injected.ranks, injected.flags, before=before, **variables
+        )
+        codes = group.wait()
+        history = StepTimesHistory()
         if any(codes):
             raise SystemExit(group.output())
         for rank in range(injected.ranks):
@@ -118,8 +145,15 @@ def run(server: ForkServer, injected: Injected, strength: float, seconds: float)
 
 def table(found: dict[str, list[Any]]) -> str:
     """The confusion table, with how often each verdict was right and how sure."""
-    seen = [name for name in VERDICTS if any(each["cause"] == name for runs in found.values() for each in runs)]
-    lines = ["| made slow by | " + " | ".join(seen) + " | right | share | sure |", "|---" * (len(seen) + 4) + "|"]
+    seen = [
+        name
+        for name in VERDICTS
+        if any(each["cause"] == name for runs in found.values() for each in runs)
+    ]
+    lines = [
+        "| made slow by | " + " | ".join(seen) + " | right | share | sure |",
+        "|---" * (len(seen) + 4) + "|",
+    ]
     for name, runs in found.items():
         counts = Counter(each["cause"] for each in runs)
         right = counts[INJECTED[name].verdict]
@@ -127,7 +161,9 @@ def table(found: dict[str, list[Any]]) -> str:
         shares = sorted(each["share"] for each in runs)
         sure = sum(each["confidence"] for each in runs) / len(runs)
         spread = f"{shares[0]:.0%} to {shares[-1]:.0%}"
-        lines.append(f"| {name} | {' | '.join(cells)} | {right} of {len(runs)} | {spread} | {sure:.2f} |")
+        lines.append(
+            f"| {name} | {' | '.join(cells)} | {right} of {len(runs)} | {spread} | {sure:.2f} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,9 @@
-"""Host memory and time that the start of each strategy takes a rank: `python tests/bench/bench_start.py`.
+"""Host memory and time that the start of each strategy takes a rank: `python
+tests/bench/bench_start.py`.
 
-GPT-2 124M without tied weights (652 MB in float32), on as many processes of this machine as the strategy has ranks. The
-peak is that of the process while the step is built, less what it had before: the largest rank's. No data, no training.
+GPT-2 124M without tied weights (652 MB in float32), on as many processes of this machine as the
+strategy has ranks. The peak is that of the process while the step is built, less what it had
+before: the largest rank's. No data, no training.
 """
 
 from __future__ import annotations
@@ -27,7 +29,18 @@ WAYS: dict[str, tuple[int, list[str]]] = {
     "hybrid": (4, ["--tensor", "2"]),
 }
 """Ranks and flags."""
-COMMON = ["--task", "gpt", "--size", "gpt2-124m", "--tied", "no", "--data", "synthetic", "--batch-size", "32"]
+COMMON = [
+    "--task",
+    "gpt",
+    "--size",
+    "gpt2-124m",
+    "--tied",
+    "no",
+    "--data",
+    "synthetic",
+    "--batch-size",
+    "32",
+]
 
 
 def main() -> int:
@@ -38,9 +51,15 @@ def main() -> int:
     if options.way:
         measure(options.way)
     found = {way: launched(way) for way in WAYS}
-    print("| strategy | ranks | peak host memory, MB | held afterwards, MB | seconds |\n|---|---|---|---|---|")
+    print(
+        "| strategy | ranks | peak host memory, MB | held afterwards, MB | seconds"
+        " |\n|---|---|---|---|---|"
+    )
     for way, told in found.items():
-        print(f"| {way} | {WAYS[way][0]} | {told['peak']:.0f} | {told['held']:.0f} | {told['seconds']:.1f} |")
+        print(
+            f"| {way} | {WAYS[way][0]} | {told['peak']:.0f} | {told['held']:.0f} |"
+            f" {told['seconds']:.1f} |"
+        )
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0
@@ -51,7 +70,16 @@ def launched(way: str) -> dict[str, Any]:
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     ranks = f"--nproc-per-node={WAYS[way][0]}"
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", ranks, __file__, "--way", way]
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        ranks,
+        __file__,
+        "--way",
+        way,
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise RuntimeError(f"{way}: {done.stderr[-2000:]}")
@@ -67,12 +95,15 @@ def measure(way: str) -> None:
     from cloudtrain_trainer.training.step import Step
 
     options = parse([*COMMON, "--strategy", way, *WAYS[way][1]])
-    task, ranks = tasks.from_options(options), Ranks()
+    task = tasks.from_options(options)
+    ranks = Ranks()
     strategy = strategies.build(ranks, options)
     strategy.start()
-    before, begun = resident(), time.monotonic()
+    before = resident()
+    begun = time.monotonic()
     step = Step(task, strategy, options, 32)
-    took, peak = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    took = time.monotonic() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     found = {"peak": (peak - before) / 1e6, "held": (resident() - before) / 1e6, "seconds": took}
     everyone = ranks.all_gather(found)
     assert step.optimizer.param_groups

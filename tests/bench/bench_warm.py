@@ -1,7 +1,8 @@
-"""Twenty short runs in turn, from a warm process against each by itself: `python tests/bench/bench_warm.py`.
+"""Twenty short runs in turn, from a warm process against each by itself: `python
+tests/bench/bench_warm.py`.
 
-A trivial script, and the shared trainer on digits for one epoch, one process each. CPU: the program that starts the
-runs, the warm process, supervisors, launchers, torchrun and ranks, all of them.
+A trivial script, and the shared trainer on digits for one epoch, one process each. CPU: the program
+that starts the runs, the warm process, supervisors, launchers, torchrun and ranks, all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def main() -> None:
             argv: list[str | Path] = [sys.executable, "-c", PROGRAM, job / "job.yaml", str(RUNS)]
             found.append(
                 compare(
-                    Comparison(f"{RUNS} runs of {what}", "each by itself", {"wall": None, "cpu": None}),
+                    Comparison(
+                        f"{RUNS} runs of {what}", "each by itself", {"wall": None, "cpu": None}
+                    ),
                     lambda argv=argv, job=job: cost([*argv, "warm"], env, job),  # type: ignore[misc]
                     lambda argv=argv, job=job: cost([*argv, "cold"], env, job),  # type: ignore[misc]
                     given.rounds,

@@ -1,8 +1,9 @@
 """What watching costs a run: `python tests/bench/bench_watching.py`.
 
-A local run of the shared trainer on 2 processes, after its start-up, window by window. Ours: the CPU time of the
-launcher, which reads the ranks' output, measures them and reports it, and in the second row that of an `attach` beside
-it. The reference: the CPU time of the ranks in the same window, which is their steps. So the ratio is the overhead.
+A local run of the shared trainer on 2 processes, after its start-up, window by window. Ours: the
+CPU time of the launcher, which reads the ranks' output, measures them and reports it, and in the
+second row that of an `attach` beside it. The reference: the CPU time of the ranks in the same
+window, which is their steps. So the ratio is the overhead.
 """
 
 from __future__ import annotations
@@ -34,13 +35,25 @@ def main() -> None:
         job = place / "job"
         job.mkdir()
         (job / "job.yaml").write_text(JOB)
-        submit: list[str | Path] = [sys.executable, BIN / "cloudtrain", "submit", "--detach", "--run-id", "watched-1"]
+        submit: list[str | Path] = [
+            sys.executable,
+            BIN / "cloudtrain",
+            "submit",
+            "--detach",
+            "--run-id",
+            "watched-1",
+        ]
         subprocess.run(submit, cwd=job, env=env, check=True, capture_output=True)
         events = place / "data" / "runs" / "watched-1" / "events.jsonl"
         try:
             found = measure(events, job, env, given.rounds)
         finally:
-            subprocess.run([sys.executable, BIN / "cloudtrain", "stop", "watched-1"], cwd=job, env=env, check=False)
+            subprocess.run(
+                [sys.executable, BIN / "cloudtrain", "stop", "watched-1"],
+                cwd=job,
+                env=env,
+                check=False,
+            )
     report(found, given.json)
 
 
@@ -57,7 +70,10 @@ def measure(events: Path, job: Path, env: Mapping[str, str], rounds: int) -> lis
     for _ in range(rounds):
         window(alone, [launcher], ranks)
         with subprocess.Popen(
-            [sys.executable, BIN / "cloudtrain", "attach", "watched-1"], cwd=job, env=env, stderr=subprocess.DEVNULL
+            [sys.executable, BIN / "cloudtrain", "attach", "watched-1"],
+            cwd=job,
+            env=env,
+            stderr=subprocess.DEVNULL,
         ) as attached:
             time.sleep(2)  # its start is not a part of watching
             window(watched, [launcher, attached.pid], ranks)
@@ -69,7 +85,8 @@ def measure(events: Path, job: Path, env: Mapping[str, str], rounds: int) -> lis
 
 def window(comparison: Comparison, ours: list[int], ranks: list[int]) -> None:
     """Add one window to a comparison."""
-    before, began = (cpu(ours), cpu(ranks)), time.monotonic()
+    before = (cpu(ours), cpu(ranks))
+    began = time.monotonic()
     time.sleep(WINDOW_SECONDS)
     wall = time.monotonic() - began
     comparison.ours.append(Cost(wall, cpu(ours) - before[0]))

@@ -1,4 +1,6 @@
-"""Runs one program that fails, in a forked process and a folder of its own, and diagnoses what it has printed."""
+"""Runs one program that fails, in a forked process and a folder of its own, and diagnoses what it
+has printed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Outcome:
 
     name: str
     place: str
-    """Where it was made: `process`, `container`, `run`, `cloud` (imitated), or `text`: what a driver prints."""
+    """Where it was made: `process`, `container`, `run`, `cloud` (imitated), or `text`: what a
+    driver prints.
+    """
     expected: str
     """The rule that names its cause; `none`: no rule may claim it."""
     found: str
@@ -51,11 +55,15 @@ def outcome_of(name: str, place: str, expected: str, found: Diagnosis, said: str
     """What a diagnosis says of a failure whose rule is known."""
     rule = found.rule.name if found.rule else "none"
     line = found.evidence[0].text if found.evidence else said
-    return Outcome(name, place, expected, SKIPPED if SKIPPED in said else rule, found.cause, line[:160])
+    return Outcome(
+        name, place, expected, SKIPPED if SKIPPED in said else rule, found.cause, line[:160]
+    )
 
 
 def run_program(name: str, expected: str, code: str) -> Outcome:
-    """Run a program to its end in a fork of this process, which has imported what takes long; diagnose its output."""
+    """Run a program to its end in a fork of this process, which has imported what takes long;
+    diagnose its output.
+    """
     folder = Path(tempfile.mkdtemp(prefix="failing-"))
     log = folder / "output.log"
     child = os.fork()

@@ -1,4 +1,6 @@
-"""Failures of containers, of runs, and of jobs in the imitated clouds, each with the rule that names its cause."""
+"""Failures of containers, of runs, and of jobs in the imitated clouds, each with the rule that
+names its cause.
+"""
 
 # ruff: noqa: E501  (one row, one line)
 
@@ -66,18 +68,29 @@ def _container(options: tuple[str, ...], command: tuple[str, ...]) -> tuple[Diag
 
 def _run(*argv: str, **options: Any) -> str:
     done = subprocess.run(
-        argv, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, errors="replace", **options
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+        errors="replace",
+        **options,
     )
     return f"{done.stdout}{done.stderr}"
 
 
 def _diagnosed(text: str) -> Diagnosis:
     return diagnose_lines(
-        each for number, line in enumerate(text.splitlines(), 1) for each in evidence_of(line, "said", number)
+        each
+        for number, line in enumerate(text.splitlines(), 1)
+        for each in evidence_of(line, "said", number)
     )
 
 
-_GROUP = "import os, signal, sys, time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
+_GROUP = (
+    "import os, signal, sys, time, torch, torch.distributed as"
+    " dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
+)
 RUNS: dict[str, tuple[str, str, str]] = {
     "rank killed in a run": ("killed", "", _GROUP + "dist.barrier()\nif rank: os.kill(os.getpid(), signal.SIGKILL)\n"
                              "dist.all_reduce(torch.ones(1))\n"),
@@ -114,9 +127,13 @@ def run_failures(only: str) -> Iterator[Outcome]:
             printed = _run(cloudtrain, "diagnose", "--json", cwd=source, env=env)
             failure: dict[str, Any] = {"rule": SKIPPED, "cause": printed[-200:]}
             with suppress(ValueError, KeyError):
-                failure = json.JSONDecoder().raw_decode(printed, printed.index("{"))[0]["failure"] or {}
+                failure = (
+                    json.JSONDecoder().raw_decode(printed, printed.index("{"))[0]["failure"] or {}
+                )
             evidence = (failure.get("evidence") or [{}])[0].get("text", said[-160:])
-            yield Outcome(name, "run", rule, failure.get("rule") or "none", failure.get("cause", ""), evidence)
+            yield Outcome(
+                name, "run", rule, failure.get("rule") or "none", failure.get("cause", ""), evidence
+            )
 
 
 def cloud_failures(only: str) -> Iterator[Outcome]:
@@ -130,7 +147,8 @@ def _of_aws(only: str) -> Iterator[Outcome]:
     from tests.fakes.aws.samples import ended, request
 
     with Cloud(phase_seconds=0.01) as cloud:
-        account, sagemaker = cloud.account, cloud.client("sagemaker")
+        account = cloud.account
+        sagemaker = cloud.client("sagemaker")
 
         def job(name: str, **changes: Any) -> str:
             sagemaker.create_training_job(**{**request(cloud, name), **changes})
@@ -164,7 +182,8 @@ def _of_azure(only: str) -> Iterator[Outcome]:
 
     with AzureCloud(phase_seconds=0) as cloud, tempfile.TemporaryDirectory() as folder:
         os.environ.update(cloud.environment())
-        account, workspace = cloud.account, client(cloud)
+        account = cloud.account
+        workspace = client(cloud)
 
         def job(name: str, **changes: Any) -> str:
             submit(workspace, document(cloud, name, Path(folder), "talk", **changes))
@@ -179,7 +198,10 @@ def _of_azure(only: str) -> Iterator[Outcome]:
                 "image-not-pulled",
                 lambda: _within(account.missing_images, cloud.image, lambda: job("a")),
             ),
-            "input that is not in the store": ("input-unreadable", lambda: job("b", inputs=nothing)),
+            "input that is not in the store": (
+                "input-unreadable",
+                lambda: job("b", inputs=nothing),
+            ),
         }
         for name, (rule, provoke) in cases.items():
             if only in name:
@@ -193,7 +215,9 @@ def _said_by(name: str, rule: str, provoke: Callable[[], str]) -> Outcome:
     except Exception as error:  # noqa: BLE001  (what a cloud refuses with is what is being looked at)
         said = f"{type(error).__name__}: {error}"
     found = diagnose_lines(evidence_of(said.replace("\n", " "), "platform", 0))
-    return outcome_of(name, "cloud", rule, found, f"{said[:150]} ({time.monotonic() - began:.0f} s)")
+    return outcome_of(
+        name, "cloud", rule, found, f"{said[:150]} ({time.monotonic() - began:.0f} s)"
+    )
 
 
 def _with(table: dict[str, int], key: str, value: int, provoke: Callable[[], str]) -> str:

@@ -1,7 +1,8 @@
-"""What `bench_forecast.py` trains: a task for the shared trainer, and a program of its own, of one of several kinds.
+"""What `bench_forecast.py` trains: a task for the shared trainer, and a program of its own, of one
+of several kinds.
 
-Both take as many steps as fit into about `$FORECAST_SECONDS`. `$FORECAST_KIND` says what is special about them, and
-`$FORECAST_SEED` how long they are, and how many make an epoch.
+Both take as many steps as fit into about `$FORECAST_SECONDS`. `$FORECAST_KIND` says what is special
+about them, and `$FORECAST_SEED` how long they are, and how many make an epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ KIND = os.environ.get("FORECAST_KIND", "constant")
 SECONDS = float(os.environ.get("FORECAST_SECONDS", "60"))
 RANDOM = random.Random(int(os.environ.get("FORECAST_SEED", "0")))
 STEP = 0.04 * 5 ** RANDOM.random()
-"""Seconds of a usual step, 40 to 200 ms: it waits for them as for a GPU, so that runs beside it do not slow it."""
+"""Seconds of a usual step, 40 to 200 ms: it waits for them as for a GPU, so that runs beside it do
+not slow it.
+"""
 
 
 def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
@@ -28,9 +31,12 @@ def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
     from cloudtrain_trainer.tasks import Task
 
     width = 512 if KIND == "checkpoints" else 64
-    epochs, batch = RANDOM.randint(4, 9), 16
+    epochs = RANDOM.randint(4, 9)
+    batch = 16
     step = STEP / 4 if KIND == "busy" else STEP
-    steps = max(8, int(SECONDS / step / epochs * (1 - _evaluation_share() / (1 + _evaluation_share()))))
+    steps = max(
+        8, int(SECONDS / step / epochs * (1 - _evaluation_share() / (1 + _evaluation_share())))
+    )
 
     class Data(Dataset):  # type: ignore[type-arg]
         def __init__(self, length: int) -> None:
@@ -41,12 +47,21 @@ def task(seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
             if "loader" in KIND and index % batch == 0:
-                time.sleep(step * (RANDOM.expovariate(1) if KIND == "erratic-loader" else RANDOM.uniform(0.5, 1.5)))
+                time.sleep(
+                    step
+                    * (
+                        RANDOM.expovariate(1)
+                        if KIND == "erratic-loader"
+                        else RANDOM.uniform(0.5, 1.5)
+                    )
+                )
             return torch.full((width,), index / self.length), index % 10
 
     class Net(nn.Sequential):
         def __init__(self) -> None:
-            super().__init__(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10))
+            super().__init__(
+                nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10)
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             spend(step if self.training else step / 3)
@@ -100,7 +115,8 @@ def main() -> None:
     """The program: no trainer, and progress told step by step, or every 20 steps."""
     from cloudtrain_job import activity, log_metrics, log_progress, log_schedule
 
-    calls, steps = Steps(), int(SECONDS / STEP / (1 + _evaluation_share()))
+    calls = Steps()
+    steps = int(SECONDS / STEP / (1 + _evaluation_share()))
     epoch = max(1, steps // RANDOM.randint(4, 9))
     every = 20 if KIND == "seldom" else 1
     told: Callable[[str], Iterator[None]] = activity  # type: ignore[assignment]

@@ -1,4 +1,6 @@
-"""Twenty models that are not the trainer's, each as a task with random data: what users bring, in small."""
+"""Twenty models that are not the trainer's, each as a task with random data: what users bring, in
+small.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer.tasks import Task
 
-CLASSES, SAMPLES = 10, 128
+CLASSES = 10
+SAMPLES = 128
 
 
 class Random(torch.utils.data.Dataset[Any]):
     """Inputs of one shape, floats or tokens below `vocabulary`, and a class for each."""
 
     def __init__(self, shape: tuple[int, ...], vocabulary: int = 0) -> None:
-        self.shape, self.vocabulary = shape, vocabulary
+        self.shape = shape
+        self.vocabulary = vocabulary
 
     def __len__(self) -> int:
         return SAMPLES
@@ -33,7 +37,8 @@ class Random(torch.utils.data.Dataset[Any]):
 class Residual(nn.Module):
     def __init__(self, *layers: nn.Module, shortcut: nn.Module | None = None) -> None:
         super().__init__()
-        self.layers, self.shortcut = nn.Sequential(*layers), shortcut or nn.Identity()
+        self.layers = nn.Sequential(*layers)
+        self.shortcut = shortcut or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.shortcut(x) + self.layers(x)
@@ -66,7 +71,10 @@ class Gate(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width // 4, 1), nn.SiLU(), nn.Conv2d(width // 4, width, 1)
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(width, width // 4, 1),
+            nn.SiLU(),
+            nn.Conv2d(width // 4, width, 1),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,8 +121,14 @@ class Last(nn.Module):
         return out
 
 
-def conv(a: int, b: int, size: int = 3, stride: int = 1, groups: int = 1, act: Any = nn.ReLU) -> list[nn.Module]:
-    return [nn.Conv2d(a, b, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(b), act()]
+def conv(
+    a: int, b: int, size: int = 3, stride: int = 1, groups: int = 1, act: Any = nn.ReLU
+) -> list[nn.Module]:
+    return [
+        nn.Conv2d(a, b, size, stride, size // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(b),
+        act(),
+    ]
 
 
 def head(width: int) -> list[nn.Module]:
@@ -131,12 +145,21 @@ def alexnet() -> nn.Module:
 def vgg() -> nn.Module:
     layers: list[nn.Module] = []
     for a, b in ((3, 32), (32, 64), (64, 128)):
-        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.Conv2d(b, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 64, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+        layers += [
+            nn.Conv2d(a, b, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(b, b, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(128 * 64, 256), nn.ReLU(), nn.Linear(256, CLASSES)
+    )
 
 
 def resnet18() -> nn.Module:
-    layers, a = conv(3, 16, 7, 2), 16
+    layers = conv(3, 16, 7, 2)
+    a = 16
     for b in (16, 32, 64, 128):
         stride = 1 if a == b else 2
         shortcut = nn.Conv2d(a, b, 1, stride) if a != b else None
@@ -151,13 +174,20 @@ def wide_resnet() -> nn.Module:
 
 
 def densenet() -> nn.Module:
-    blocks = [Dense(nn.BatchNorm2d(w), nn.ReLU(), nn.Conv2d(w, 16, 3, padding=1)) for w in range(32, 96, 16)]
+    blocks = [
+        Dense(nn.BatchNorm2d(w), nn.ReLU(), nn.Conv2d(w, 16, 3, padding=1))
+        for w in range(32, 96, 16)
+    ]
     return nn.Sequential(*conv(3, 32, 3, 2), *blocks, *head(96))
 
 
 def squeezenet() -> nn.Module:
     fires = [
-        nn.Sequential(nn.Conv2d(64, 16, 1), nn.ReLU(), Branches(nn.Conv2d(16, 32, 1), nn.Conv2d(16, 32, 3, padding=1)))
+        nn.Sequential(
+            nn.Conv2d(64, 16, 1),
+            nn.ReLU(),
+            Branches(nn.Conv2d(16, 32, 1), nn.Conv2d(16, 32, 3, padding=1)),
+        )
         for _ in range(3)
     ]
     return nn.Sequential(*conv(3, 64, 3, 2), *fires, *head(64))
@@ -172,7 +202,12 @@ def mobilenet() -> nn.Module:
 
 def efficientnet() -> nn.Module:
     block = [
-        Residual(*conv(24, 96, 1, act=nn.SiLU), *conv(96, 96, 5, 1, 96, nn.SiLU), Gate(96), *conv(96, 24, 1)[:2])
+        Residual(
+            *conv(24, 96, 1, act=nn.SiLU),
+            *conv(96, 96, 5, 1, 96, nn.SiLU),
+            Gate(96),
+            *conv(96, 24, 1)[:2],
+        )
         for _ in range(3)
     ]
     return nn.Sequential(*conv(3, 24, 3, 2, act=nn.SiLU), *block, *head(24))
@@ -212,7 +247,12 @@ def discriminator() -> nn.Module:
 
 def mlp() -> nn.Module:
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(3 * 64 * 64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, CLASSES)
+        nn.Flatten(),
+        nn.Linear(3 * 64 * 64, 256),
+        nn.GELU(),
+        nn.Linear(256, 256),
+        nn.GELU(),
+        nn.Linear(256, CLASSES),
     )
 
 
@@ -233,7 +273,9 @@ def encoder(layers: int = 3, **options: Any) -> nn.Module:
 
 
 def vit() -> nn.Module:
-    return nn.Sequential(Patches(96), encoder(norm_first=True, activation="gelu"), Mean(), nn.Linear(96, CLASSES))
+    return nn.Sequential(
+        Patches(96), encoder(norm_first=True, activation="gelu"), Mean(), nn.Linear(96, CLASSES)
+    )
 
 
 def text_encoder() -> nn.Module:
@@ -241,7 +283,9 @@ def text_encoder() -> nn.Module:
 
 
 def lstm() -> nn.Module:
-    return nn.Sequential(nn.Embedding(2000, 64), Last(nn.LSTM(64, 128, 2, batch_first=True)), nn.Linear(128, CLASSES))
+    return nn.Sequential(
+        nn.Embedding(2000, 64), Last(nn.LSTM(64, 128, 2, batch_first=True)), nn.Linear(128, CLASSES)
+    )
 
 
 def bidirectional() -> nn.Module:
@@ -250,12 +294,19 @@ def bidirectional() -> nn.Module:
 
 
 def gru() -> nn.Module:
-    return nn.Sequential(nn.Embedding(2000, 64), Last(nn.GRU(64, 128, batch_first=True)), nn.Linear(128, CLASSES))
+    return nn.Sequential(
+        nn.Embedding(2000, 64), Last(nn.GRU(64, 128, batch_first=True)), nn.Linear(128, CLASSES)
+    )
 
 
 def temporal() -> nn.Module:
-    blocks = [nn.Sequential(nn.Conv1d(64, 64, 3, padding=2**n, dilation=2**n), nn.ReLU()) for n in range(4)]
-    return nn.Sequential(nn.Embedding(2000, 64), Transposed(nn.Sequential(*blocks)), Mean(), nn.Linear(64, CLASSES))
+    blocks = [
+        nn.Sequential(nn.Conv1d(64, 64, 3, padding=2**n, dilation=2**n), nn.ReLU())
+        for n in range(4)
+    ]
+    return nn.Sequential(
+        nn.Embedding(2000, 64), Transposed(nn.Sequential(*blocks)), Mean(), nn.Linear(64, CLASSES)
+    )
 
 
 def volume() -> nn.Module:
@@ -286,7 +337,12 @@ def _hugging_face(kind: str, *, seed: int) -> Task:
     """A small model of the package transformers, with random weights, that computes its own loss."""
     import transformers as hf
 
-    small = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 2000}
+    small = {
+        "hidden_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "vocab_size": 2000,
+    }
     made: dict[str, Callable[[], nn.Module]] = {
         "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**small, intermediate_size=384)),
         "distilbert": lambda: hf.DistilBertForMaskedLM(

@@ -1,4 +1,6 @@
-"""Two things measured in turn, round by round: their paired ratios, the bar beside them, as a table and as JSON."""
+"""Two things measured in turn, round by round: their paired ratios, the bar beside them, as a table
+and as JSON.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,17 @@ class Comparison:
 
     def ratios(self, kind: str) -> list[float]:
         """Ours divided by the reference of the same round."""
-        return [getattr(a, kind) / getattr(b, kind) for a, b in zip(self.ours, self.theirs, strict=True)]
+        return [
+            getattr(a, kind) / getattr(b, kind) for a, b in zip(self.ours, self.theirs, strict=True)
+        ]
 
     def to_json(self) -> dict[str, object]:
         """The figures, for a file."""
-        figures: dict[str, object] = {"what": self.what, "reference": self.reference, "rounds": len(self.ours)}
+        figures: dict[str, object] = {
+            "what": self.what,
+            "reference": self.reference,
+            "rounds": len(self.ours),
+        }
         for kind in self.bars if self.ours else ():
             low, middle, high = quartiles(self.ratios(kind))
             figures[kind] = {
@@ -54,8 +62,12 @@ class Comparison:
                 cells.append("not measured")
                 continue
             low, middle, high = quartiles(self.ratios(kind))
-            ours, theirs = (statistics.median(getattr(c, kind) for c in costs) for costs in (self.ours, self.theirs))
-            bar, verdict = self.bars[kind], "met" if self._is_met(kind, middle) else "missed"
+            ours, theirs = (
+                statistics.median(getattr(c, kind) for c in costs)
+                for costs in (self.ours, self.theirs)
+            )
+            bar = self.bars[kind]
+            verdict = "met" if self._is_met(kind, middle) else "missed"
             shown = "" if bar is None else f", bar {bar:.2f} {verdict}"
             cells.append(f"{middle:.2f} [{low:.2f}-{high:.2f}]{shown} ({ours:.3f}/{theirs:.3f} s)")
         return f"| {self.what} | {self.reference} | {cells[0]} | {cells[1]} | {self._notes()} |"
@@ -65,7 +77,9 @@ class Comparison:
         return None if bar is None else ratio <= bar
 
     def _notes(self) -> str:
-        return ", ".join([f"{len(self.ours)} rounds", *(f"{key} {value}" for key, value in self.notes.items())])
+        return ", ".join(
+            [f"{len(self.ours)} rounds", *(f"{key} {value}" for key, value in self.notes.items())]
+        )
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -77,7 +91,11 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def compare(
-    comparison: Comparison, ours: Callable[[], Cost], theirs: Callable[[], Cost], rounds: int, warm_ups: int = 2
+    comparison: Comparison,
+    ours: Callable[[], Cost],
+    theirs: Callable[[], Cost],
+    rounds: int,
+    warm_ups: int = 2,
 ) -> Comparison:
     """Fill a comparison: rounds of both, the first one changing; the warm-ups are thrown away."""
     for number in range(-warm_ups, rounds):

@@ -1,7 +1,9 @@
-"""The processes of a benchmark: what one command costs with all that it starts, and a place to run it in.
+"""The processes of a benchmark: what one command costs with all that it starts, and a place to run
+it in.
 
-Importing it makes this process a subreaper: a process that outlives its parent becomes our child, so that its CPU
-time is counted here when it ends, and nothing that a benchmark started is left behind.
+Importing it makes this process a subreaper: a process that outlives its parent becomes our child,
+so that its CPU time is counted here when it ends, and nothing that a benchmark started is left
+behind.
 """
 
 from __future__ import annotations
@@ -35,10 +37,15 @@ class Cost:
 
 
 def cost(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, limit: float = 300) -> Cost:
-    """Run a command to its end; RuntimeError when it fails. CPU: all that it started too, to the last process."""
+    """Run a command to its end; RuntimeError when it fails. CPU: all that it started too, to the
+    last process.
+    """
     with tempfile.TemporaryFile() as said:
-        before, start = _children_cpu(), time.perf_counter()
-        process = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        before = _children_cpu()
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
         watch = threading.Timer(limit, end_all)  # `wait(limit)` would look only every 50 ms
         watch.start()
         code = process.wait()
@@ -48,7 +55,9 @@ def cost(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, limit: f
         cpu = _children_cpu() - before
         if code != 0:
             said.seek(0)
-            raise RuntimeError(f"{argv} exited with code {code}: {said.read().decode(errors='replace')[-2000:]}")
+            raise RuntimeError(
+                f"{argv} exited with code {code}: {said.read().decode(errors='replace')[-2000:]}"
+            )
     return Cost(wall, cpu)
 
 
@@ -75,12 +84,18 @@ def end_all() -> None:
 
 @contextmanager
 def workplace() -> Iterator[tuple[Path, dict[str, str]]]:
-    """A scratch folder, and an environment in which all that is kept is kept there and bytecode is cached as usual."""
+    """A scratch folder, and an environment in which all that is kept is kept there and bytecode is
+    cached as usual.
+    """
     with tempfile.TemporaryDirectory(prefix="cloudtrain-bench-") as scratch:
         place = Path(scratch).resolve()
         dropped = ("PYTHON", "CLOUDTRAIN_", "PET_", "TORCH", "OMP_", "XDG_")
         env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-        env |= {"HOME": str(place), "CLOUDTRAIN_DATA_DIR": str(place / "data"), "PATH": f"{BIN}:{env['PATH']}"}
+        env |= {
+            "HOME": str(place),
+            "CLOUDTRAIN_DATA_DIR": str(place / "data"),
+            "PATH": f"{BIN}:{env['PATH']}",
+        }
         try:
             yield place, env
         finally:
@@ -97,7 +112,9 @@ def _descendants() -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(folder.name)] = int(
+                    (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                )
     found = {os.getpid()}
     while new := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
         found |= new
@@ -107,4 +124,6 @@ def _descendants() -> list[int]:
 if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
     raise OSError(ctypes.get_errno(), "this process cannot become a subreaper; Linux is needed")
 atexit.register(end_all)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended then, too
+signal.signal(
+    signal.SIGTERM, lambda *_: sys.exit(143)
+)  # so that what was started is ended then, too

@@ -1,4 +1,6 @@
-"""Ranks of the trainer that are slow for one known reason, of a strength that `$SLOW_STRENGTH` says, 0 to 1."""
+"""Ranks of the trainer that are slow for one known reason, of a strength that `$SLOW_STRENGTH`
+says, 0 to 1.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,25 @@ LEAST_STEPS = 26
 
 
 class Delay:
-    """Sleeps for a multiple of this rank's step, as its first steps take without it: on a loaded machine for longer."""
+    """Sleeps for a multiple of this rank's step, as its first steps take without it: on a loaded
+    machine for longer.
+    """
 
     MEASURED = 5
 
     def __init__(self, low: float, high: float) -> None:
-        self._times, self._steps, self._seconds = strength(low, high), list[float](), 0.0
+        self._times = strength(low, high)
+        self._steps = list[float]()
+        self._seconds = 0.0
 
     def __call__(self) -> None:
         """To be called once in a step."""
         if len(self._steps) <= self.MEASURED:
             self._steps.append(time.monotonic())
             if len(self._steps) > self.MEASURED:
-                self._seconds = self._times * statistics.median(b - a for a, b in pairwise(self._steps))
+                self._seconds = self._times * statistics.median(
+                    b - a for a, b in pairwise(self._steps)
+                )
         time.sleep(self._seconds)
 
 
@@ -41,10 +49,14 @@ def strength(low: float, high: float) -> float:
 
 
 def stop_soon(rank: int) -> None:
-    """Have all ranks stop some seconds and some more steps after the first: rank 0 is told to, as by a cloud."""
+    """Have all ranks stop some seconds and some more steps after the first: rank 0 is told to, as
+    by a cloud.
+    """
     from cloudtrain_trainer.reporting.step_times import StepClock
 
-    end, seconds, ended_at = StepClock.end_step, float(os.environ["SLOW_SECONDS"]), list[float]()
+    end = StepClock.end_step
+    seconds = float(os.environ["SLOW_SECONDS"])
+    ended_at = list[float]()
 
     def ended(self: StepClock) -> None:
         end(self)
@@ -67,7 +79,8 @@ def slow_loader(rank: int) -> None:
     from cloudtrain_trainer.tasks.digits import Digits
 
     stop_soon(rank)
-    read, delay = Digits.__getitem__, Delay(0.5, 3)
+    read = Digits.__getitem__
+    delay = Delay(0.5, 3)
 
     def slow(self: Any, draw: Any) -> Any:
         delay()
@@ -77,7 +90,9 @@ def slow_loader(rank: int) -> None:
 
 
 def other_work(rank: int) -> None:
-    """The last rank shares its core with as many as one to four processes that never rest; all ranks have their own."""
+    """The last rank shares its core with as many as one to four processes that never rest; all
+    ranks have their own.
+    """
     stop_soon(rank)
     core = sorted(os.sched_getaffinity(0))[rank]
     os.sched_setaffinity(0, {core})
@@ -97,7 +112,8 @@ def sleeping_rank(rank: int) -> None:
 
     stop_soon(rank)
     if rank == int(os.environ["WORLD_SIZE"]) - 1:
-        forward, delay = ModelWithLoss.forward, Delay(0.5, 3)
+        forward = ModelWithLoss.forward
+        delay = Delay(0.5, 3)
 
         def slow(self: ModelWithLoss, *batch: Any) -> Any:
             delay()
@@ -111,7 +127,8 @@ def slow_saving(rank: int) -> None:
     from cloudtrain_trainer.checkpoints.checkpointer import Checkpointer
 
     stop_soon(rank)
-    save, seconds = Checkpointer._save, strength(0.25, 1.0)
+    save = Checkpointer._save
+    seconds = strength(0.25, 1.0)
 
     def slow(self: Checkpointer) -> None:
         time.sleep(seconds)
@@ -135,7 +152,9 @@ def slow_network(rank: int) -> None:
 
 
 class SlowNetwork:
-    """Averages buckets of gradients; a bucket is there when a network of 1 Gbit/s would have brought it."""
+    """Averages buckets of gradients; a bucket is there when a network of 1 Gbit/s would have
+    brought it.
+    """
 
     BYTES_PER_SECOND = 125e6
 
@@ -145,7 +164,8 @@ class SlowNetwork:
 
     def exchange(self, bucket: Any) -> Any:
         """The future of the mean, as a communication hook returns it."""
-        buffer, arrived = bucket.buffer(), torch.futures.Future[Tensor]()
+        buffer = bucket.buffer()
+        arrived = torch.futures.Future[Tensor]()
         sent = dist.all_reduce(buffer, async_op=True)
         now = time.monotonic()
         self.free_at = max(now, self.free_at) + buffer.nbytes / self.BYTES_PER_SECOND
@@ -169,7 +189,9 @@ def tiny_model() -> nn.Module:
 def wide_model() -> nn.Module:
     """9 to 36 MB of gradients, for two images."""
     width = int(strength(1536, 3000))
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10)
+    )
 
 
 class Repeated(nn.Module):
@@ -177,7 +199,9 @@ class Repeated(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.middle, self.last = nn.Linear(64, 256), nn.Linear(256, 256), nn.Linear(256, 10)
+        self.first = nn.Linear(64, 256)
+        self.middle = nn.Linear(256, 256)
+        self.last = nn.Linear(256, 10)
         self.times = int(strength(15, 60))
 
     def forward(self, images: Tensor) -> Tensor:

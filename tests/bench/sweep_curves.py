@@ -1,6 +1,8 @@
-"""Trials with learning curves, of LCBench's surrogate (`pip install onnxruntime`): early stopping in simulated time.
+"""Trials with learning curves, of LCBench's surrogate (`pip install onnxruntime`): early stopping
+in simulated time.
 
-The data is YAHPO Gym's model of LCBench (Apache-2.0, of slds-lmu/yahpo_data), kept beside the checkout.
+The data is YAHPO Gym's model of LCBench (Apache-2.0, of slds-lmu/yahpo_data), kept beside the
+checkout.
 """
 
 from __future__ import annotations
@@ -18,10 +20,20 @@ from typing import Any
 from cloudtrain.spec.search_space import Choice, Integers, Scalar, read_space
 from cloudtrain.spec.sweep_rules import SAMPLERS
 from cloudtrain.sweeps.suggest import suggester_of
-from tests.bench.sweep_simulation import OurSearch, Outcome, World, configurations_of, definition_of, search_with
+from tests.bench.sweep_simulation import (
+    OurSearch,
+    Outcome,
+    World,
+    configurations_of,
+    definition_of,
+    search_with,
+)
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "lcbench"
-EPOCHS, ETA, TASKS, POOL = 52, 3, 12, 1200
+EPOCHS = 52
+ETA = 3
+TASKS = 12
+POOL = 1200
 SPACE = read_space(
     {
         "batch_size": "logint(16, 512)",
@@ -49,7 +61,9 @@ class Surrogate:
         self._session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        self.codes: Mapping[str, int] = json.loads((folder / "encoding.json").read_text())["OpenML_task_id"]
+        self.codes: Mapping[str, int] = json.loads((folder / "encoding.json").read_text())[
+            "OpenML_task_id"
+        ]
         self.tasks = list(self.codes)[1 : TASKS + 1]
 
     def curves(self, task: str, points: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
@@ -79,9 +93,17 @@ class Surrogate:
 
         # In the order in which the bars were measured, so that the points are the same.
         columns = [numpy.round(log(16, 512)), log(1e-4, 1e-1), drawn.uniform(0.1, 0.99, POOL)]
-        columns += [drawn.uniform(1e-5, 0.1, POOL), drawn.integers(1, 6, POOL), numpy.round(log(64, 1024))]
+        columns += [
+            drawn.uniform(1e-5, 0.1, POOL),
+            drawn.integers(1, 6, POOL),
+            numpy.round(log(64, 1024)),
+        ]
         points = numpy.stack([*columns, drawn.uniform(0, 1, POOL)], 1).tolist()
-        last = [curve[-1] for at in range(0, POOL, 100) for curve in self.curves(task, points[at : at + 100])]
+        last = [
+            curve[-1]
+            for at in range(0, POOL, 100)
+            for curve in self.curves(task, points[at : at + 100])
+        ]
         return max(last), statistics.median(last)
 
 
@@ -97,10 +119,17 @@ def ours(sampler: str, *, promotes: bool, halving: bool = True) -> Search:
 
 
 def rays(world: World, seed: int) -> Outcome:
-    """Ray Tune's ASHA scheduler, asked at each epoch; random values, as Ray chooses them by default."""
+    """Ray Tune's ASHA scheduler, asked at each epoch; random values, as Ray chooses them by
+    default.
+    """
     schedulers = import_module("ray.tune.schedulers")
     scheduler = schedulers.AsyncHyperBandScheduler(
-        time_attr="epoch", metric="value", mode="max", max_t=EPOCHS, grace_period=1, reduction_factor=ETA
+        time_attr="epoch",
+        metric="value",
+        mode="max",
+        max_t=EPOCHS,
+        grace_period=1,
+        reduction_factor=ETA,
     )
     known: dict[int, Any] = {}
 
@@ -109,7 +138,9 @@ def rays(world: World, seed: int) -> Outcome:
             known[number] = SimpleNamespace(trial_id=str(number))
             scheduler.on_trial_add(None, known[number])
         result = {"epoch": epoch, "value": value}
-        return bool(scheduler.on_trial_result(None, known[number], result) == schedulers.TrialScheduler.STOP)
+        return bool(
+            scheduler.on_trial_result(None, known[number], result) == schedulers.TrialScheduler.STOP
+        )
 
     definition = definition_of(world, "random", seed, promotes=False)
     return search_with(world, configurations_of(suggester_of(definition), definition), stops)
@@ -124,7 +155,9 @@ def optunas(sampler: str) -> Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
-        study = optuna.create_study(direction="maximize", sampler=kinds[sampler](seed=seed), pruner=pruner)
+        study = optuna.create_study(
+            direction="maximize", sampler=kinds[sampler](seed=seed), pruner=pruner
+        )
         asked: list[Any] = []
 
         def configurations() -> Any:
@@ -161,12 +194,15 @@ def _distributions() -> dict[str, Any]:
 
 def searches(start: float) -> dict[str, Search]:
     """What is compared: ours, first as it is by default, then others."""
-    default, promotes = SAMPLERS["asha"][0], start == 0
+    default = SAMPLERS["asha"][0]
+    promotes = start == 0
     found = {"ours, by default": ours(default, promotes=promotes)}
     for sampler in ("random", "qmc", "tpe"):
         for one in (True, False):
             if (sampler, one) != (default, promotes):
-                found[f"ours, {sampler}, {'promotion' if one else 'stopping'}"] = ours(sampler, promotes=one)
+                found[f"ours, {sampler}, {'promotion' if one else 'stopping'}"] = ours(
+                    sampler, promotes=one
+                )
     found["random, nothing ended early"] = ours("random", promotes=False, halving=False)
     found["Optuna's pruner, random"] = optunas("random")
     found["Optuna's pruner, TPE"] = optunas("tpe")
@@ -180,7 +216,9 @@ def searches(start: float) -> dict[str, Search]:
 
 
 def run(seeds: int, only: str = "") -> list[dict[str, object]]:
-    """Rows: mean normalised regret and its standard error, for each pair of delays. ImportError, FileNotFoundError."""
+    """Rows: mean normalised regret and its standard error, for each pair of delays. ImportError,
+    FileNotFoundError.
+    """
     if not (DATA / "model.onnx").exists():
         raise FileNotFoundError(f"{DATA / 'model.onnx'} is not there")
     surrogate = Surrogate(DATA)
@@ -190,15 +228,31 @@ def run(seeds: int, only: str = "") -> list[dict[str, object]]:
         for name, search in searches(start).items():
             if only and only not in name:
                 continue
-            before, regrets = time.process_time(), []
+            before = time.process_time()
+            regrets = []
             for task, (top, middle) in ranges.items():
-                world = World(space=SPACE, curve_of=surrogate.curve_of(task), epochs=EPOCHS, start=start, stop=stop)
+                world = World(
+                    space=SPACE,
+                    curve_of=surrogate.curve_of(task),
+                    epochs=EPOCHS,
+                    start=start,
+                    stop=stop,
+                )
                 for seed in range(seeds):
                     value, curve = search(world, seed)
                     regrets.append((top - max(curve[-1], value)) / (top - middle))
             row: dict[str, object] = {"part": "curves", "start": start, "stop": stop, "who": name}
-            row |= {"regret": statistics.fmean(regrets), "error": statistics.stdev(regrets) / len(regrets) ** 0.5}
-            row |= {"bar": BARS[start], "cpu_s": (time.process_time() - before) / len(regrets), "regrets": regrets}
-            print(f"{start:g}/{stop:g} {name}: {row['regret']:.4f} ({row['error']:.4f})", flush=True)
+            row |= {
+                "regret": statistics.fmean(regrets),
+                "error": statistics.stdev(regrets) / len(regrets) ** 0.5,
+            }
+            row |= {
+                "bar": BARS[start],
+                "cpu_s": (time.process_time() - before) / len(regrets),
+                "regrets": regrets,
+            }
+            print(
+                f"{start:g}/{stop:g} {name}: {row['regret']:.4f} ({row['error']:.4f})", flush=True
+            )
             found.append(row)
     return found

@@ -1,4 +1,5 @@
-"""Few trials, each as long as it is let: early stopping at the same number of trials, of LCBench's surrogate.
+"""Few trials, each as long as it is let: early stopping at the same number of trials, of LCBench's
+surrogate.
 
 Syne Tune is compared where it is installed (`pip install syne-tune`).
 """
@@ -58,7 +59,9 @@ class OurFewTrials(OurSearch):
         return Found(max(best.value, self._curves[best.number][-1]), epochs)
 
 
-def ours(sampler: str, *, promotes: bool, grace: int | None = None, eta: int | None = None) -> Search:
+def ours(
+    sampler: str, *, promotes: bool, grace: int | None = None, eta: int | None = None
+) -> Search:
     """A sweep of ours; `grace`, `eta`: by default those of a sweep that does not say."""
 
     def search(world: World, seed: int, trials: int) -> Found:
@@ -66,7 +69,9 @@ def ours(sampler: str, *, promotes: bool, grace: int | None = None, eta: int | N
         part = eta or part
         rungs = tuple(rungs_of(grace or first, part, EPOCHS))
         definition = definition_of(world, sampler, seed, promotes=promotes)
-        return OurFewTrials(world, replace(definition, trials=trials, eta=part, rungs=rungs)).search()
+        return OurFewTrials(
+            world, replace(definition, trials=trials, eta=part, rungs=rungs)
+        ).search()
 
     return search
 
@@ -105,7 +110,8 @@ class Others:
             value = curves[number][epoch - 1]
             epochs += 1
             if value > best:
-                best, reached = value, curves[number]
+                best = value
+                reached = curves[number]
             stopped = epoch < world.epochs and self.stops(number, epoch, value)
             if stopped or epoch == world.epochs:
                 self.end(number, value, stopped=stopped)
@@ -124,7 +130,9 @@ class Optunas(Others):
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
         sampler = self._optuna.samplers.TPESampler(seed=seed)
         chosen = getattr(self._optuna.pruners, pruner)()
-        self._study = self._optuna.create_study(direction="maximize", sampler=sampler, pruner=chosen)
+        self._study = self._optuna.create_study(
+            direction="maximize", sampler=sampler, pruner=chosen
+        )
         self._asked: list[Any] = []
 
     def suggest(self) -> Mapping[str, Scalar]:
@@ -167,7 +175,9 @@ class SyneTunes(Others):
         """The values of the next trial."""
         values: Mapping[str, Scalar] = self._scheduler.suggest().config
         trial = import_module("syne_tune.backend.trial_status").Trial
-        made = trial(trial_id=len(self._trials), config=values, creation_time=datetime.datetime.now())
+        made = trial(
+            trial_id=len(self._trials), config=values, creation_time=datetime.datetime.now()
+        )
         self._trials.append(made)
         self._scheduler.on_trial_add(made)
         return values
@@ -182,7 +192,9 @@ class SyneTunes(Others):
         if stopped:
             self._scheduler.on_trial_remove(self._trials[trial])
         else:
-            self._scheduler.on_trial_complete(self._trials[trial], {"value": value, "epoch": EPOCHS})
+            self._scheduler.on_trial_complete(
+                self._trials[trial], {"value": value, "epoch": EPOCHS}
+            )
 
 
 def searches() -> dict[str, Search]:
@@ -192,21 +204,31 @@ def searches() -> dict[str, Search]:
         "ours, asha by default, stopped": ours("qmc", promotes=False),
         "ours, tpe, stopped": ours("tpe", promotes=False),
         "ours, asha from report 1, eta 3": ours("qmc", promotes=True, grace=1, eta=3),
-        "Optuna's TPE, median pruner": lambda world, seed, trials: Optunas("MedianPruner", seed).search(world, trials),
-        "Optuna's TPE, to the end": lambda world, seed, trials: Optunas("NopPruner", seed).search(world, trials),
+        "Optuna's TPE, median pruner": (
+            lambda world, seed, trials: Optunas("MedianPruner", seed).search(world, trials)
+        ),
+        "Optuna's TPE, to the end": (
+            lambda world, seed, trials: Optunas("NopPruner", seed).search(world, trials)
+        ),
     }
     try:
         import_module("syne_tune")
     except ImportError as error:
         print(f"Syne Tune is left out: {error}; pip install syne-tune")
     else:
-        found["Syne Tune's ASHA"] = lambda world, seed, trials: SyneTunes("ASHA", seed).search(world, trials)
-        found["Syne Tune's BOHB"] = lambda world, seed, trials: SyneTunes("BOHB", seed).search(world, trials)
+        found["Syne Tune's ASHA"] = lambda world, seed, trials: SyneTunes("ASHA", seed).search(
+            world, trials
+        )
+        found["Syne Tune's BOHB"] = lambda world, seed, trials: SyneTunes("BOHB", seed).search(
+            world, trials
+        )
     return found
 
 
 def run(seeds: int, only: str = "") -> list[dict[str, object]]:
-    """Rows: mean normalised regret, its standard error, and the share of all epochs. ImportError, FileNotFoundError."""
+    """Rows: mean normalised regret, its standard error, and the share of all epochs. ImportError,
+    FileNotFoundError.
+    """
     if not (DATA / "model.onnx").exists():
         raise FileNotFoundError(f"{DATA / 'model.onnx'} is not there")
     surrogate = Surrogate(DATA)
@@ -224,9 +246,20 @@ def run(seeds: int, only: str = "") -> list[dict[str, object]]:
                     found = search(world, seed, trials)
                     regrets.append((top - found.value) / (top - middle))
                     shares.append(found.epochs / (trials * EPOCHS))
-            row: dict[str, object] = {"part": "few", "trials": trials, "who": name, "regrets": regrets}
-            row |= {"regret": statistics.fmean(regrets), "error": statistics.stdev(regrets) / len(regrets) ** 0.5}
+            row: dict[str, object] = {
+                "part": "few",
+                "trials": trials,
+                "who": name,
+                "regrets": regrets,
+            }
+            row |= {
+                "regret": statistics.fmean(regrets),
+                "error": statistics.stdev(regrets) / len(regrets) ** 0.5,
+            }
             row["epochs"] = statistics.fmean(shares)
-            print(f"{trials} {name}: {row['regret']:.3f} ({row['error']:.3f}), {row['epochs']:.0%}", flush=True)
+            print(
+                f"{trials} {name}: {row['regret']:.3f} ({row['error']:.3f}), {row['epochs']:.0%}",
+                flush=True,
+            )
             rows.append(row)
     return rows

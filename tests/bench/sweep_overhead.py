@@ -1,4 +1,6 @@
-"""What a search itself costs: trials that do nothing but report one value, in processes of their own."""
+"""What a search itself costs: trials that do nothing but report one value, in processes of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,16 @@ SEARCHES = (
 
 
 def run() -> list[dict[str, object]]:
-    """Rows: a trial's share of CPU and wall time, from runs of two lengths, so that starting up is not counted."""
+    """Rows: a trial's share of CPU and wall time, from runs of two lengths, so that starting up is
+    not counted.
+    """
     found: list[dict[str, object]] = []
     with workplace() as (place, env):
-        env |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": os.environ.get("TMPDIR", "/tmp")}  # noqa: S108
+        env |= {
+            "OMP_NUM_THREADS": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108
+        }
         for who, program, sampler, lengths in SEARCHES:
             if program is RAY and importlib.util.find_spec("ray") is None:
                 print("Ray is left out: it is not installed; pip install 'ray[tune]'")
@@ -86,6 +94,11 @@ def run() -> list[dict[str, object]]:
                 script.write_text(program.format(root=str(ROOT), sampler=sampler, trials=trials))
                 costs.append(cost([sys.executable, script], env, place, limit=580))
             more = lengths[1] - lengths[0]
-            cpu, wall = ((getattr(costs[1], kind) - getattr(costs[0], kind)) / more * 1000 for kind in ("cpu", "wall"))
-            found.append({"part": "overhead", "who": who, "cpu_ms": cpu, "wall_ms": wall, "trials": more})
+            cpu, wall = (
+                (getattr(costs[1], kind) - getattr(costs[0], kind)) / more * 1000
+                for kind in ("cpu", "wall")
+            )
+            found.append(
+                {"part": "overhead", "who": who, "cpu_ms": cpu, "wall_ms": wall, "trials": more}
+            )
     return found

@@ -1,7 +1,8 @@
-"""Searches in simulated time: workers that train by learning curves, a delay for each start and each stop from outside.
+"""Searches in simulated time: workers that train by learning curves, a delay for each start and
+each stop from outside.
 
-A unit of time is an epoch, which is also a report. Ours is the sweep's own kernel, driven by the events of its journal;
-others are asked at each report whether the trial is to be stopped.
+A unit of time is an epoch, which is also a report. Ours is the sweep's own kernel, driven by the
+events of its journal; others are asked at each report whether the trial is to be stopped.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ class World:
     start: float = 0.0
     """From a decision to start a trial until its training begins."""
     stop: float = 0.0
-    """From a decision to stop a trial from outside until its worker is free. A job that ends itself has none."""
+    """From a decision to stop a trial from outside until its worker is free. A job that ends itself
+    has none.
+    """
 
 
-def definition_of(world: World, sampler: str, seed: int, *, promotes: bool, halving: bool = True) -> Definition:
+def definition_of(
+    world: World, sampler: str, seed: int, *, promotes: bool, halving: bool = True
+) -> Definition:
     """A sweep of ours in that world."""
     return Definition(
         sweep_id="bench",
@@ -65,7 +70,9 @@ class OurSearch:
     """Our kernel: `next_action`, the rungs and the suggester, told of all that happens by events."""
 
     def __init__(self, world: World, definition: Definition) -> None:
-        self.world, self.state, self.suggester = world, SweepState.new(definition), suggester_of(definition)
+        self.world = world
+        self.state = SweepState.new(definition)
+        self.suggester = suggester_of(definition)
         self._curves: dict[int, Sequence[float]] = {}
         self._reports: list[tuple[float, int, int]] = []
         self._order = count()
@@ -91,7 +98,9 @@ class OurSearch:
                 self._curves[number] = self.world.curve_of(values)
                 continue
             assert isinstance(action, Start)
-            self.state.apply(Launching(time=now, trial=action.trial, run=action.run, until=action.until))
+            self.state.apply(
+                Launching(time=now, trial=action.trial, run=action.run, until=action.until)
+            )
             self._next(now + self.world.start, action.trial)
 
     def _next(self, now: float, number: int) -> None:
@@ -100,7 +109,9 @@ class OurSearch:
     def _report(self, now: float, number: int) -> None:
         trial = self.state.trials[number]
         report = trial.reports + 1
-        self.state.apply(Reported(time=now, trial=number, report=report, value=self._curves[number][report - 1]))
+        self.state.apply(
+            Reported(time=now, trial=number, report=report, value=self._curves[number][report - 1])
+        )
         outcome = self._outcome(number, report)
         if outcome:
             self.state.apply(RunEnded(time=now, trial=number, run=trial.run, outcome=outcome))  # type: ignore[arg-type]
@@ -109,7 +120,8 @@ class OurSearch:
 
     def _outcome(self, number: int, report: int) -> str:
         """How the run ends with this report; empty: it goes on. As the job decides it by itself."""
-        trial, definition = self.state.trials[number], self.state.definition
+        trial = self.state.trials[number]
+        definition = self.state.definition
         if report == self.world.epochs:
             return "completed"
         if report == trial.runs[-1].until:
@@ -125,8 +137,12 @@ Stops = Callable[[int, int, float], bool]
 """Whether a trial is to be stopped: its number, the epoch, its value there."""
 
 
-def search_with(world: World, configurations: Iterator[Mapping[str, Scalar]], stops: Stops) -> Outcome:
-    """A search that is only asked whether to stop a trial, as Ray's scheduler and Optuna's pruner are."""
+def search_with(
+    world: World, configurations: Iterator[Mapping[str, Scalar]], stops: Stops
+) -> Outcome:
+    """A search that is only asked whether to stop a trial, as Ray's scheduler and Optuna's pruner
+    are.
+    """
     curves: list[Sequence[float]] = []
     reports: list[tuple[float, int, int]] = []
     best: Outcome = (float("-inf"), ())
@@ -152,7 +168,9 @@ def search_with(world: World, configurations: Iterator[Mapping[str, Scalar]], st
     return best
 
 
-def configurations_of(suggester: Suggester, definition: Definition) -> Iterator[Mapping[str, Scalar]]:
+def configurations_of(
+    suggester: Suggester, definition: Definition
+) -> Iterator[Mapping[str, Scalar]]:
     """What a suggester chooses that learns nothing."""
     state = SweepState.new(definition)
     while True:

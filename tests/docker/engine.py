@@ -1,4 +1,6 @@
-"""A Docker engine for tests: the client that speaks to it, its builders, and containers that leave nothing."""
+"""A Docker engine for tests: the client that speaks to it, its builders, and containers that leave
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class NoEngine(Exception):
 
 
 class Engine:
-    """One engine, and whatever these tests have made in it: all of it bears their label, or their tag."""
+    """One engine, and whatever these tests have made in it: all of it bears their label, or their
+    tag.
+    """
 
     def __init__(self) -> None:
         self.docker = _client()
@@ -39,10 +43,15 @@ class Engine:
         self.base = os.environ.get(BASE_VARIABLE, BASE)
         if self.call("image", "inspect", self.base).returncode != 0:
             named = BASE_VARIABLE in os.environ
-            if not named or self.call("pull", "--quiet", self.base, timeout=BUILD_SECONDS).returncode != 0:
+            if (
+                not named
+                or self.call("pull", "--quiet", self.base, timeout=BUILD_SECONDS).returncode != 0
+            ):
                 raise NoEngine(f"no image {self.base} to build on; .ci/engine base makes one")
 
-    def call(self, *argv: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *argv: str, timeout: float = 60, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """One docker command, with what it says on both streams together."""
         return subprocess.run(
             [self.docker, *argv], env={**os.environ, **self.address, **variables},
@@ -56,11 +65,24 @@ class Engine:
         assert done.returncode == 0, done.stdout
         return done.stdout.strip()
 
-    def build(self, context: Path, tag: str, *args: str, buildkit: bool = True) -> subprocess.CompletedProcess[str]:
-        """The image of that folder, for CPUs and on the base of these tests; a copy of docker/ is somebody's own."""
+    def build(
+        self, context: Path, tag: str, *args: str, buildkit: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """The image of that folder, for CPUs and on the base of these tests; a copy of docker/ is
+        somebody's own.
+        """
         own = context == ROOT / "docker"
         what = ("cpu",) if own else (str(context / "Dockerfile"), "--arg", "TORCH=cpu")
-        argv = [sys.executable, "-m", "cloudtrain", "image", "build", *what, "--tag", f"{self.mark}:{tag}"]
+        argv = [
+            sys.executable,
+            "-m",
+            "cloudtrain",
+            "image",
+            "build",
+            *what,
+            "--tag",
+            f"{self.mark}:{tag}",
+        ]
         argv += [word for arg in (f"BASE_IMAGE={self.base}", *args) for word in ("--arg", arg)]
         plain = {"BUILDKIT_PROGRESS": "plain"} if buildkit else {"DOCKER_BUILDKIT": "0"}
         before = self._names()
@@ -91,7 +113,9 @@ class Engine:
 
     @contextmanager
     def container(self, tag: str, *argv: str, options: tuple[str, ...] = ()) -> Iterator[str]:
-        """A container that is made and not yet started; afterwards it is gone, whatever happened in it."""
+        """A container that is made and not yet started; afterwards it is gone, whatever happened in
+        it.
+        """
         name = self.do("create", "--label", self.mark, *options, self.image(tag), *argv)
         try:
             yield name
@@ -110,14 +134,19 @@ class Engine:
 
     def _names(self) -> dict[str, str]:
         """The images of this machine that `cloudtrain image build` has named."""
-        lines = self.do("images", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}", "cloudtrain")
+        lines = self.do(
+            "images", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}", "cloudtrain"
+        )
         return dict(line.split(" ") for line in lines.splitlines())
 
     def close(self) -> None:
-        """Remove what these tests have made. The builder's cache stays: the next run is quick by it."""
+        """Remove what these tests have made. The builder's cache stays: the next run is quick by
+        it.
+        """
         for name in self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}").split():
             self.call("rm", "--force", "--volumes", name)
-        # First what has gone by other names: an image that loses its last one to another would stay without any.
+        # First what has gone by other names: an image that loses its last one to another would stay
+        # without any.
         for name, before in self._named.items():
             self.call(*(("tag", before, name) if before else ("rmi", name)))
         for tag in self.do("images", "--format", "{{.Tag}}", self.mark).split():
@@ -126,26 +155,37 @@ class Engine:
 
 
 def steps(log: str) -> dict[str, float]:
-    """The Dockerfile's steps that BuildKit did not take from its cache, with the seconds that each took."""
+    """The Dockerfile's steps that BuildKit did not take from its cache, with the seconds that each
+    took.
+    """
     names = dict(re.findall(r"^#(\d+) (\[(?!internal).*?\] (?!FROM ).*)$", log, re.MULTILINE))
     took = re.findall(r"^#(\d+) DONE ([\d.]+)s", log, re.MULTILINE)
     return {names[number]: float(seconds) for number, seconds in took if number in names}
 
 
 def _client() -> str:
-    """A client that reaches an engine and has BuildKit: several may be installed, and the first may lack it."""
+    """A client that reaches an engine and has BuildKit: several may be installed, and the first may
+    lack it.
+    """
     found = dict.fromkeys(path for path in (shutil.which("docker"), "/usr/bin/docker") if path)
     why = "no docker client is installed"
     for path in found:
         if not Path(path).exists():
             continue
-        result = subprocess.run([path, "info"], capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(
+            [path, "info"], capture_output=True, text=True, timeout=30, check=False
+        )
         if result.returncode != 0:
             why = "no Docker engine answers; .ci/engine start starts one"
             continue
         why = f"{path} has no BuildKit"
-        version = subprocess.run([path, "version", "--format", "{{.Client.Version}}"], capture_output=True, text=True)
-        buildx = subprocess.run([path, "buildx", "version"], capture_output=True, check=False).returncode == 0
+        version = subprocess.run(
+            [path, "version", "--format", "{{.Client.Version}}"], capture_output=True, text=True
+        )
+        buildx = (
+            subprocess.run([path, "buildx", "version"], capture_output=True, check=False).returncode
+            == 0
+        )
         if buildx or int(version.stdout.partition(".")[0] or 0) < 23:
             return path
     raise NoEngine(why)

@@ -1,4 +1,6 @@
-"""Building the image: what a change rebuilds, what is refused, each builder, and AWS's network adapter as an option."""
+"""Building the image: what a change rebuilds, what is refused, each builder, and AWS's network
+adapter as an option.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from tests.entrypoints.test_launcher import ENTRYPOINTS
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
-# A stand-in for AWS's installer, which lays files out as the real one does and says how it was called.
+# A stand-in for AWS's installer, which lays files out as the real one does and says how it was
+# called.
 INSTALLER = """#!/bin/bash
 set -eu
 mkdir -p /opt/amazon/efa/lib /opt/amazon/ofi-nccl/lib/x86_64-linux-gnu /opt/amazon/openmpi/bin /opt/amazon/openmpi5
@@ -42,14 +45,19 @@ def context(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def efa(engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Where a build can fetch the stand-in, which is this machine as containers see it, and its checksum."""
+def efa(
+    engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
+    """Where a build can fetch the stand-in, which is this machine as containers see it, and its
+    checksum.
+    """
     route = engine.run(image, "awk", '$2 == "00000000" {print $3}', "/proc/net/route")
     gateway = str(ipaddress.IPv4Address(bytes.fromhex(route)[::-1]))
     folder = tmp_path_factory.mktemp("efa")
     with tarfile.open(folder / "efa.tar.gz", "w:gz") as tar:
         member = tarfile.TarInfo("aws-efa-installer/efa_installer.sh")
-        member.size, member.mode = len(INSTALLER), 0o755
+        member.size = len(INSTALLER)
+        member.mode = 0o755
         tar.addfile(member, io.BytesIO(INSTALLER.encode()))
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     server = ThreadingHTTPServer((gateway, 0), partial(quiet, directory=str(folder)))
@@ -60,18 +68,25 @@ def efa(engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory) ->
     server.server_close()
 
 
-def test_a_change_of_train_rebuilds_no_layer_of_packages(engine: Engine, image: str, context: Path) -> None:
+def test_a_change_of_train_rebuilds_no_layer_of_packages(
+    engine: Engine, image: str, context: Path
+) -> None:
     (context / "train").write_text((context / "train").read_text() + f"# {uuid.uuid4()}\n")
     done = engine.build(context, "changed")
     assert done.returncode == 0, done.stdout
-    before, after = engine.layers(image), engine.layers("changed")
+    before = engine.layers(image)
+    after = engine.layers("changed")
     assert before[:-2] == after[:-2], "all but `train` and its mode"
     assert before[-2:] != after[-2:]
     assert steps(done.stdout), done.stdout
 
 
-def test_what_the_build_does_not_see_changes_nothing(engine: Engine, image: str, context: Path) -> None:
-    done = engine.build(context, "before", "REVISION=cafe")  # a copy of the folder: the image has a trainer besides
+def test_what_the_build_does_not_see_changes_nothing(
+    engine: Engine, image: str, context: Path
+) -> None:
+    done = engine.build(
+        context, "before", "REVISION=cafe"
+    )  # a copy of the folder: the image has a trainer besides
     assert done.returncode == 0, done.stdout
     (context / "README.md").write_text("changed")
     (context / "id_rsa").write_text("a key that lay about")
@@ -86,8 +101,13 @@ def test_a_package_that_is_not_what_it_was_is_refused(engine: Engine, context: P
     head, mark, rest = lock.partition("jmespath==")
     lines = rest.split("\n")
     wrong = "    --hash=sha256:" + "0" * 64
-    changed = [wrong + (" \\" if line.endswith("\\") else "") if "--hash" in line else line for line in lines[:3]]
-    (context / "requirements.txt").write_text("\n".join([head + mark + changed[0], *changed[1:], *lines[3:]]))
+    changed = [
+        wrong + (" \\" if line.endswith("\\") else "") if "--hash" in line else line
+        for line in lines[:3]
+    ]
+    (context / "requirements.txt").write_text(
+        "\n".join([head + mark + changed[0], *changed[1:], *lines[3:]])
+    )
     done = engine.build(context, "wrong")
     assert done.returncode != 0
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stdout
@@ -99,7 +119,9 @@ def test_the_classic_builder_builds_it_too(engine: Engine, context: Path) -> Non
         pytest.skip("this engine has no other builder than BuildKit")
     assert done.returncode == 0, done.stdout[-4000:]
     assert engine.inspect(engine.image("old"))["Config"]["Cmd"] == ["train"]
-    assert engine.run("old", "which", "train", options=("--network", "none")) == "/usr/local/bin/train"
+    assert (
+        engine.run("old", "which", "train", options=("--network", "none")) == "/usr/local/bin/train"
+    )
 
 
 COMPILED = "import torch; print(torch.compile(lambda x: (x * 2).sum())(torch.ones(3)).item())"
@@ -110,10 +132,17 @@ def test_torch_compiles_where_a_compiler_was_asked_for(engine: Engine, image: st
     done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=1")
     assert done.returncode == 0, done.stdout
     alone = ("--network", "none", "--hostname", "localhost")
-    assert engine.run("compiler", "python3", "-c", COMPILED, options=alone).splitlines()[-1] == "6.0"
+    assert (
+        engine.run("compiler", "python3", "-c", COMPILED, options=alone).splitlines()[-1] == "6.0"
+    )
     assert engine.run("compiler", "bash", "-c", "ls /var/lib/apt/lists", options=alone) == ""
-    shared = [one == other for one, other in zip(engine.layers(image), engine.layers("compiler"), strict=True)]
-    assert shared == [True] * (len(shared) - 4) + [False] * 4, "the large ones are stored and pulled once"
+    shared = [
+        one == other
+        for one, other in zip(engine.layers(image), engine.layers("compiler"), strict=True)
+    ]
+    assert shared == [True] * (len(shared) - 4) + [False] * 4, (
+        "the large ones are stored and pulled once"
+    )
     done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=yes")
     assert done.returncode != 0
     assert "WITH_COMPILER is yes: expected 0 or 1" in done.stdout
@@ -124,7 +153,9 @@ def with_efa(url: str, digest: str) -> list[str]:
     return [f"{name}={value}" for name, value in arguments.items()]
 
 
-def test_efa_is_refused_without_its_checksum_and_with_another(engine: Engine, image: str, efa: tuple[str, str]) -> None:
+def test_efa_is_refused_without_its_checksum_and_with_another(
+    engine: Engine, image: str, efa: tuple[str, str]
+) -> None:
     for digest, message in (("", "WITH_EFA=1 needs EFA_SHA256"), ("0" * 64, "efa.tar.gz: FAILED")):
         done = engine.build(ROOT / "docker", "efa", *with_efa(efa[0], digest))
         assert done.returncode != 0
@@ -139,20 +170,35 @@ def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
 ) -> None:
     done = engine.build(ROOT / "docker", "efa", *with_efa(*efa))
     assert done.returncode == 0, done.stdout
-    # All but the last layers are those of the image without it: the large ones are stored and pulled once.
-    shared = [one == other for one, other in zip(engine.layers(image), engine.layers("efa"), strict=True)]
+    # All but the last layers are those of the image without it: the large ones are stored and
+    # pulled once.
+    shared = [
+        one == other for one, other in zip(engine.layers(image), engine.layers("efa"), strict=True)
+    ]
     assert shared == [True] * (len(shared) - 3) + [False] * 3
     called = engine.run("efa", "cat", "/opt/amazon/efa/called")
     assert called == "-y --skip-kmod --skip-limit-conf --no-verify"
     load = "import ctypes; ctypes.CDLL('libnccl-net.so')"
-    assert engine.run("efa", "bash", "-lc", f'python3 -c "{load}" 2>&1 || true').endswith("No such file or directory")
+    assert engine.run("efa", "bash", "-lc", f'python3 -c "{load}" 2>&1 || true').endswith(
+        "No such file or directory"
+    )
     devices = "; ".join(
-        ("import sys", "sys.path.append('/opt')", "import host", "print(*host.efa_library_dirs(), sep=':')")
+        (
+            "import sys",
+            "sys.path.append('/opt')",
+            "import host",
+            "print(*host.efa_library_dirs(), sep=':')",
+        )
     )
     with engine.container(
         "efa", "bash", "-c", f'LD_LIBRARY_PATH=$(python3 -c "{devices}") python3 -c "{load}"'
     ) as name:
-        engine.do("cp", str(ENTRYPOINTS / "cloudtrain_launcher" / "host.py"), f"{name}:/opt/host.py")
+        engine.do(
+            "cp", str(ENTRYPOINTS / "cloudtrain_launcher" / "host.py"), f"{name}:/opt/host.py"
+        )
         engine.do("start", "--attach", name)
-    left = "ls -d /opt/amazon/openmpi* /etc/profile.d/*efa* /tmp/* /var/lib/apt/lists/* 2>/dev/null || true"
+    left = (
+        "ls -d /opt/amazon/openmpi* /etc/profile.d/*efa* /tmp/* /var/lib/apt/lists/* 2>/dev/null ||"
+        " true"
+    )
     assert engine.run("efa", "bash", "-c", left) == ""

@@ -55,36 +55,59 @@ def test_no_compiler_no_server_no_key_no_cache_is_left_behind(inside: dict[str, 
         assert inside[nothing] == [], nothing
 
 
-def test_the_image_has_what_jobs_need(engine: Engine, image: str, inside: dict[str, object]) -> None:
+def test_the_image_has_what_jobs_need(
+    engine: Engine, image: str, inside: dict[str, object]
+) -> None:
     assert inside["train"] == "/usr/local/bin/train"
     assert inside["user"] == 0
     packages = inside["packages"]
     assert isinstance(packages, list)
-    assert {"torch", "numpy", "scikit-learn", "boto3", "keras", "pillow", "tensorboard"} <= {*packages}
+    assert {"torch", "numpy", "scikit-learn", "boto3", "keras", "pillow", "tensorboard"} <= {
+        *packages
+    }
     assert "cloudtrain" not in packages, "the project travels with the job"
     infiniband = inside["infiniband"]
     assert isinstance(infiniband, list)
     assert len(infiniband) >= 2
-    assert engine.run(image, "pip", "check", options=("--network", "none")) == "No broken requirements found."
+    assert (
+        engine.run(image, "pip", "check", options=("--network", "none"))
+        == "No broken requirements found."
+    )
 
 
-def test_both_clouds_find_the_python_of_the_image(engine: Engine, image: str, inside: dict[str, object]) -> None:
+def test_both_clouds_find_the_python_of_the_image(
+    engine: Engine, image: str, inside: dict[str, object]
+) -> None:
     environment = inside["environment"]
     assert isinstance(environment, dict)
     assert environment["PATH"].startswith("/opt/venv/bin:")
-    wanted = {"PYTHONUNBUFFERED": "1", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    wanted = {
+        "PYTHONUNBUFFERED": "1",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
     assert environment.items() >= wanted.items()
     # SageMaker names a program of its own; Azure ML's is a line of shell.
     code = "import sys, torch; print(sys.prefix)"
     offline = ("--network", "none")
-    assert engine.run(image, "-c", code, options=(*offline, "--entrypoint", "python3")) == "/opt/venv"
+    assert (
+        engine.run(image, "-c", code, options=(*offline, "--entrypoint", "python3")) == "/opt/venv"
+    )
     assert engine.run(image, "bash", "-c", f"python -c '{code}'", options=offline) == "/opt/venv"
 
 
 def test_the_image_says_what_it_was_built_from(engine: Engine, image: str) -> None:
     config = engine.inspect(engine.image(image))["Config"]
-    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
-    version = (ROOT / "cloudtrain/__init__.py").read_text().partition('__version__ = "')[2].partition('"')[0]
+    labels = {
+        name.removeprefix("org.opencontainers.image."): value
+        for name, value in config["Labels"].items()
+    }
+    version = (
+        (ROOT / "cloudtrain/__init__.py")
+        .read_text()
+        .partition('__version__ = "')[2]
+        .partition('"')[0]
+    )
     assert labels["version"] == version
     assert labels["revision"] == "cafe", "what is said by hand counts more"
     assert labels["title"] == "cloudtrain"

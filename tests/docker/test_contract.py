@@ -1,4 +1,6 @@
-"""The image alone honours SageMaker's contract: `docker run IMAGE train` over a tree at /opt/ml; a stop saves."""
+"""The image alone honours SageMaker's contract: `docker run IMAGE train` over a tree at /opt/ml; a
+stop saves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ dist.destroy_process_group()
 """
 
 OFFLINE = ("--network", "none", "--hostname", "localhost")  # a name that resolves without a network
-NETWORKS = {"a network": ("algo-1", "eth0", ("--hostname", "algo-1")), "no network": ("localhost", "lo", OFFLINE)}
+NETWORKS = {
+    "a network": ("algo-1", "eth0", ("--hostname", "algo-1")),
+    "no network": ("localhost", "lo", OFFLINE),
+}
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -42,11 +47,15 @@ def test_two_processes_of_a_user_s_program_form_one_process_group(
         engine.do("cp", f"{name}:/opt/ml/output/data", str(tmp_path / "data"))
     seen = [json.loads((tmp_path / f"data/seen-{rank}.json").read_text()) for rank in (0, 1)]
     assert [(s["rank"], s["size"], s["total"]) for s in seen] == [(0, 2, 3.0), (1, 2, 3.0)]
-    assert {s["launcher"] for s in seen} == {"1"}, "nothing stands between the engine and the launcher"
+    assert {s["launcher"] for s in seen} == {"1"}, (
+        "nothing stands between the engine and the launcher"
+    )
     assert events(log)[-1]["outcome"] == "succeeded"
 
 
-def test_the_shared_trainer_trains_with_what_the_image_has(engine: Engine, image: str, tmp_path: Path) -> None:
+def test_the_shared_trainer_trains_with_what_the_image_has(
+    engine: Engine, image: str, tmp_path: Path
+) -> None:
     base = tree(tmp_path, argv=["--epochs", "1"], values={"epochs": 1}, **TRAINER)
     with engine.container(image, "train", options=OFFLINE) as name:
         engine.do("cp", f"{base}/.", f"{name}:/opt/ml")
@@ -55,8 +64,14 @@ def test_the_shared_trainer_trains_with_what_the_image_has(engine: Engine, image
     assert any((tmp_path / "model").iterdir())
 
 
-def test_a_stop_reaches_the_ranks_and_leaves_a_checkpoint_in_time(engine: Engine, image: str, tmp_path: Path) -> None:
-    job = TRAINER | {"argv": ["--epochs", "100000"], "values": {"epochs": 100_000}, "grace_seconds": 60}
+def test_a_stop_reaches_the_ranks_and_leaves_a_checkpoint_in_time(
+    engine: Engine, image: str, tmp_path: Path
+) -> None:
+    job = TRAINER | {
+        "argv": ["--epochs", "100000"],
+        "values": {"epochs": 100_000},
+        "grace_seconds": 60,
+    }
     base = tree(tmp_path, **job)
     with engine.container(image, "train", options=OFFLINE) as name:
         engine.do("cp", f"{base}/.", f"{name}:/opt/ml")
@@ -71,9 +86,13 @@ def test_a_stop_reaches_the_ranks_and_leaves_a_checkpoint_in_time(engine: Engine
     assert list((tmp_path / "checkpoints").rglob("*.pt"))
 
 
-def test_what_went_wrong_is_in_the_failure_file_and_the_exit_code(engine: Engine, image: str, tmp_path: Path) -> None:
+def test_what_went_wrong_is_in_the_failure_file_and_the_exit_code(
+    engine: Engine, image: str, tmp_path: Path
+) -> None:
     (tmp_path / "ml/input/config").mkdir(parents=True)
-    (tmp_path / "ml/input/config/resourceconfig.json").write_text("{}")  # by which it knows SageMaker
+    (tmp_path / "ml/input/config/resourceconfig.json").write_text(
+        "{}"
+    )  # by which it knows SageMaker
     with engine.container(image, options=OFFLINE) as name:  # `train` is what it does unasked
         engine.do("cp", f"{tmp_path}/ml/.", f"{name}:/opt/ml")
         done = engine.call("start", "--attach", name, timeout=RUN_SECONDS)
@@ -132,7 +151,9 @@ def test_a_mounted_script_gets_its_arguments_and_its_data_and_ctrl_c_saves(
     (tmp_path / "work" / "own.py").write_text(OWN)
     (tmp_path / "data" / "x.txt").write_text("mine")
     mounts = {"work": "/work", "data": "/opt/ml/input/data/my-data", "out": "/opt/ml/checkpoints"}
-    options = [word for folder, place in mounts.items() for word in ("-v", f"{tmp_path / folder}:{place}")]
+    options = [
+        word for folder, place in mounts.items() for word in ("-v", f"{tmp_path / folder}:{place}")
+    ]
     options += ["-w", "/work", "-e", "CLOUDTRAIN_PROCESSES=2", "--network", "none"]
     with engine.container(image, "train", "own.py", "--lr", "0.1", options=tuple(options)) as name:
         engine.do("start", name)

@@ -1,4 +1,6 @@
-"""`image: auto` with a real engine: our own image is built by the submit that needs it, and by no other."""
+"""`image: auto` with a real engine: our own image is built by the submit that needs it, and by no
+other.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,20 @@ pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1800
 
 
 @pytest.fixture
-def cli(engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
-    """A job without a word about its image, on the base of these tests; the label makes the image a new one."""
+def cli(
+    engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CommandLine]:
+    """A job without a word about its image, on the base of these tests; the label makes the image a
+    new one.
+    """
     monkeypatch.setattr(command_line, "HANG_SECONDS", BUILD_SECONDS)
     made = CommandLine(tmp_path / "workspace")
     made.env["CLOUDTRAIN_IMAGE_ARGS"] = f"BASE_IMAGE={engine.base},REVISION={uuid.uuid4().hex}"
     made.env["DOCKER"] = engine.docker
-    made.write(job_yaml="name: auto\nentrypoint: train.py\n", train_py="import sys\nprint('in', sys.prefix)\n")
+    made.write(
+        job_yaml="name: auto\nentrypoint: train.py\n",
+        train_py="import sys\nprint('in', sys.prefix)\n",
+    )
     yield made
     made.close()
 
@@ -35,9 +44,14 @@ def test_auto_is_built_where_it_is_new_and_only_there(engine: Engine, cli: Comma
         assert "in /opt/venv" in cli.run("logs", "first-1").out
         assert name.startswith("cloudtrain:cpu-")
         made = engine.inspect(name)
-        assert made["Config"]["Labels"]["org.opencontainers.image.revision"] in cli.env["CLOUDTRAIN_IMAGE_ARGS"]
+        assert (
+            made["Config"]["Labels"]["org.opencontainers.image.revision"]
+            in cli.env["CLOUDTRAIN_IMAGE_ARGS"]
+        )
         # A client that cannot build shows that nothing is built.
-        second = cli.run("submit", "--provider", "docker", "--run-id", "second-1", DOCKER="/no/such/program")
+        second = cli.run(
+            "submit", "--provider", "docker", "--run-id", "second-1", DOCKER="/no/such/program"
+        )
         assert second.code == 0, second.err
         assert cli.document("second-1", "plan.json")["target"]["facts"]["image"] == name
     finally:

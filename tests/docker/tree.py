@@ -1,4 +1,6 @@
-"""SageMaker's /opt/ml in a folder, to be copied into a container: configuration, job document, source archive."""
+"""SageMaker's /opt/ml in a folder, to be copied into a container: configuration, job document,
+source archive.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,19 @@ from tests.entrypoints.test_launcher import document
 TRAINER: dict[str, Any] = {"kind": "trainer", "target": "", "processes": 2}
 
 
-def tree(folder: Path, script: str = "", host: str = "localhost", interface: str = "lo", **job: Any) -> Path:
+def tree(
+    folder: Path, script: str = "", host: str = "localhost", interface: str = "lo", **job: Any
+) -> Path:
     """The tree of a job of one node; its program is `script`, or what the job says."""
-    base, source = folder / "ml", folder / "source"
-    for name in ("input/config", "input/data/cloudtrain-job", "input/data/cloudtrain-source", "model", "output/data"):
+    base = folder / "ml"
+    source = folder / "source"
+    for name in (
+        "input/config",
+        "input/data/cloudtrain-job",
+        "input/data/cloudtrain-source",
+        "model",
+        "output/data",
+    ):
         (base / name).mkdir(parents=True)
     (base / "input/config/resourceconfig.json").write_text(
         json.dumps(resources(host, (host,), network_interface_name=interface))

@@ -30,11 +30,18 @@ class Row:
 def spec(id: str, at: str, *shown: str, job: str | bytes, **files: str) -> Row:
     """A mistake in job.yaml, told with its line and column."""
     return Row(
-        id, 2, (f"job.yaml:{at}: ", *shown), job, ("check",), {n.replace("_py", ".py"): t for n, t in files.items()}
+        id,
+        2,
+        (f"job.yaml:{at}: ", *shown),
+        job,
+        ("check",),
+        {n.replace("_py", ".py"): t for n, t in files.items()},
     )
 
 
-def use(id: str, code: int, *shown: str, argv: str, job: str | None = "{}\n", **more: Mapping[str, str]) -> Row:
+def use(
+    id: str, code: int, *shown: str, argv: str, job: str | None = "{}\n", **more: Mapping[str, str]
+) -> Row:
     """Anything else, by the words of the command."""
     return Row(id, code, shown, job, tuple(argv.split(" ")), **more)
 

@@ -1,4 +1,5 @@
-"""The whole life of jobs in a cloud, the same for every cloud: what test_aws_life.py and test_azure_life.py run.
+"""The whole life of jobs in a cloud, the same for every cloud: what test_aws_life.py and
+test_azure_life.py run.
 
 A cloud is imitated on loopback; the command line, its SDK and torchrun are the real ones.
 """
@@ -65,7 +66,9 @@ while not asked:  # torchrun would wait for the other node, deaf to SIGTERM
     time.sleep(0.05)
 dist.barrier()
 """
-"""Saves as the trainer does, a part by each rank, keeps two, and goes on from there; most of its time it sleeps."""
+"""Saves as the trainer does, a part by each rank, keeps two, and goes on from there; most of its
+time it sleeps.
+"""
 FAILING = """
 import os, time
 from cloudtrain_job import log_metrics
@@ -98,7 +101,9 @@ def whole_checkpoints(names: list[str]) -> list[str]:
 
 
 class Life:
-    """One cloud's jobs from submit to fetch. Fixtures of the module: `cloud`, `cli`, `digits` (the submit of one)."""
+    """One cloud's jobs from submit to fetch. Fixtures of the module: `cloud`, `cli`, `digits` (the
+    submit of one).
+    """
 
     provider: ClassVar[str]
     machines: ClassVar[str]
@@ -127,14 +132,23 @@ class Life:
         """What else is to be seen of a run that was stopped."""
 
     def look_at_the_interrupted(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """What else is to be seen of a run on spot machines that was interrupted, resumed and stopped."""
+        """What else is to be seen of a run on spot machines that was interrupted, resumed and
+        stopped.
+        """
 
-    def test_packages_that_a_submit_sends_along_are_installed_before_the_start(self, cli: CommandLine) -> None:
+    def test_packages_that_a_submit_sends_along_are_installed_before_the_start(
+        self, cli: CommandLine
+    ) -> None:
         make_wheel(cli.folder / "index", "pure_part", "1.0", requires=["needed_part"])
         make_wheel(cli.folder / "index", "needed_part", "2.0")
         vendor = "dependencies: {packages: [pure_part==1.0], vendor: true, python: '3.12'}\n"
-        program = "import needed_part, pure_part\nprint('found', needed_part.VERSION, pure_part.VERSION)"
-        cli.write(job_yaml=f"{vendor}entrypoint: train.py\nlimits: {{max_runtime: 1 h}}\n", train_py=program)
+        program = (
+            "import needed_part, pure_part\nprint('found', needed_part.VERSION, pure_part.VERSION)"
+        )
+        cli.write(
+            job_yaml=f"{vendor}entrypoint: train.py\nlimits: {{max_runtime: 1 h}}\n",
+            train_py=program,
+        )
         index = offline(cli.folder / "index")
         result = cli.run("submit", "--provider", self.provider, "--run-id", "packed-1", **index)
         assert result.code == 0, result.err
@@ -149,7 +163,9 @@ class Life:
         assert "succeeded in" in digits.err
         assert "USD at list price" in digits.err
 
-    def test_the_logs_of_both_nodes_are_there(self, cli: CommandLine, digits: CommandResult) -> None:
+    def test_the_logs_of_both_nodes_are_there(
+        self, cli: CommandLine, digits: CommandResult
+    ) -> None:
         for node in ("0", "1"):
             result = cli.run("logs", "digits-1", "--node", node)
             assert f"[node {node}] succeeded after" in result.out
@@ -157,12 +173,19 @@ class Life:
 
     def test_status_tells_metrics_and_money(self, cli: CommandLine, digits: CommandResult) -> None:
         status = cli.json("status", "digits-1")
-        assert (status["state"], status["nodes"], status["processes"], status["ranks"]) == ("succeeded", 2, 2, 4)
+        assert (status["state"], status["nodes"], status["processes"], status["ranks"]) == (
+            "succeeded",
+            2,
+            2,
+            4,
+        )
         assert status["metrics"]["val_accuracy"] > 0.5
         bill = status["billing"]
         seconds = bill.get("billable_seconds", bill["training_seconds"])
         # Whole seconds are shown, parts of them cost.
-        assert bill["usd"] == pytest.approx(seconds / 3600 * self.usd_per_hour * 2, abs=2 * self.usd_per_hour / 3600)
+        assert bill["usd"] == pytest.approx(
+            seconds / 3600 * self.usd_per_hour * 2, abs=2 * self.usd_per_hour / 3600
+        )
 
     def test_fetch_brings_the_model(self, cli: CommandLine, digits: CommandResult) -> None:
         result = cli.run("fetch", "digits-1", "../result", "--checkpoints")
@@ -173,20 +196,30 @@ class Life:
     def test_another_machine_imports_the_run_and_its_logs(
         self, cli: CommandLine, digits: CommandResult, cloud: Any, tmp_path: Path
     ) -> None:
-        other = CommandLine(tmp_path / "other", env=cloud.environment(), modules=(SDK[self.provider],))
+        other = CommandLine(
+            tmp_path / "other", env=cloud.environment(), modules=(SDK[self.provider],)
+        )
         other.write(job_yaml=DIGITS)
         assert "digits-1" in [run["run"] for run in other.json("list", "--provider", self.provider)]
-        assert other.json("status", "digits-1")["metrics"] == cli.json("status", "digits-1")["metrics"]
-        assert other.json("status", "digits-1")["billing"] == cli.json("status", "digits-1")["billing"]
+        assert (
+            other.json("status", "digits-1")["metrics"] == cli.json("status", "digits-1")["metrics"]
+        )
+        assert (
+            other.json("status", "digits-1")["billing"] == cli.json("status", "digits-1")["billing"]
+        )
         assert other.run("fetch", "digits-1", "../result").code == 0
         result = other.run("rerun", "digits-1")
         assert result.code == 2
         assert "was started on another machine" in result.err
         assert other.run("status", "nobody-knows", CLOUDTRAIN_PROVIDER=self.provider).code == 2
 
-    def test_a_failing_job_names_the_rank_the_reason_and_keeps_the_secret(self, cli: CommandLine, cloud: Any) -> None:
+    def test_a_failing_job_names_the_rank_the_reason_and_keeps_the_secret(
+        self, cli: CommandLine, cloud: Any
+    ) -> None:
         place = self.keep_secret(cloud)
-        cli.write(job_yaml=f'{JOB}secrets: {{TOKEN: {{{self.provider}: "{place}"}}}}\n', train_py=FAILING)
+        cli.write(
+            job_yaml=f'{JOB}secrets: {{TOKEN: {{{self.provider}: "{place}"}}}}\n', train_py=FAILING
+        )
         result = cli.run("submit", "--provider", self.provider, "--run-id", "dog-1")
         assert result.code == 1, result.err
         assert "dog-1 failed after" in result.err
@@ -214,7 +247,9 @@ class Life:
         assert watcher.wait(timeout=HANG_SECONDS) == 5
         step = cli.json("status", "long-1")["checkpoint"]["step"]
         steps = {re.search(r"/step-\d+/", name) for name in self.saved(cloud, "long-1")}
-        assert 1 <= len({found[0] for found in steps if found}) <= 2, "what is asked to be kept, and no more"
+        assert 1 <= len({found[0] for found in steps if found}) <= 2, (
+            "what is asked to be kept, and no more"
+        )
         self.look_at_the_stopped(cli, cloud, "long-1")
         again = cli.run("rerun", "long-1", "--set", "args=[once]", "--detach").out.strip()
         watcher = cli.start("wait", again)
@@ -222,7 +257,9 @@ class Life:
         assert resumed["step"] == step
         watcher.wait(timeout=HANG_SECONDS)
 
-    def test_after_a_spot_interruption_training_goes_on_from_the_checkpoint(self, cli: CommandLine, cloud: Any) -> None:
+    def test_after_a_spot_interruption_training_goes_on_from_the_checkpoint(
+        self, cli: CommandLine, cloud: Any
+    ) -> None:
         cli.write(job_yaml=LONG, train_py=SLOW)
         spot = ("--set", "resources.spot=true")
         cli.run("submit", "--provider", self.provider, "--run-id", "spot-1", "--detach", *spot)

@@ -1,4 +1,6 @@
-"""What every rehearsal does, whichever cloud it stands for: what test_rehearsal.py and test_azure_rehearsal.py run."""
+"""What every rehearsal does, whichever cloud it stands for: what test_rehearsal.py and
+test_azure_rehearsal.py run.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ MY_TOKEN = "hunter2-never-write-this-down"
 @pytest.fixture(scope="module", name="cli")
 def cli_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     """The command, in a folder beside that of two inputs."""
-    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",))
+    made = CommandLine(
+        tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",)
+    )
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")
@@ -52,7 +56,9 @@ def cli_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLin
 
 
 class Rehearsal:
-    """Fixtures of the module: `cli` above, and `digits`, the submit of run digits-1 with job.yaml as `job` says."""
+    """Fixtures of the module: `cli` above, and `digits`, the submit of run digits-1 with job.yaml
+    as `job` says.
+    """
 
     cloud: ClassVar[str]
     platform: ClassVar[str]
@@ -64,7 +70,9 @@ class Rehearsal:
         """The request less the tags that say when it was planned, and that it was rehearsed."""
         raise NotImplementedError
 
-    def test_it_succeeds_and_names_the_contract(self, cli: CommandLine, digits: CommandResult) -> None:
+    def test_it_succeeds_and_names_the_contract(
+        self, cli: CommandLine, digits: CommandResult
+    ) -> None:
         assert digits.code == 0, digits.err
         assert f"on this machine, as {self.platform} would run it" in digits.err
         assert f"or pay: cloudtrain rerun digits-1 --provider {self.cloud}" in digits.err
@@ -74,20 +82,30 @@ class Rehearsal:
         self, cli: CommandLine, digits: CommandResult
     ) -> None:
         cli.write(job_yaml=self.job)
-        for_cloud = cli.json("submit", "--provider", self.cloud, "--run-id", "digits-1", "--dry-run")
+        for_cloud = cli.json(
+            "submit", "--provider", self.cloud, "--run-id", "digits-1", "--dry-run"
+        )
         executed = cli.document("digits-1", "request.json")
         assert self.without_changing_tags(executed) == self.without_changing_tags(for_cloud)
-        assert "cloudtrain-rehearsed" in json.dumps(for_cloud), "a submit knows that this was its rehearsal"
+        assert "cloudtrain-rehearsed" in json.dumps(for_cloud), (
+            "a submit knows that this was its rehearsal"
+        )
 
-    def test_model_and_checkpoints_are_where_people_look(self, cli: CommandLine, digits: CommandResult) -> None:
+    def test_model_and_checkpoints_are_where_people_look(
+        self, cli: CommandLine, digits: CommandResult
+    ) -> None:
         places = cli.json("status", "digits-1")["results"]
         assert any(Path(places["model"]).iterdir())
         assert any(Path(places["checkpoints"]).iterdir())
 
     def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(self, cli: CommandLine) -> None:
-        cli.write(job_yaml=self.job.replace(TRAINER, "entrypoint: train.py"), train_py=UNTIL_STOPPED)
+        cli.write(
+            job_yaml=self.job.replace(TRAINER, "entrypoint: train.py"), train_py=UNTIL_STOPPED
+        )
         cli.run("submit", "--as", self.cloud, "--run-id", "long-1", "--detach")
-        cli.wait_for_event("long-1", lambda event: event["type"] == "progress" and event["step"] >= 2)
+        cli.wait_for_event(
+            "long-1", lambda event: event["type"] == "progress" and event["step"] >= 2
+        )
         stopped = cli.run("stop", "long-1")
         assert stopped.code == 0, stopped.err
         step = cli.json("status", "long-1")["checkpoint"]["step"]
@@ -97,12 +115,17 @@ class Rehearsal:
         assert cli.run("stop", again).code == 0
         assert cli.processes() == []
 
-    def test_only_a_provider_that_can_execute_a_contract_is_asked_to(self, cli: CommandLine) -> None:
+    def test_only_a_provider_that_can_execute_a_contract_is_asked_to(
+        self, cli: CommandLine
+    ) -> None:
         cli.write(job_yaml=self.job)
         for where in ("local", self.cloud):
             result = cli.run("plan", "--provider", self.cloud, "--as", where)
             assert result.code == 2
-            assert f"the {self.cloud} provider cannot rehearse a job as {where} would run it" in result.err
+            assert (
+                f"the {self.cloud} provider cannot rehearse a job as {where} would run it"
+                in result.err
+            )
 
     def test_a_rehearsal_stays_here_whatever_the_settings_say(self, cli: CommandLine) -> None:
         cli.write(job_yaml=self.job)

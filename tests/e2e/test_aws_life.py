@@ -1,4 +1,5 @@
-"""The whole life of jobs on SageMaker, imitated on loopback, by the real command line, boto3 and torchrun.
+"""The whole life of jobs on SageMaker, imitated on loopback, by the real command line, boto3 and
+torchrun.
 
 Who submits, and jobs, have only the rights that infra/aws grants.
 """
@@ -41,14 +42,20 @@ def cli(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comm
 @pytest.fixture(scope="module")
 def digits(cli: CommandLine) -> CommandResult:
     cli.write(job_yaml=DIGITS)
-    return cli.run("submit", "--provider", "aws", "--run-id", "digits-1", "--set", "aws.tensorboard=true")
+    return cli.run(
+        "submit", "--provider", "aws", "--run-id", "digits-1", "--set", "aws.tensorboard=true"
+    )
 
 
 class TestSageMaker(Life):
-    provider, machines, usd_per_hour = "aws", "2 x ml.m5.xlarge, us-east-1", 0.23
+    provider = "aws"
+    machines = "2 x ml.m5.xlarge, us-east-1"
+    usd_per_hour = 0.23
 
     def keep_secret(self, cloud: Any) -> str:
-        cloud.client("secretsmanager", direct=True).create_secret(Name="cloudtrain/token", SecretString=TOKEN)
+        cloud.client("secretsmanager", direct=True).create_secret(
+            Name="cloudtrain/token", SecretString=TOKEN
+        )
         return "secretsmanager:cloudtrain/token"
 
     def saved(self, cloud: Any, run_id: str) -> list[str]:
@@ -71,16 +78,23 @@ def test_the_model_is_where_sagemaker_puts_it(cli: CommandLine, digits: CommandR
     assert results["model"].endswith("/cloudtrain/runs/digits-1/output/model.tar.gz")
 
 
-def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digits: CommandResult) -> None:
+def test_what_the_trainer_writes_for_tensorboard_is_uploaded(
+    cloud: Cloud, digits: CommandResult
+) -> None:
     assert digits.code == 0
     pytest.importorskip("tensorboard")
-    assert any("events.out.tfevents" in name for name in cloud.keys("cloudtrain/runs/digits-1/tensorboard/"))
+    assert any(
+        "events.out.tfevents" in name
+        for name in cloud.keys("cloudtrain/runs/digits-1/tensorboard/")
+    )
 
 
 def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(
     cli: CommandLine, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloud.account, "caller_policy", None)  # else these are denied, before anything is looked at
+    monkeypatch.setattr(
+        cloud.account, "caller_policy", None
+    )  # else these are denied, before anything is looked at
     cli.write(job_yaml=DIGITS)
     cloud.account.quotas["ml.m5.xlarge"] = 1
     try:

@@ -1,4 +1,6 @@
-"""The whole life of jobs on Azure ML, imitated on loopback, by the real command line, azure-ai-ml and torchrun."""
+"""The whole life of jobs on Azure ML, imitated on loopback, by the real command line, azure-ai-ml
+and torchrun.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def digits(cli: CommandLine) -> CommandResult:
 
 
 class TestAzureML(Life):
-    provider, machines, usd_per_hour = "azure", "2 x Standard_DS3_v2, eastus", 0.29
+    provider = "azure"
+    machines = "2 x Standard_DS3_v2, eastus"
+    usd_per_hour = 0.29
 
     def keep_secret(self, cloud: Any) -> str:
         cloud.account.secrets["token"] = TOKEN
@@ -69,18 +73,27 @@ class TestAzureML(Life):
         return json.dumps([details, *(body for _, body in cloud.endpoint.sent)], default=str)
 
     def look_at_the_failed(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """What it saved in ./outputs and ./logs of its working folder is kept, and nothing else of that folder."""
-        artifacts, top = cloud.account.storage.create("azureml"), f"ExperimentRun/dcid.{run_id}/"
+        """What it saved in ./outputs and ./logs of its working folder is kept, and nothing else of
+        that folder.
+        """
+        artifacts = cloud.account.storage.create("azureml")
+        top = f"ExperimentRun/dcid.{run_id}/"
         found = artifacts.names(f"{top}outputs/")
         assert f"{top}outputs/3.txt" in found
         assert artifacts.names(top) == sorted([*found, *artifacts.names(f"{top}user_logs/")])
         assert cli.run("fetch", run_id, "../dog").code == 0
-        assert (cli.folder / "dog" / "output" / "outputs" / "3.txt").read_text() == "beside the code"
+        assert (
+            cli.folder / "dog" / "output" / "outputs" / "3.txt"
+        ).read_text() == "beside the code"
 
     def look_at_the_stopped(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """It is no failure, and what tells the nodes to stop is nothing that fetch brings."""
         status = cli.json("status", run_id)
-        assert (status["state"], status["reason"], status["error"]) == ("stopped", "stop was asked", None)
+        assert (status["state"], status["reason"], status["error"]) == (
+            "stopped",
+            "stop was asked",
+            None,
+        )
         blobs = cloud.blobs(f"cloudtrain/runs/{run_id}/output/")
         assert [name for name in blobs if name.endswith(".cloudtrain-stop")]
         assert cli.run("fetch", run_id, "../stopped", "--checkpoints").code == 0
@@ -94,7 +107,9 @@ def test_output_of_the_sdk_is_not_shown(digits: CommandResult) -> None:
 
 
 def test_verbose_shows_it(cli: CommandLine, digits: CommandResult) -> None:
-    result = cli.run("-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(cli.folder / "elsewhere"))
+    result = cli.run(
+        "-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(cli.folder / "elsewhere")
+    )
     assert "Request URL" in result.err
 
 
@@ -121,7 +136,13 @@ def test_cluster_quota_and_names_that_are_wrong_are_answered_with_what_to_do(
     result = cli.run(*submit, "--set", "azure.compute=no-such-cluster")
     assert (result.code, "has no compute no-such-cluster" in result.err) == (3, True)
     assert "nothing was started" in result.err
-    result = cli.run(*submit, "--set", "resources.instance.azure=Standard_NC24ads_A100_v4", "--set", "resources.gpus=1")
+    result = cli.run(
+        *submit,
+        "--set",
+        "resources.instance.azure=Standard_NC24ads_A100_v4",
+        "--set",
+        "resources.gpus=1",
+    )
     assert result.code in (0, 3)
     for field, value in (("workspace", "no-such-ws"), ("resource_group", "no-such-rg")):
         result = cli.run(*submit, "--set", f"azure.{field}={value}")

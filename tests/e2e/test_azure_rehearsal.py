@@ -1,4 +1,6 @@
-"""`--provider local --as azure`: Azure ML's own request, executed here by real processes; nothing is asked of Azure."""
+"""`--provider local --as azure`: Azure ML's own request, executed here by real processes; nothing
+is asked of Azure.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +65,23 @@ def digits(cli: CommandLine) -> CommandResult:
 
 
 class TestAsAzureML(Rehearsal):
-    cloud, platform, contract, job = "azure", "Azure ML", "azureml", DIGITS
+    cloud = "azure"
+    platform = "Azure ML"
+    contract = "azureml"
+    job = DIGITS
 
     def without_changing_tags(self, document: dict[str, Any]) -> dict[str, Any]:
         less = {"cloudtrain-planned": "", "cloudtrain-rehearsed": ""}
-        return {**document, "tags": document["tags"] | less, "properties": document["properties"] | less}
+        return {
+            **document,
+            "tags": document["tags"] | less,
+            "properties": document["properties"] | less,
+        }
 
 
-def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(cli: CommandLine) -> None:
+def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(
+    cli: CommandLine,
+) -> None:
     cli.write(job_yaml=JOB, train_py=SCRIPT)
     result = cli.run("submit", "--as", "azure", "--run-id", "seen-1", MY_TOKEN=MY_TOKEN)
     assert result.code == 0, result.err
@@ -80,20 +91,40 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(cli
     for rank, seen in ranks.items():
         here = folder / "nodes" / str(rank) / "wd"
         assert seen["cwd"] == str(here / "code")
-        assert seen["argv"] == ["it's", "a b", "${{HOME}} $HOME", str(cli.folder / "data"), f"{here}/kept/model"]
+        assert seen["argv"] == [
+            "it's",
+            "a b",
+            "${{HOME}} $HOME",
+            str(cli.folder / "data"),
+            f"{here}/kept/model",
+        ]
         assert (seen["run"], seen["platform"], seen["place"]) == ("seen-1", "azureml", str(rank))
         assert (seen["data"], seen["table"], seen["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
-        assert seen["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), "both nodes are on this machine"
+        assert seen["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), (
+            "both nodes are on this machine"
+        )
         assert seen["foreign"] == []
     names = ["from-0", "from-1"]
-    stored = ["best-from-0.cloudtrain-link", "best-from-1.cloudtrain-link", *names, "out.cloudtrain-link"]
+    stored = [
+        "best-from-0.cloudtrain-link",
+        "best-from-1.cloudtrain-link",
+        *names,
+        "out.cloudtrain-link",
+    ]
     assert sorted(path.name for path in (folder / "model").iterdir()) == stored
     result = cli.run("fetch", "seen-1", str(cli.folder / "fetched"))
-    assert "note: model/out was left out: a link that leads out of what the job left (/etc/passwd)" in result.err
+    assert (
+        "note: model/out was left out: a link that leads out of what the job left (/etc/passwd)"
+        in result.err
+    )
     fetched = cli.folder / "fetched" / "model"
     assert sorted(path.name for path in fetched.iterdir()) == ["best-from-0", "best-from-1", *names]
     assert fetched.joinpath("best-from-1").readlink() == Path("from-1")
-    assert sorted(path.name for path in (folder / "output").iterdir()) == [*names, "logs", "outputs"]
+    assert sorted(path.name for path in (folder / "output").iterdir()) == [
+        *names,
+        "logs",
+        "outputs",
+    ]
     for name in ("outputs", "logs"):
         assert sorted(path.name for path in (folder / "output" / name / "deep").iterdir()) == names
     leaves_no_secret(cli, "seen-1")
@@ -110,7 +141,9 @@ def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
     assert cli.processes() == []
 
 
-def test_a_key_vault_secret_in_a_rehearsal_is_refused_before_anything_starts(cli: CommandLine) -> None:
+def test_a_key_vault_secret_in_a_rehearsal_is_refused_before_anything_starts(
+    cli: CommandLine,
+) -> None:
     job = "limits: {max_runtime: 1 h}\nsecrets: {TOKEN: {azure: 'keyvault:my-vault/token'}}\n"
     cli.write(job_yaml=job)
     result = cli.run("check", "--as", "azure")

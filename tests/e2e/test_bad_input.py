@@ -1,4 +1,6 @@
-"""Bad input of every kind ends in a message one can act on, the right exit code, and never in a traceback."""
+"""Bad input of every kind ends in a message one can act on, the right exit code, and never in a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = RunStore(tmp_path / "data")
     for run_id in ("digits-aaaa", "digits-aabb"):
         folder = store.create(run_id, {"plan.json": '{"target": {"provider": "local"}}'})
-        born = {"type": "submitting", "time": 1.0, "name": "digits", "provider": "local", "contract": "plain"}
+        born = {
+            "type": "submitting",
+            "time": 1.0,
+            "name": "digits",
+            "provider": "local",
+            "contract": "plain",
+        }
         ended = {"type": "ended", "time": 2.0, "state": "succeeded"}
         write_events(folder, {**born, "nodes": 1, "processes": 1}, ended)
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
@@ -49,7 +57,9 @@ def feed(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).mkdir() if name.endswith("/") else (place / name).write_text(text)
     if row.job is not None:
-        (place / "job.yaml").write_bytes(row.job if isinstance(row.job, bytes) else row.job.encode())
+        (place / "job.yaml").write_bytes(
+            row.job if isinstance(row.job, bytes) else row.job.encode()
+        )
     for name, value in row.env.items():
         monkeypatch.setenv(name, value)
 
@@ -62,7 +72,9 @@ def assert_told(result: CommandResult, code: int, *shown: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_a_mistake_is_reported_with_a_message(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_reported_with_a_message(
+    place: Path, row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     feed(place, row, monkeypatch)
     result = call(*row.argv)
     assert_told(result, row.code, *row.shown)
@@ -74,13 +86,28 @@ def test_a_mistake_is_reported_with_a_message(place: Path, row: Row, monkeypatch
 
 @pytest.mark.parametrize(
     "row",
-    [r for r in ROWS if r.id in ("unknown key", "deep nesting", "no job file", "unknown command", "ambiguous run")],
+    [
+        r
+        for r in ROWS
+        if r.id
+        in (
+            "unknown key",
+            "deep nesting",
+            "no job file",
+            "unknown command",
+            "ambiguous run",
+        )
+    ],
     ids=lambda row: row.id,
 )
-def test_the_console_script_prints_the_same(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_console_script_prints_the_same(
+    place: Path, row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     feed(place, row, monkeypatch)
     command = [sys.executable, "-m", "cloudtrain", *row.argv]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
     assert_told(CommandResult(done.returncode, done.stdout, done.stderr), row.code, *row.shown)
 
 
@@ -88,7 +115,10 @@ def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -
     for name in ("train.py", ".env", "server.pem"):
         (place / name).touch()
     (place / "job.yaml").write_text("entrypoint: train.py\n")
-    note = "left out of the source, as likely to hold secrets: .env, server.pem (`secrets:` in the spec"
+    note = (
+        "left out of the source, as likely to hold secrets: .env, server.pem (`secrets:` in the"
+        " spec"
+    )
     assert note in call("check").err
     shown = call("plan").out
     assert note in shown
@@ -101,7 +131,8 @@ def test_check_prints_the_errors_first_and_then_what_else_there_is_to_know(place
     (place / ".env").touch()
     (place / "job.yaml").write_text("args: {task: no-such-task}\n")
     said = call("check")
-    error, note = said.err.find("the shared trainer says:"), said.err.find("note: left out of the source")
+    error = said.err.find("the shared trainer says:")
+    note = said.err.find("note: left out of the source")
     assert (said.code, 0 <= error < note) == (2, True), said.err
     document = json.loads(call("check", "--json").out)
     assert "the shared trainer says:" in document["error"]["mistakes"][0]["message"]
@@ -153,10 +184,14 @@ def test_with_json_the_same_mistakes_are_structured(place: Path) -> None:
     assert error["mistakes"][0]["where"] == "job.yaml:1:1"
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read"
+)
 def test_an_unreadable_job_file_is_reported(place: Path) -> None:
     # Permission bits stop nobody who is root; this file refuses everyone.
-    assert_told(call("check", "/proc/self/mem"), 2, "/proc/self/mem: cannot be read: Input/output error")
+    assert_told(
+        call("check", "/proc/self/mem"), 2, "/proc/self/mem: cannot be read: Input/output error"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
@@ -172,7 +207,10 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "tiny"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
         pytest.skip("this user may not mount a disk")
     try:
         with pytest.raises(OSError, match="No space left"):
@@ -190,7 +228,9 @@ def test_a_full_disk_is_told_and_nothing_is_started(place: Path, tiny_disk: Path
     assert not list(tiny_disk.glob("runs/*"))
 
 
-def test_a_disk_that_fills_up_in_mid_event_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_in_mid_event_is_reported(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -211,8 +251,12 @@ def test_a_value_with_a_wrong_tag_is_not_repeated(place: Path, field: str, tag: 
 
 
 @pytest.mark.parametrize("field", ["args: {x: %s}", "args: [%s]", "env: {X: %s}", "tags: {x: %s}"])
-@pytest.mark.parametrize("digits", ["0x" + "f" * 5000, "9" * 5000, "0o" + "7" * 9000], ids=["0xf…", "9…", "0o7…"])
-def test_a_number_of_thousands_of_digits_arrives_as_it_was_typed(place: Path, field: str, digits: str) -> None:
+@pytest.mark.parametrize(
+    "digits", ["0x" + "f" * 5000, "9" * 5000, "0o" + "7" * 9000], ids=["0xf…", "9…", "0o7…"]
+)
+def test_a_number_of_thousands_of_digits_arrives_as_it_was_typed(
+    place: Path, field: str, digits: str
+) -> None:
     (place / "job.yaml").write_text("entrypoint: train.py\n" + field % digits + "\n")
     (place / "train.py").write_text("")
     result = call("plan", "--json")
@@ -220,7 +264,9 @@ def test_a_number_of_thousands_of_digits_arrives_as_it_was_typed(place: Path, fi
 
 
 @pytest.mark.parametrize("words", ["check", "plan", "submit --dry-run", "check --as aws"])
-def test_looking_at_a_job_executes_no_program_that_a_file_beside_it_names(place: Path, words: str) -> None:
+def test_looking_at_a_job_executes_no_program_that_a_file_beside_it_names(
+    place: Path, words: str
+) -> None:
     """A repository that was cloned to be looked at has both."""
     python = place / "bin" / "python3"
     python.parent.mkdir()
@@ -248,4 +294,6 @@ def test_a_second_submit_of_the_same_id_starts_nothing(place: Path) -> None:
     finally:
         state = cloudtrain.find_run("twice").wait(timeout=HANG_SECONDS)
     assert (first.code, first.out.strip(), state.state) == (0, "twice", "succeeded")
-    assert_told(second, 3, "run twice exists already; nothing was started", "hint: cloudtrain status twice")
+    assert_told(
+        second, 3, "run twice exists already; nothing was started", "hint: cloudtrain status twice"
+    )

@@ -85,13 +85,20 @@ def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job:
     state = sweep.wait()
     assert state.state == "succeeded", (state.reason, [trial.reason for trial in state.trials])
     fits, beyond = (
-        [size_of(trial) for trial in state.trials if trial.state == kind] for kind in ("completed", "too_large")
+        [size_of(trial) for trial in state.trials if trial.state == kind]
+        for kind in ("completed", "too_large")
     )
     assert max(fits) < min(beyond) <= 256, "256 samples alone would take all of the memory"
     assert max(fits) >= 64
     assert f"{max(fits)} fits, {min(beyond)} does not" in state.reason
-    assert all("can't allocate memory" in trial.reason for trial in state.trials if trial.state == "too_large")
-    assert all(trial.value and trial.value > 0 for trial in state.trials if trial.state == "completed")
+    assert all(
+        "can't allocate memory" in trial.reason
+        for trial in state.trials
+        if trial.state == "too_large"
+    )
+    assert all(
+        trial.value and trial.value > 0 for trial in state.trials if trial.state == "completed"
+    )
     best, run = sweep.best()
     rates = [trial.value or 0.0 for trial in state.trials]
     assert best.value is not None
@@ -104,7 +111,10 @@ def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job:
     shown = call("attach", "sizes-1").err
     accumulated = -(-1024 // size_of(best))
     assert f"  spec     args: {{batch-size: {size_of(best)}}}" in shown
-    assert f"  or       args: {{batch-size: 1024, accumulate: {accumulated}}}, which keeps the batch of 1024" in shown
+    assert (
+        f"  or       args: {{batch-size: 1024, accumulate: {accumulated}}}, which keeps the batch"
+        " of 1024" in shown
+    )
 
 
 def test_a_script_of_ones_own_reads_its_size_and_prints_its_speed(job: Path) -> None:
@@ -121,7 +131,10 @@ def test_a_script_of_ones_own_reads_its_size_and_prints_its_speed(job: Path) -> 
         (160, "completed", 60),
     ]
     assert "MemoryError" in state.trials[3].reason
-    assert state.reason == "160 fits, 192 does not; 64 is the smallest that is within 5% of the fastest: 60 speed"
+    assert (
+        state.reason
+        == "160 fits, 192 does not; 64 is the smallest that is within 5% of the fastest: 60 speed"
+    )
     _, run = sweep.best()
     assert not run.plan_again().context.resume_from, "a rerun begins anew"
     assert "6/6 trials" in call("list").out

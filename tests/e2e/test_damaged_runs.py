@@ -1,4 +1,6 @@
-"""Whatever happened to a run's folder, every command answers in words, and a list tells the others all the same."""
+"""Whatever happened to a run's folder, every command answers in words, and a list tells the others
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ def cut_lines(chance: random.Random, file: Path) -> None:
 def retype(chance: random.Random, file: Path) -> None:
     """One value somewhere is of another kind: what was written by another program, or by hand."""
     values = ["null", "[]", "{}", '"x"', "-1", "1e400", "9" * 5000, "true", '"\\ud800"', "0.5"]
-    parts = file.read_bytes().split(b": ") if b": " in file.read_bytes() else file.read_bytes().split(b":")
+    parts = (
+        file.read_bytes().split(b": ")
+        if b": " in file.read_bytes()
+        else file.read_bytes().split(b":")
+    )
     at = chance.randrange(len(parts))
     word = parts[at].split(b",")
     parts[at] = b",".join([chance.choice(values).encode(), *word[1:]])
@@ -104,17 +110,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (job / "job.yaml").write_text("name: digits\nentrypoint: train.py\nargs: {epochs: 3}\n")
     store = RunStore(root / "data")
     for run_id in ("digits-aaaa", "digits-bbbb"):
-        plan = cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local", run_id=run_id, data_dir=str(store.data_dir))
+        plan = cloudtrain.plan(
+            cloudtrain.load(job / "job.yaml"), "local", run_id=run_id, data_dir=str(store.data_dir)
+        )
         documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
         documents["request.json"] = as_text(dict(cloudtrain.render(plan).document))
-        born = {"type": "submitting", "time": 1.7e9, "name": "digits", "provider": "local", "contract": "plain"}
+        born = {
+            "type": "submitting",
+            "time": 1.7e9,
+            "name": "digits",
+            "provider": "local",
+            "contract": "plain",
+        }
         folder = store.create(run_id, documents)
         write_events(
             folder,
             {**born, "nodes": 1, "processes": 1},
             {"type": "submitted", "time": 1.7e9 + 1, "ref": {"pid": 7}},
             {"type": "node_started", "time": 1.7e9 + 2, "node": 0, "rank": -1, "seq": 1},
-            {"type": "metrics", "time": 1.7e9 + 3, "node": 0, "rank": 0, "seq": 2, "values": {"loss": 0.5}},
+            {
+                "type": "metrics",
+                "time": 1.7e9 + 3,
+                "node": 0,
+                "rank": 0,
+                "seq": 2,
+                "values": {"loss": 0.5},
+            },
             {"type": "checkpoint", "time": 1.7e9 + 3, "node": 0, "rank": 0, "seq": 3, "step": 3},
             {"type": "ended", "time": 1.7e9 + 4, "state": "stopped", "reason": "stop was asked"},
         )
@@ -126,7 +147,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def assert_in_words(result: CommandResult, told: str) -> None:
     assert "Traceback" not in result.out + result.err, f"{told}\n{result.err}"
     assert result.code in (0, 1, 2, 3, 4, 5), told
-    assert result.code == 0 or result.err.strip(), f"{told}: it ends with {result.code} and says nothing"
+    assert result.code == 0 or result.err.strip(), (
+        f"{told}: it ends with {result.code} and says nothing"
+    )
 
 
 def the_state(run: str) -> str:
@@ -156,7 +179,16 @@ def test_every_command_answers_a_damaged_run_with_a_message(
             call("list")  # makes one
         KINDS[kind](chance, file)
         the_state("digits-aaaa")
-        for words in ("status", "logs", "logs --tail 2", "wait", "stop", "fetch", "status --json", "plan-again"):
+        for words in (
+            "status",
+            "logs",
+            "logs --tail 2",
+            "wait",
+            "stop",
+            "fetch",
+            "status --json",
+            "plan-again",
+        ):
             command, *more = words.split()
             if command == "plan-again":
                 try:
@@ -206,10 +238,15 @@ def test_lines_of_the_history_that_cannot_be_read_are_counted(
     lines = events.read_text().splitlines(keepends=True)
     events.write_text("".join([lines[0], '{"type": "metr\n', *lines[1:]]))
     result = call("status", "digits-aaaa")
-    assert (result.code, "damaged     1 line of its events cannot be read" in result.out) == (0, True)
+    assert (result.code, "damaged     1 line of its events cannot be read" in result.out) == (
+        0,
+        True,
+    )
 
 
-def test_a_stray_log_file_is_ignored(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stray_log_file_is_ignored(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(whole / "data", tmp_path / "data")
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     logs = tmp_path / "data" / "runs" / "digits-aaaa" / "logs"

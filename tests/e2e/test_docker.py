@@ -1,4 +1,6 @@
-"""`--provider docker` with a real engine: one world of two containers, under each contract, and the same parameters."""
+"""`--provider docker` with a real engine: one world of two containers, under each contract, and the
+same parameters.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ INSIDE = ("plain", "sagemaker", "azureml")
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("docker") / "a folder, with spaces", modules=("warm_jobs",))
+    made = CommandLine(
+        tmp_path_factory.mktemp("docker") / "a folder, with spaces", modules=("warm_jobs",)
+    )
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")
@@ -131,16 +135,21 @@ def runs(cli: CommandLine, docker_with_image: tuple[DockerClient, str]) -> dict[
 
 
 def stop_and_go_on(cli: CommandLine, docker: DockerClient, way: str) -> Job:
-    """Submit, follow, stop, rerun and wait. The first run has a second node under one contract only."""
-    run, nodes = f"live-{way}", 2 if way == "plain" else 1
+    """Submit, follow, stop, rerun and wait. The first run has a second node under one contract
+    only.
+    """
+    run = f"live-{way}"
+    nodes = 2 if way == "plain" else 1
     words = ("--detach", "--set", "env.UNTIL_STOPPED=yes", "--set", f"resources.nodes={nodes}")
     submitted = cli.run("submit", *WAYS[way], "--run-id", run, *words, MY_TOKEN=MY_TOKEN)
     assert submitted.code == 0, submitted.err
     follower = cli.start("logs", run, "-f", "--grep", "begins")
     assert follower.stdout is not None
-    lines, containers = {follower.stdout.readline() for _ in range(nodes)}, set(running(docker, cli.data, run))
+    lines = {follower.stdout.readline() for _ in range(nodes)}
+    containers = set(running(docker, cli.data, run))
     stopped = cli.run("stop", run)
-    left, step = left_of(docker, cli.data), cli.json("status", run)["checkpoint"]["step"]
+    left = left_of(docker, cli.data)
+    step = cli.json("status", run)["checkpoint"]["step"]
     again = cli.run("rerun", run, "--detach", "--set", "resources.nodes=2", MY_TOKEN=MY_TOKEN)
     ended = cli.run("wait", again.out.strip())
     return Job(submitted, lines, containers, stopped, left, step, again.out.strip(), ended)
@@ -167,7 +176,9 @@ def test_lines_are_live_and_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_o
     assert job.nodes == ({0, 1} if way == "plain" else {0})
     assert (job.stopped.code, "by force" in job.stopped.err) == (0, False), job.stopped.err
     assert job.left == []
-    assert {event["step"] for event in cli.events(job.run) if event["type"] == "resumed"} == {job.step}
+    assert {event["step"] for event in cli.events(job.run) if event["type"] == "resumed"} == {
+        job.step
+    }
     assert Path(cli.json("status", job.run)["results"]["checkpoints"], "step").exists()
 
 
@@ -180,19 +191,32 @@ def test_two_containers_form_one_process_group_and_the_script_finds_the_whole_co
     assert {rank: event["place"] for rank, event in ranks.items()} == {0: "0", 1: "1"}
     for rank in ranks.values():
         assert (rank["world"], rank["platform"], rank["greeting"]) == (2, way, "007")
-        assert (rank["secret"], rank["table"], rank["data"]) == (MY_TOKEN[:7], "t.csv a,b", "input data")
+        assert (rank["secret"], rank["table"], rank["data"]) == (
+            MY_TOKEN[:7],
+            "t.csv a,b",
+            "input data",
+        )
         assert rank["argv"][:4] == ["it's", "a b", "$HOME", ""]
         assert rank["argv"][4].endswith("/my-data" if way != "azureml" else "/my_data")
         assert rank["foreign"] == []
         assert str(cli.folder) not in str(rank)
 
 
-def test_each_contract_gives_its_own_host_names_and_folders(cli: CommandLine, runs: dict[str, Job]) -> None:
-    hosts = {way: [event["host"] for _, event in sorted(seen(cli, runs[way].run).items())] for way in INSIDE}
+def test_each_contract_gives_its_own_host_names_and_folders(
+    cli: CommandLine, runs: dict[str, Job]
+) -> None:
+    hosts = {
+        way: [event["host"] for _, event in sorted(seen(cli, runs[way].run).items())]
+        for way in INSIDE
+    }
     own = ["node-00", "node-01"]
     assert hosts == {"plain": own, "sagemaker": ["algo-1", "algo-2"], "azureml": own}
     folders = {way: seen(cli, runs[way].run)[1]["cwd"] for way in INSIDE}
-    assert folders == {"plain": "/cloudtrain/source", "sagemaker": "/opt/ml/code", "azureml": "/mnt/azureml/wd/code"}
+    assert folders == {
+        "plain": "/cloudtrain/source",
+        "sagemaker": "/opt/ml/code",
+        "azureml": "/mnt/azureml/wd/code",
+    }
 
 
 @pytest.mark.parametrize("way", INSIDE)
@@ -211,8 +235,14 @@ def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
 ) -> None:
     folder = cli.run_folder(runs[way].run)
     for name, file in (("model", "model"), ("output", "notes")):
-        assert sorted(path.name for path in (folder / name).glob(f"{file}-*")) == [f"{file}-0", f"{file}-1"]
-    kept = {path.parent.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("output/**/here.txt")}
+        assert sorted(path.name for path in (folder / name).glob(f"{file}-*")) == [
+            f"{file}-0",
+            f"{file}-1",
+        ]
+    kept = {
+        path.parent.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.glob("output/**/here.txt")
+    }
     assert kept == {"output/left": "by rank 0", "output/node-1/left": "by rank 1"}
     assert {path.stat().st_uid for path in folder.rglob("*")} == {os.getuid()}
 
@@ -231,18 +261,27 @@ def test_nothing_of_it_is_left_and_no_file_holds_the_secret(
 def test_logs_of_both_nodes_are_kept_apart(cli: CommandLine, runs: dict[str, Job]) -> None:
     for way in INSIDE:
         run = runs[way].run
-        assert cli.run("logs", run, "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
+        assert (
+            cli.run("logs", run, "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
+        )
         assert cli.json("status", run)["contract"] == way
 
 
-def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(cli: CommandLine, runs: dict[str, Job]) -> None:
+def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(
+    cli: CommandLine, runs: dict[str, Job]
+) -> None:
     for way, cloud in (("sagemaker", "aws"), ("azureml", "azure")):
         executed = cli.document(f"live-{way}", "request.json")
         words = ("--set", "env.UNTIL_STOPPED=yes", "--set", "resources.nodes=1", "--dry-run")
-        for_local = cli.json("submit", "--as", cloud, "--run-id", f"live-{way}", *words, MY_TOKEN=MY_TOKEN)
+        for_local = cli.json(
+            "submit", "--as", cloud, "--run-id", f"live-{way}", *words, MY_TOKEN=MY_TOKEN
+        )
         for document in (executed, for_local):
             for name in ("Tags", "tags", "properties"):  # the time of planning is in them
                 document.pop(name, None)
         assert executed == for_local
     assert "rehearsed in cloudtrain-test:" in runs["sagemaker"].submitted.err
-    assert "on this machine, in containers, as SageMaker would run it" in runs["sagemaker"].submitted.err
+    assert (
+        "on this machine, in containers, as SageMaker would run it"
+        in runs["sagemaker"].submitted.err
+    )

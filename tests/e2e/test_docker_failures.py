@@ -1,4 +1,6 @@
-"""What goes wrong in containers: the right words within the deadline, and nothing left, whatever is killed."""
+"""What goes wrong in containers: the right words within the deadline, and nothing left, whatever is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ while not go.exists():
     time.sleep(0.02)
 """
 ONE_NODE = ("--set", "resources.nodes=1")
-JOB = "name: job\nentrypoint: train.py\nimage: {docker: '%s'}\nresources: {nodes: 2, processes: 1}\n"
+JOB = (
+    "name: job\nentrypoint: train.py\nimage: {docker: '%s'}\nresources: {nodes: 2, processes: 1}\n"
+)
 
 
 @pytest.fixture
@@ -56,7 +60,9 @@ def cli(cli: CommandLine, image: str, docker: DockerClient) -> Iterator[CommandL
     cli.env["CLOUDTRAIN_PROVIDER"] = "docker"
     cli.write(job_yaml=JOB % image, train_py="print(1)\n")
     yield cli
-    for container in docker.containers.list(all=True, filters={"label": f"cloudtrain.data={cli.data}"}):
+    for container in docker.containers.list(
+        all=True, filters={"label": f"cloudtrain.data={cli.data}"}
+    ):
         container.remove(force=True, v=True)
     for network in docker.networks.list(filters={"label": f"cloudtrain.data={cli.data}"}):
         network.remove()
@@ -90,7 +96,9 @@ def waited(cli: CommandLine) -> str:
     return result.err
 
 
-def test_a_killed_container_is_the_cause_and_its_peer_ends(cli: CommandLine, docker: DockerClient) -> None:
+def test_a_killed_container_is_the_cause_and_its_peer_ends(
+    cli: CommandLine, docker: DockerClient
+) -> None:
     train(cli, GROUP + FOREVER)
     running(docker, cli.data, "job-1")[1].kill("SIGKILL")
     assert "node 1: its container was killed by SIGKILL" in waited(cli)
@@ -110,7 +118,9 @@ def test_a_killed_client_loses_nothing(cli: CommandLine, docker: DockerClient) -
     assert left_of(docker, cli.data) == []
 
 
-def test_a_killed_supervisor_takes_its_containers_along(cli: CommandLine, docker: DockerClient) -> None:
+def test_a_killed_supervisor_takes_its_containers_along(
+    cli: CommandLine, docker: DockerClient
+) -> None:
     train(cli, GROUP + UNTIL_GO)
     os.kill(supervisor(cli), signal.SIGKILL)
     assert "its supervisor is gone" in waited(cli)
@@ -126,11 +136,15 @@ def test_a_killed_node_process_ends_the_run(cli: CommandLine, docker: DockerClie
 
 
 def kill_all_but_the_containers(cli: CommandLine) -> None:
-    """As if the machine's memory had run out: nobody has time to remove anything. Returns when they are gone.
+    """As if the machine's memory had run out: nobody has time to remove anything. Returns when they
+    are gone.
 
-    A killed process keeps its locks until the kernel has taken it down, which on a busy machine may take seconds.
+    A killed process keeps its locks until the kernel has taken it down, which on a busy machine may
+    take seconds.
     """
-    os.kill(supervisor(cli), signal.SIGSTOP)  # before the others are counted: it starts no more of them
+    os.kill(
+        supervisor(cli), signal.SIGSTOP
+    )  # before the others are counted: it starts no more of them
     pids = [supervisor(cli), *cli.processes()]
     killed = [ProcessIdentity.of(pid) for pid in pids]
     for pid in pids:
@@ -140,7 +154,9 @@ def kill_all_but_the_containers(cli: CommandLine) -> None:
     assert eventually(lambda: all(process.is_alive() is False for process in killed))
 
 
-def test_what_killed_processes_leave_is_removed_at_the_next_status(cli: CommandLine, docker: DockerClient) -> None:
+def test_what_killed_processes_leave_is_removed_at_the_next_status(
+    cli: CommandLine, docker: DockerClient
+) -> None:
     train(cli, GROUP + UNTIL_GO)
     kill_all_but_the_containers(cli)
     assert set(running(docker, cli.data, "job-1")) == {0, 1}
@@ -150,7 +166,9 @@ def test_what_killed_processes_leave_is_removed_at_the_next_status(cli: CommandL
     assert left_of(docker, cli.data) == []
 
 
-def test_what_killed_processes_leave_is_removed_before_the_next_submit(cli: CommandLine, docker: DockerClient) -> None:
+def test_what_killed_processes_leave_is_removed_before_the_next_submit(
+    cli: CommandLine, docker: DockerClient
+) -> None:
     train(cli, GROUP + UNTIL_GO, *ONE_NODE)
     kill_all_but_the_containers(cli)
     assert set(running(docker, cli.data, "job-1")) == {0}
@@ -160,7 +178,9 @@ def test_what_killed_processes_leave_is_removed_before_the_next_submit(cli: Comm
     assert left_of(docker, cli.data) == []
 
 
-def test_a_rank_that_hangs_after_its_peer_has_failed_is_not_waited_for(cli: CommandLine, docker: DockerClient) -> None:
+def test_a_rank_that_hangs_after_its_peer_has_failed_is_not_waited_for(
+    cli: CommandLine, docker: DockerClient
+) -> None:
     hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank == 0:\n    time.sleep(600)\n"
     fail = "while not go.exists():\n    time.sleep(0.02)\nraise ValueError('the dog ate shard 3')\n"
     train(cli, GROUP + hang + fail)
@@ -183,7 +203,9 @@ def test_out_of_memory_in_one_rank_is_told_apart(cli: CommandLine, docker: Docke
     assert left_of(docker, cli.data) == []
 
 
-def test_an_image_without_python_is_told_at_once(cli: CommandLine, docker: DockerClient, image: str) -> None:
+def test_an_image_without_python_is_told_at_once(
+    cli: CommandLine, docker: DockerClient, image: str
+) -> None:
     empty = f"{image}-empty"
     repository, _, tag = empty.partition(":")
     docker.api.import_image_from_data(_a_tar(), repository=repository, tag=tag)
@@ -255,15 +277,23 @@ def test_a_missing_permission_is_reported_with_a_remedy(tmp_path: Path) -> None:
         (tmp_path / "docker.sock").chmod(0)
         env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"}
         result = subprocess.run(
-            [sys.executable, "-c", _AS_NOBODY], env=env, capture_output=True, text=True, timeout=HANG_SECONDS
+            [sys.executable, "-c", _AS_NOBODY],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
         )
     message, _, hint = result.stdout.partition(" | ")
-    assert message == f"this user may not use the Docker engine at unix://{tmp_path}/docker.sock", result.stderr
+    assert message == f"this user may not use the Docker engine at unix://{tmp_path}/docker.sock", (
+        result.stderr
+    )
     assert "usermod -aG docker" in hint
     assert "rootless" in hint
 
 
-def test_observing_a_run_survives_the_death_of_the_engine(cli: CommandLine, docker: DockerClient) -> None:
+def test_observing_a_run_survives_the_death_of_the_engine(
+    cli: CommandLine, docker: DockerClient
+) -> None:
     train(cli, GROUP + UNTIL_GO, *ONE_NODE)
     kill_all_but_the_containers(cli)
     state = cli.json("status", "job-1", DOCKER_HOST="tcp://127.0.0.1:1")

@@ -1,4 +1,6 @@
-"""A newcomer follows the pages word for word: every session and every snippet is run, and prints what is shown."""
+"""A newcomer follows the pages word for word: every session and every snippet is run, and prints
+what is shown.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,31 @@ from make_picture import CHARACTER, PICTURE, session, shown
 from pages import blocks, name_of, pages
 from tests.support.browser import Browser
 
-SESSIONS = [page for page in pages() if any(block.language in ("console", "python") for block in blocks(page))]
+SESSIONS = [
+    page
+    for page in pages()
+    if any(block.language in ("console", "python") for block in blocks(page))
+]
 
 
 @pytest.mark.torchrun
 @pytest.mark.parametrize("page", SESSIONS, ids=name_of)
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     wrong = [step.difference() for step in play(page, tmp_path / "reader") if step.difference()]
-    assert not wrong, "\n".join([*wrong, f"python docs/make/make_outputs.py --write {name_of(page)}"])
+    assert not wrong, "\n".join(
+        [*wrong, f"python docs/make/make_outputs.py --write {name_of(page)}"]
+    )
 
 
 @pytest.mark.torchrun
 def test_the_picture_shows_a_session_as_it_is(tmp_path: Path) -> None:
-    pictured, now = shown(PICTURE.read_text()), session(tmp_path / "reader")
+    pictured = shown(PICTURE.read_text())
+    now = session(tmp_path / "reader")
     assert [command for command, _ in pictured] == [command for command, _ in now]
     for (_, expected), (command, printed) in zip(pictured, now, strict=True):
-        assert difference(expected, printed) == [], f"{command}: run python docs/make/make_picture.py"
+        assert difference(expected, printed) == [], (
+            f"{command}: run python docs/make/make_picture.py"
+        )
 
 
 COLUMN_WIDTHS = """[...document.querySelectorAll('tspan')].map(span => {

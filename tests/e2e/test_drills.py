@@ -1,4 +1,6 @@
-"""Drills of real jobs: what is injected, what the scorecard says of it, and that nothing is left behind."""
+"""Drills of real jobs: what is injected, what the scorecard says of it, and that nothing is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ while state["step"] < STEPS:
         (folder / "state.tmp").replace(saved)
 Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "model.json").write_text(json.dumps(state["value"]))
 """
-"""Learns nothing, one process, and goes on from what it saved: what a drill needs, without torch."""
+"""Learns nothing, one process, and goes on from what it saved: what a drill needs, without torch.
+"""
 
 JOB = "name: count\nentrypoint: train.py\nlimits: {restarts: 1}\n"
 
@@ -45,12 +48,15 @@ def by_name(card: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {drill["drill"]: drill for drill in card["drills"]}
 
 
-def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails_by_name(cli: CommandLine) -> None:
+def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails_by_name(
+    cli: CommandLine,
+) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "100"))
     told = cli.run("drill", "--only", "checkpoint-torn,rank-killed", "--json")
     card = json.loads(told.out)
     assert (told.code, card["ok"]) == (0, True), told.err
-    killed, torn = by_name(card)["rank-killed"], by_name(card)["checkpoint-torn"]
+    killed = by_name(card)["rank-killed"]
+    torn = by_name(card)["checkpoint-torn"]
     assert killed["verdict"] == "recovered to the same parameters"
     assert killed["compared_by"] == "the files of the model"
     assert killed["injected"].startswith("SIGKILL of rank 0 at step ")
@@ -75,13 +81,20 @@ def test_a_job_that_fails_undisturbed_is_diagnosed_and_not_drilled(cli: CommandL
     cli.write(job_yaml=JOB, train_py='raise ValueError("the dog ate shard 3")\n')
     told = cli.run("drill")
     assert told.code == 1
-    assert "the job fails without any drill: rank 0 (node 0) raised ValueError: the dog ate shard 3" in told.err
+    assert (
+        "the job fails without any drill: rank 0 (node 0) raised ValueError: the dog ate shard 3"
+        in told.err
+    )
     assert len(list((drills(cli) / "runs").iterdir())) == 1
 
 
 @pytest.mark.thorough
 def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine) -> None:
-    cli.write(job_yaml="name: count\nargs: {epochs: 4}\nresources: {processes: 2}\nlimits: {restarts: 1}\n")
+    cli.write(
+        job_yaml=(
+            "name: count\nargs: {epochs: 4}\nresources: {processes: 2}\nlimits: {restarts: 1}\n"
+        )
+    )
     told = cli.run("drill", "--json")
     found = {name: drill["verdict"] for name, drill in by_name(json.loads(told.out)).items()}
     assert set(found.values()) == {"recovered to the same parameters"}, told.out
@@ -92,7 +105,9 @@ def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine
 
 
 @pytest.mark.thorough
-def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_torn_checkpoint(cli: CommandLine) -> None:
+def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_torn_checkpoint(
+    cli: CommandLine,
+) -> None:
     (cli.folder / "job").mkdir()
     assert cli.run("init", ".").code == 0
     told = cli.run("drill", "--only", "rank-killed,checkpoint-torn", "--json")
@@ -104,7 +119,9 @@ def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_to
 def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "300"))
     drill = cli.start("drill", "--only", "rank-killed")
-    eventually(lambda: len(list((drills(cli) / "runs").glob("*/checkpoints"))) == 2)  # it runs, and is no longer forked
+    eventually(
+        lambda: len(list((drills(cli) / "runs").glob("*/checkpoints"))) == 2
+    )  # it runs, and is no longer forked
     os.kill(drill.pid, signal.SIGINT)
     out, err = drill.communicate(timeout=60)
     assert drill.wait() == 130, (out, err)
@@ -115,10 +132,16 @@ def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None
 
 
 @pytest.mark.thorough
-def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew(cli: CommandLine) -> None:
+def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew(
+    cli: CommandLine,
+) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "100000"))
     drill = cli.start("drill", "--only", "rank-killed")
-    eventually(lambda: any(cli.processes()) and list((drills(cli) / "runs").glob("*/checkpoints/state.json")))
+    eventually(
+        lambda: (
+            any(cli.processes()) and list((drills(cli) / "runs").glob("*/checkpoints/state.json"))
+        )
+    )
     refused = cli.run("drill", "--only", "rank-killed")
     assert refused.code == 3
     assert "a drill of this job goes on already" in refused.err
@@ -140,7 +163,9 @@ def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew
         (("--as", "gcp"), "there is no provider 'gcp' here"),
     ],
 )
-def test_bad_input_is_refused_before_anything_runs(cli: CommandLine, words: tuple[str, str], message: str) -> None:
+def test_bad_input_is_refused_before_anything_runs(
+    cli: CommandLine, words: tuple[str, str], message: str
+) -> None:
     cli.write(job_yaml=JOB, train_py="print('never')\n")
     refused = cli.run("drill", *words)
     assert refused.code == 2

@@ -41,14 +41,18 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(cli: CommandLine) -> None:
+def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(
+    cli: CommandLine,
+) -> None:
     cli.write(
         job_yaml="name: dog\nentrypoint: train.py\nresources: {nodes: 2, processes: 2}\n",
         train_py=GROUP + 'if rank == 3:\n    raise ValueError("the dog ate shard 3")\n' + FOREVER,
     )
     result = cli.run("submit", "--run-id", "dog-1")
     assert result.code == 1
-    told = [line for line in result.err.splitlines() if not line.startswith(("dog-1  2 nodes", "  ("))]
+    told = [
+        line for line in result.err.splitlines() if not line.startswith(("dog-1  2 nodes", "  ("))
+    ]
     assert told[0].startswith("dog-1 failed after")
     assert told[0].endswith("rank 3 (node 1) raised ValueError: the dog ate shard 3")
     assert told[1].strip() == 'train.py:11  raise ValueError("the dog ate shard 3")'
@@ -63,7 +67,9 @@ def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(cl
 
 def test_ten_kills_of_a_rank_are_ten_restarts_and_then_success(cli: CommandLine) -> None:
     cli.write(
-        job_yaml="name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 10}\n",
+        job_yaml=(
+            "name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 10}\n"
+        ),
         train_py=GROUP
         + "if attempt < 10 and rank == attempt % 2:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         + "dist.all_reduce(torch.ones(1))\nprint('nine lives and one')\n",
@@ -72,16 +78,21 @@ def test_ten_kills_of_a_rank_are_ten_restarts_and_then_success(cli: CommandLine)
     assert result.code == 0, result.err
     assert cli.json("status", "cat-1")["restarts"] == 10
     why = [event["why"] for event in cli.events("cat-1") if event["type"] == "restarted"]
-    assert why == [f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(10)]
+    assert why == [
+        f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(10)
+    ]
 
 
 def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> None:
     cli.write(
-        job_yaml="name: two\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\nlimits: {restarts: 2}\n",
+        job_yaml=(
+            "name: two\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\nlimits:"
+            " {restarts: 2}\n"
+        ),
         train_py=GROUP
-        + "if not os.path.exists('../../died') and rank == 1:\n    open('../../died', 'w').close()\n"
-        + "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        + "emit('rank_is', node_rank=int(os.environ['CLOUDTRAIN_NODE_RANK']))\ndist.all_reduce(torch.ones(1))\n",
+        + "if not os.path.exists('../../died') and rank == 1:\n    open('../../died',"
+        " 'w').close()\n" + "    os.kill(os.getpid(), signal.SIGKILL)\n" + "emit('rank_is',"
+        " node_rank=int(os.environ['CLOUDTRAIN_NODE_RANK']))\ndist.all_reduce(torch.ones(1))\n",
     )
     result = cli.run("submit", "--run-id", "two-1")
     assert result.code == 0, result.err
@@ -124,13 +135,18 @@ def test_a_crash_in_native_code_is_reported_with_the_line_of_python(cli: Command
     assert "Fatal Python error: Segmentation fault" in cli.run("logs", "crash-1").out
 
 
-def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_asked_for(cli: CommandLine) -> None:
+def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_asked_for(
+    cli: CommandLine,
+) -> None:
     cli.write(
-        job_yaml="name: apart\nentrypoint: train.py\nresources: {processes: 2}\n", train_py="print('my own model')\n"
+        job_yaml="name: apart\nentrypoint: train.py\nresources: {processes: 2}\n",
+        train_py="print('my own model')\n",
     )
     result = cli.run("submit", "--run-id", "apart-1")
     assert result.code == 0
-    assert "warning: the processes of this job never formed one torch.distributed group" in result.err
+    assert (
+        "warning: the processes of this job never formed one torch.distributed group" in result.err
+    )
     assert len(cli.json("status", "apart-1")["warnings"]) == 1
     required = cli.run("submit", "--run-id", "apart-2", "--set", "launch.require_group=true")
     assert required.code == 1
@@ -140,16 +156,21 @@ def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_a
 def test_stop_kills_a_program_that_ignores_it_and_its_detached_child(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: mule\nentrypoint: train.py\n",
-        train_py="import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-        "emit('training', child=child.pid)\ntime.sleep(600)\n",
+        train_py=(
+            "import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+            "emit('training', child=child.pid)\ntime.sleep(600)\n"
+        ),
     )
     submitted = cli.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="6 s")
     assert (submitted.code, submitted.out) == (0, "mule-1\n")
     child = cli.wait_for_event("mule-1", lambda e: e["type"] == "training")["child"]
     waited = cli.run("wait", "mule-1", "--timeout", "0.1 s", "--json")
-    assert (waited.code, json.loads(waited.out)["state"]) == (5, "running"), "who gives up waiting is told the state"
+    assert (waited.code, json.loads(waited.out)["state"]) == (
+        5,
+        "running",
+    ), "who gives up waiting is told the state"
     stopped = cli.run("stop", "mule-1")
     assert stopped.code == 0
     assert "stop was asked (by force, after the grace period)" in stopped.err
@@ -166,8 +187,10 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: hasty\nentrypoint: train.py\n",
         train_py="import time\ntime.sleep(600)\n",
-        go_py="import cloudtrain\nrun = cloudtrain.submit(cloudtrain.plan(cloudtrain.load()))\n"
-        "state = run.stop()\nprint(state.state, '|', state.reason)\n",
+        go_py=(
+            "import cloudtrain\nrun = cloudtrain.submit(cloudtrain.plan(cloudtrain.load()))\n"
+            "state = run.stop()\nprint(state.state, '|', state.reason)\n"
+        ),
     )
     done = subprocess.run(
         [sys.executable, "go.py"],
@@ -195,7 +218,10 @@ def test_the_last_output_of_the_failing_rank_is_shown(cli: CommandLine) -> None:
 
 
 def test_a_failed_rendezvous_is_reported_with_its_own_message(cli: CommandLine) -> None:
-    cli.write(job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n", train_py="print('never')\n")
+    cli.write(
+        job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n",
+        train_py="print('never')\n",
+    )
     result = cli.run("submit")
     assert result.code == 1
     assert "bogus" in result.err
@@ -209,14 +235,20 @@ def test_max_runtime_stops_a_run_with_its_own_exit_code(cli: CommandLine) -> Non
     )
     result = cli.run("submit", "--run-id", "slow-1")
     assert result.code == 5
-    assert "the time limit of 4 s is over (limits.max_runtime, or what limits.max_cost pays for)" in result.err
-    assert "raise limits.max_runtime; no checkpoint was told of" in cli.run("diagnose", "slow-1").out
+    assert (
+        "the time limit of 4 s is over (limits.max_runtime, or what limits.max_cost pays for)"
+        in result.err
+    )
+    assert (
+        "raise limits.max_runtime; no checkpoint was told of" in cli.run("diagnose", "slow-1").out
+    )
 
 
 def test_a_killed_client_loses_nothing(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: ghost\nentrypoint: train.py\nresources: {processes: 2}\n",
-        train_py=GROUP + "import pathlib\nwhile not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n"
+        train_py=GROUP
+        + "import pathlib\nwhile not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n"
         "dist.barrier()\nprint('finished without you')\n",
     )
     client = cli.start("submit", "--run-id", "ghost-1")
@@ -232,8 +264,10 @@ def test_a_killed_client_loses_nothing(cli: CommandLine) -> None:
 def test_interrupting_the_client_detaches_and_says_how_to_go_on(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: leave\nentrypoint: train.py\n",
-        train_py="import time, pathlib\nfrom cloudtrain_job import emit\nemit('training')\n"
-        "while not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n",
+        train_py=(
+            "import time, pathlib\nfrom cloudtrain_job import emit\nemit('training')\n"
+            "while not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n"
+        ),
     )
     client = cli.start("submit", "--run-id", "leave-1")
     cli.wait_for_event("leave-1", lambda e: e["type"] == "training")

@@ -31,7 +31,9 @@ def forked() -> Iterator[None]:
 
 def commands_of(page: Path) -> list[list[str]]:
     """The page's own commands, in order, without those of others."""
-    found = [line for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    found = [
+        line for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()
+    ]
     told = [shlex.split(line, comments=True) for line in found if line.startswith("cloudtrain ")]
     return [[*words[1:], "--yes"] if tuple(words[1:3]) in ASK else words[1:] for words in told]
 
@@ -43,12 +45,16 @@ def job_of(page: Path) -> str:
 
 def administrator(cloud: Cloud) -> dict[str, str]:
     """The variables of the key of a user who may do anything."""
-    iam, anything = cloud.client("iam", direct=True), {"Effect": "Allow", "Action": "*", "Resource": "*"}
+    iam = cloud.client("iam", direct=True)
+    anything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     iam.create_user(UserName="administrator")
     document = json.dumps({"Version": "2012-10-17", "Statement": [anything]})
     iam.put_user_policy(UserName="administrator", PolicyName="all", PolicyDocument=document)
     key = iam.create_access_key(UserName="administrator")["AccessKey"]
-    return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+    return {
+        "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+    }
 
 
 def follow(
@@ -65,7 +71,9 @@ def follow(
 
 
 @pytest.mark.thorough
-def test_the_first_job_on_sagemaker_begins_in_an_empty_account_and_leaves_the_bucket(tmp_path: Path) -> None:
+def test_the_first_job_on_sagemaker_begins_in_an_empty_account_and_leaves_the_bucket(
+    tmp_path: Path,
+) -> None:
     with Cloud() as cloud:
         cloud.empty()
         environment = cloud.environment() | administrator(cloud)
@@ -91,11 +99,15 @@ def test_the_first_job_on_sagemaker_begins_in_an_empty_account_and_leaves_the_bu
 def test_the_first_job_on_azure_ml_runs_under_the_roles_that_infra_up_gave_in_an_empty_subscription(
     tmp_path: Path,
 ) -> None:
-    """The reader is Owner for `infra` alone: everything else, and the job, has only what the template grants."""
+    """The reader is Owner for `infra` alone: everything else, and the job, has only what the
+    template grants.
+    """
     with AzureCloud(empty=True) as cloud:
         ground = cloud.ground
         assert ground is not None
-        environment = {name: value for name, value in cloud.environment().items() if not is_account_fact(name)}
+        environment = {
+            name: value for name, value in cloud.environment().items() if not is_account_fact(name)
+        }
         cli = CommandLine(tmp_path / "reader", env=environment, modules=(SDK["azure"],))
         try:
             page = ROOT / "docs/first-job-azure.md"
@@ -108,7 +120,9 @@ def test_the_first_job_on_azure_ml_runs_under_the_roles_that_infra_up_gave_in_an
         assert "val_accuracy" in said["metrics"]
         assert any((cli.folder / "first-model" / "model").iterdir())
         used = {"jobs/write", "blobs/write", "blobs/delete", "jobs/read", "permissions/read"}
-        assert used <= {"/".join(action.split("/")[-2:]) for action in cloud.account.access.attempted}
+        assert used <= {
+            "/".join(action.split("/")[-2:]) for action in cloud.account.access.attempted
+        }
         left = {each.kind.rpartition("/")[2] for each in ground.store.resources.values()}
         assert "roleDefinitions" not in left
         assert {"storageAccounts", "vaults", "registries"} <= left

@@ -1,4 +1,6 @@
-"""`cloudtrain check --forecast`, with real processes: the first steps run here, and nothing of them is left."""
+"""`cloudtrain check --forecast`, with real processes: the first steps run here, and nothing of them
+is left.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ for step in range(1, steps + 1):
 @pytest.fixture
 def cloudtrain(tmp_path: Path) -> Iterator[CommandLine]:
     (tmp_path / "tmp").mkdir()
-    line = CommandLine(tmp_path, env={"TMPDIR": str(tmp_path / "tmp"), "BEGUN": str(tmp_path / "begun")})
+    line = CommandLine(
+        tmp_path, env={"TMPDIR": str(tmp_path / "tmp"), "BEGUN": str(tmp_path / "begun")}
+    )
     line.write(job_yaml=JOB, train_py=TRAIN)
     yield line
     line.close()
@@ -46,7 +50,9 @@ def cloudtrain(tmp_path: Path) -> Iterator[CommandLine]:
 
 @pytest.mark.torchrun
 def test_the_first_steps_here_tell_how_long_the_whole_job_takes(cloudtrain: CommandLine) -> None:
-    done = cloudtrain.run("check", "--forecast", "2", "--set", "limits.max_runtime=1 min", "--", "endless")
+    done = cloudtrain.run(
+        "check", "--forecast", "2", "--set", "limits.max_runtime=1 min", "--", "endless"
+    )
     assert "forecast: on this machine " in done.out
     assert " in all (" in done.out
     assert "limits.max_runtime will stop this run after 1 min, at about step " in done.out
@@ -54,7 +60,9 @@ def test_the_first_steps_here_tell_how_long_the_whole_job_takes(cloudtrain: Comm
 
 @pytest.mark.torchrun
 def test_a_job_that_ends_meanwhile_is_measured(cloudtrain: CommandLine) -> None:
-    found = json.loads(cloudtrain.run("check", "--forecast=20", "--json", "--", "short").out)["forecast"]
+    found = json.loads(cloudtrain.run("check", "--forecast=20", "--json", "--", "short").out)[
+        "forecast"
+    ]
     assert 0 < found["measured_seconds"] < 60
     assert (found["here"], found["there"], found["reason"]) == (None, None, "")
 
@@ -69,7 +77,9 @@ def test_a_job_that_reports_no_steps_is_told_how_to(cloudtrain: CommandLine) -> 
 def test_a_job_that_fails_says_why(cloudtrain: CommandLine) -> None:
     done = cloudtrain.run("check", "--forecast", "--", "fails")
     assert done.code == 1
-    assert "the first steps failed here: rank 0 (node 0) raised ValueError: no such data" in done.err
+    assert (
+        "the first steps failed here: rank 0 (node 0) raised ValueError: no such data" in done.err
+    )
     assert "train.py:9" in done.err
     assert "Traceback" not in done.err
 

@@ -68,7 +68,9 @@ TRAPS = {"FIFO": (fifo, "a FIFO"), "device": (endless, "a device")}
 @pytest.mark.parametrize("command", ["plan", "check"])
 @pytest.mark.parametrize("kind", TRAPS)
 @pytest.mark.parametrize("name", ["job.yaml", "cloudtrain.toml"])
-def test_a_spec_or_settings_that_are_not_a_file_are_a_mistake(job: Path, name: str, kind: str, command: str) -> None:
+def test_a_spec_or_settings_that_are_not_a_file_are_a_mistake(
+    job: Path, name: str, kind: str, command: str
+) -> None:
     (job / name).unlink(missing_ok=True)
     lay, words = TRAPS[kind]
     lay(job / name)
@@ -187,5 +189,10 @@ def test_any_file_of_the_data_folder_may_be_a_trap(job: Path, name: str, lay: Tr
     (data / name).parent.mkdir(parents=True, exist_ok=True)
     (data / name).unlink(missing_ok=True)
     lay(data / name)
-    for words in (["list"], ["status", "digits-aaaa"], ["plan"], ["compare", "digits-aaaa", "digits-aabb"]):
+    for words in (
+        ["list"],
+        ["status", "digits-aaaa"],
+        ["plan"],
+        ["compare", "digits-aaaa", "digits-aabb"],
+    ):
         assert_ends(*words)

@@ -1,4 +1,6 @@
-"""A forked command is for a test what a process of its own is: pid, streams, signals, exit code, variables, folder."""
+"""A forked command is for a test what a process of its own is: pid, streams, signals, exit code,
+variables, folder.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,26 @@ from tests.support.forked_command import ForkedCommand
 from tests.support.samples import BORN, write_events
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.linux("what tells a program of the end of a process that it has not started")
+pytestmark = pytest.mark.linux(
+    "what tells a program of the end of a process that it has not started"
+)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("check",), ("submit", "--dry-run", "--run-id", "a-1"), ("status", "no-such-run"), ("no-such-command",)],
+    [
+        ("check",),
+        ("submit", "--dry-run", "--run-id", "a-1"),
+        ("status", "no-such-run"),
+        ("no-such-command",),
+    ],
 )
-def test_it_prints_and_ends_as_an_interpreter_of_its_own_does(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+def test_it_prints_and_ends_as_an_interpreter_of_its_own_does(
+    cli: CommandLine, arguments: tuple[str, ...]
+) -> None:
     cli.write(job_yaml="entrypoint: train.py\n", train_py="print(1)\n")
-    forked, fresh = cli.start(*arguments), cli.start(*arguments, PYTHONHASHSEED="1")
+    forked = cli.start(*arguments)
+    fresh = cli.start(*arguments, PYTHONHASHSEED="1")
     assert (type(forked), type(fresh)) == (ForkedCommand, subprocess.Popen)
     assert forked.communicate() == fresh.communicate()
     assert forked.returncode == fresh.returncode

@@ -1,4 +1,6 @@
-"""Images with a real engine and registry: built where they are new, pushed once, named by digest, or told why not."""
+"""Images with a real engine and registry: built where they are new, pushed once, named by digest,
+or told why not.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
-JOB = "name: own\nentrypoint: train.py\nimage: {build: image/Dockerfile}\nlimits: {max_runtime: 1 h}\n"
+JOB = (
+    "name: own\nentrypoint: train.py\nimage: {build: image/Dockerfile}\nlimits: {max_runtime: 1"
+    " h}\n"
+)
 DEAD = "127.0.0.1:1"
 """A port at which nobody listens."""
 
@@ -56,7 +61,9 @@ def mark(docker: DockerClient) -> Iterator[str]:
     mark = f"cloudtrain.test={uuid.uuid4().hex}"
     yield mark
     mine = {"filters": {"label": mark}, "all": True}
-    while left := docker.images.list(**mine):  # the steps of a build cannot go before what was built upon them
+    while left := docker.images.list(
+        **mine
+    ):  # the steps of a build cannot go before what was built upon them
         removed = [image for image in left if _removed(docker, image.id)]
         assert removed, left
 
@@ -113,13 +120,20 @@ def here(docker: DockerClient, mark: str) -> set[str]:
 
 
 def test_what_is_built_is_pushed_once_and_known_by_its_digest(
-    cli: CommandLine, folder: Path, host: str, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine,
+    folder: Path,
+    host: str,
+    docker: DockerClient,
+    mark: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("DOCKER", "DOCKER_CONFIG"):
         monkeypatch.setenv(name, cli.env[name])
     recipe = recipe_of(folder / "Dockerfile", platform="linux/amd64")
     told: list[tuple[int, int]] = []
-    address = ensure_pushed(recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total)))
+    address = ensure_pushed(
+        recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total))
+    )
     found = inspect_image(address)
     assert found is not None
     assert address == f"{host}/own@{found.digest}"
@@ -147,7 +161,9 @@ def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_noth
             assert [call.operation for call, _ in cloud.endpoint.sent].count("PutJob") == 1
             asked.append(json.dumps([body for _, body in cloud.endpoint.sent]))
             for image in docker.images.list(filters={"label": mark}):
-                docker.images.remove(image.id, force=True)  # what is not here cannot be pushed again
+                docker.images.remove(
+                    image.id, force=True
+                )  # what is not here cannot be pushed again
         tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag
         found = inspect_image(f"{host}/own:{tag}")
         assert found is not None
@@ -179,12 +195,17 @@ def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
     assert left_of(docker, cli.data) == []
 
 
-def test_a_pushed_image_is_known_here_by_its_digest(cli: CommandLine, folder: Path, host: str) -> None:
+def test_a_pushed_image_is_known_here_by_its_digest(
+    cli: CommandLine, folder: Path, host: str
+) -> None:
     address = cli.json("image", "push", str(folder / "Dockerfile"), "--to", f"{host}/own")["image"]
     there = cli.run("check", "--provider", "docker", "--set", f"image={address}")
     assert (there.code, "there is no image" in there.err) == (0, False), there.err
     other = f"{address.partition('@')[0]}@sha256:{'0' * 64}"
-    assert f"there is no image {other}" in cli.run("check", "--provider", "docker", "--set", f"image={other}").err
+    assert (
+        f"there is no image {other}"
+        in cli.run("check", "--provider", "docker", "--set", f"image={other}").err
+    )
 
 
 def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
@@ -214,7 +235,10 @@ def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
     container = docker.containers.create(used, command="/data")
     try:
         assert prune(3600) == [], "too young"
-        assert {each.name: each.goes for each in prune(0, dry_run=True)} == {named: False, idle: True}
+        assert {each.name: each.goes for each in prune(0, dry_run=True)} == {
+            named: False,
+            idle: True,
+        }
         assert here(docker, mark) == {named, used, idle, "cloudtrain-test-own:2"}
         assert {each.name for each in prune(0)} == {named, idle}
         assert here(docker, mark) == {used, "cloudtrain-test-own:2"}
@@ -222,7 +246,9 @@ def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
         container.remove()
 
 
-def test_docker_login_is_all_that_a_private_registry_needs(cli: CommandLine, folder: Path, private: str) -> None:
+def test_docker_login_is_all_that_a_private_registry_needs(
+    cli: CommandLine, folder: Path, private: str
+) -> None:
     push = ("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own")
     kept = logged_in(cli.folder / "kept", private)
     before = (cli.folder / "kept" / "config.json").read_text()
@@ -269,7 +295,9 @@ def test_a_missing_docker_program_is_reported(cli: CommandLine, folder: Path) ->
     assert cli.json("list") == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["ctrl-c", "kill"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["ctrl-c", "kill"]
+)
 def test_a_submit_interrupted_during_a_build_leaves_no_run(
     cli: CommandLine, folder: Path, number: int, code: int
 ) -> None:

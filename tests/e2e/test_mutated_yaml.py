@@ -1,4 +1,6 @@
-"""Whatever is done to a job.yaml, `check` answers in words: a place for each mistake, never a traceback."""
+"""Whatever is done to a job.yaml, `check` answers in words: a place for each mistake, never a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ WORDS = (
     "x" * 300,
 )
 STRIDE = 4
-"""Each word replaces every fourth of the job, another fourth than its neighbours: all are replaced by many."""
+"""Each word replaces every fourth of the job, another fourth than its neighbours: all are replaced
+by many.
+"""
 WORD = re.compile(r"[^\s,:{}\[\]]+")
 Edit = Callable[[str], str]
 
@@ -109,11 +113,17 @@ TEXT = st.text(st.characters(), max_size=6) | st.sampled_from(WORDS)
 EDITS: st.SearchStrategy[Edit] = st.one_of(
     st.builds(lambda at, size: lambda text: cut(text, at, size), ANY, st.integers(1, 12)),
     st.builds(lambda at, new: lambda text: insert(text, at, new), ANY, TEXT),
-    st.builds(lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.__delitem__(i)), ANY),
-    st.builds(lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.insert(i, lines[i])), ANY),
+    st.builds(
+        lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.__delitem__(i)), ANY
+    ),
+    st.builds(
+        lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.insert(i, lines[i])), ANY
+    ),
     st.builds(lambda at: lambda text: line_edit(text, at, swap), ANY),
     st.builds(
-        lambda at, by: lambda text: line_edit(text, at, lambda lines, i: indent(lines, i, by)), ANY, st.integers(-4, 4)
+        lambda at, by: lambda text: line_edit(text, at, lambda lines, i: indent(lines, i, by)),
+        ANY,
+        st.integers(-4, 4),
     ),
     st.builds(lambda at, new: lambda text: replace_word(text, at, new), ANY, TEXT),
 )
@@ -145,7 +155,9 @@ def assert_answered_in_words(job: Path, text: str) -> None:
         assert places or answer["error"]["message"].startswith("job.yaml: ")
 
 
-quick = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
+quick = settings(
+    deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True
+)
 
 
 def test_the_job_that_is_mutated_is_right_to_begin_with(job: Path) -> None:

@@ -1,4 +1,6 @@
-"""A `sweep` section as a tuning job on an imitated SageMaker: submitted once, watched, stopped, read back as trials."""
+"""A `sweep` section as a tuning job on an imitated SageMaker: submitted once, watched, stopped,
+read back as trials.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def planned(cloud: Cloud, name: str, sweep: dict[str, Any], **more: Any) -> Any:
     return cloudtrain.plan(cloudtrain.load(job), "aws", run_id=name)
 
 
-def test_trials_are_read_back_with_their_own_types_and_values(native: NativeSweeps, cloud: Cloud) -> None:
+def test_trials_are_read_back_with_their_own_types_and_values(
+    native: NativeSweeps, cloud: Cloud
+) -> None:
     history = begin(planned(cloud, "random-1", {}))
     state = ended("aws", history)
     assert (state.state, state.reason) == ("succeeded", "")
@@ -117,7 +121,9 @@ def test_trials_are_read_back_with_their_own_types_and_values(native: NativeSwee
         assert trial.state == "completed"
         assert trial.value == pytest.approx(x + 1)
     described = cloud.service.tuning_jobs["random-1"].describe()
-    assert described["HyperParameterTuningJobConfig"]["ResourceLimits"]["MaxParallelTrainingJobs"] == 2
+    assert (
+        described["HyperParameterTuningJobConfig"]["ResourceLimits"]["MaxParallelTrainingJobs"] == 2
+    )
     assert state.url.endswith("#/hyper-tuning-jobs/random-1")
 
 
@@ -141,17 +147,22 @@ def test_a_trial_becomes_an_ordinary_run(native: NativeSweeps, cloud: Cloud, fol
     assert any('"score"' in str(line) for line in run.logs())
 
 
-def test_no_trial_is_started_twice_when_an_answer_is_lost(native: NativeSweeps, cloud: Cloud) -> None:
+def test_no_trial_is_started_twice_when_an_answer_is_lost(
+    native: NativeSweeps, cloud: Cloud
+) -> None:
     cloud.endpoint.fault("lost", "sagemaker", "CreateHyperParameterTuningJob", 1)
     history = begin(planned(cloud, "lost-1", {"trials": 2}))
     assert len(ended("aws", history).trials) == 2
     other = planned(cloud, "lost-1", {"trials": 3})
-    request, archive = native.render(other), pack_source(other, None)
+    request = native.render(other)
+    archive = pack_source(other, None)
     with pytest.raises(RunExists, match="a tuning job lost-1 exists already"):
         native.start(other, request, history.folder, archive, None, history.record)
 
 
-def test_a_submission_that_was_interrupted_is_found_again(native: NativeSweeps, cloud: Cloud) -> None:
+def test_a_submission_that_was_interrupted_is_found_again(
+    native: NativeSweeps, cloud: Cloud
+) -> None:
     cloud.endpoint.fault("lost", "sagemaker", "CreateHyperParameterTuningJob", 1)
     cloud.endpoint.fault("error", "sagemaker", "DescribeHyperParameterTuningJob", 1, times=9)
     with pytest.raises(CloudError, match="whether the job found-1 exists is not known yet"):
@@ -170,12 +181,18 @@ def test_a_stop_ends_all_trials_and_starts_no_more(native: NativeSweeps, cloud: 
     eventually(lambda: len(tuning.values) == 2)
     assert native.stop(history.folder, history.read(), history.record)
     state = ended("aws", history)
-    assert (state.state, [trial.state for trial in state.trials]) == ("stopped", ["stopped", "stopped"])
+    assert (state.state, [trial.state for trial in state.trials]) == (
+        "stopped",
+        ["stopped", "stopped"],
+    )
     assert native.stop(history.folder, history.read(), history.record), "repeating it does no harm"
 
 
 def test_failed_trials_say_why(native: NativeSweeps, cloud: Cloud) -> None:
-    state = ended("aws", begin(planned(cloud, "broken-1", {"space": {"x": [1], "kind": ["broken"]}, "trials": 2})))
+    state = ended(
+        "aws",
+        begin(planned(cloud, "broken-1", {"space": {"x": [1], "kind": ["broken"]}, "trials": 2})),
+    )
     assert state.state == "failed"
     assert state.reason.startswith("All training jobs failed")
     assert {(trial.state, trial.value, trial.reason) for trial in state.trials} == {
@@ -191,7 +208,9 @@ def test_hyperband_prunes_trials(native: NativeSweeps, cloud: Cloud) -> None:
 
 
 def test_the_time_of_the_budget_ends_a_sweep_well(native: NativeSweeps, cloud: Cloud) -> None:
-    history = begin(planned(cloud, "time-1", {"budget": {"max_time": "2 min"}}, env={"EPOCHS": 1, "WAIT": 1}))
+    history = begin(
+        planned(cloud, "time-1", {"budget": {"max_time": "2 min"}}, env={"EPOCHS": 1, "WAIT": 1})
+    )
     tuning = cloud.service.tuning_jobs["time-1"]
     eventually(lambda: len(tuning.values) == 2)
     tuning.created -= 121
@@ -209,7 +228,10 @@ def test_a_driver_that_is_killed_at_every_look_mirrors_each_trial_once(cloud: Cl
     plan = sweep_plan(cloud, "whole-1", {})
     folder = start_native(plan, pack_source(plan.job, None), None)
     state = drive_and_kill(folder)
-    assert (state.state, [trial.state for trial in state.trials]) == ("succeeded", ["completed"] * 5)
+    assert (state.state, [trial.state for trial in state.trials]) == (
+        "succeeded",
+        ["completed"] * 5,
+    )
     for trial in state.trials:
         x = trial.parameters["x"]
         assert isinstance(x, float)
@@ -228,7 +250,10 @@ def test_a_sweep_is_stopped_by_its_driver(cloud: Cloud, monkeypatch: pytest.Monk
     monkeypatch.setattr("sys.argv", ["background", str(folder.path)])
     assert background.main() == 0
     state = Sweep(folder).status()
-    assert (state.state, [trial.state for trial in state.trials]) == ("stopped", ["stopped", "stopped"])
+    assert (state.state, [trial.state for trial in state.trials]) == (
+        "stopped",
+        ["stopped", "stopped"],
+    )
     with pytest.raises(UsageError, match="takes no more trials"):
         Sweep(folder).plan_extension(3)
 
@@ -237,7 +262,9 @@ def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(clo
     cloud.account.tuning_parallel = 1
     plan = sweep_plan(cloud, "whole-3", {})
     try:
-        with pytest.raises(CloudError, match="parallel training jobs per hyperparameter tuning job"):
+        with pytest.raises(
+            CloudError, match="parallel training jobs per hyperparameter tuning job"
+        ):
             start_native(plan, pack_source(plan.job, None), None)
     finally:
         cloud.account.tuning_parallel = 10
@@ -269,7 +296,11 @@ def test_a_trial_is_rehearsed_here_as_a_tuning_job_would_run_it(cloud: Cloud, fo
     run = Sweep(made).run_of(trial)
     request = run.folder.document("request.json")
     assert "ContainerEntrypoint" not in request["AlgorithmSpecification"]
-    assert request["HyperParameters"] == {"x": "0.5", "kind": "true", "_tuning_objective_metric": "score"}
+    assert request["HyperParameters"] == {
+        "x": "0.5",
+        "kind": "true",
+        "_tuning_objective_metric": "score",
+    }
     run.fetch(folder / "fetched")
     seen = json.loads((folder / "fetched" / "model" / "seen.json").read_text())
     assert seen["argv"] == ["--epochs", "2", "--x", "0.5", "--kind"]

@@ -1,4 +1,6 @@
-"""A `sweep` section as a sweep job on an imitated Azure ML: submitted once, watched, stopped, read back as trials."""
+"""A `sweep` section as a sweep job on an imitated Azure ML: submitted once, watched, stopped, read
+back as trials.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,16 @@ from tests.fakes.azure.cloud import AzureCloud
 from tests.house.tools import ROOT
 from tests.providers.azure.jobs import forget
 from tests.support.executables import python_program
-from tests.support.native_sweeps import GRID, JOB, SWEEP, begin, drive_and_kill, ended, enter_job, hold_grid
+from tests.support.native_sweeps import (
+    GRID,
+    JOB,
+    SWEEP,
+    begin,
+    drive_and_kill,
+    ended,
+    enter_job,
+    hold_grid,
+)
 from tests.support.waiting import eventually
 
 PROGRAM = f"""
@@ -68,7 +79,9 @@ def cloud() -> Iterator[AzureCloud]:
 @pytest.fixture(autouse=True)
 def folder(cloud: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The job's folder; the image's python3 is the program of the test."""
-    monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")  # the SDK sets it: what is unset here is unset again afterwards
+    monkeypatch.setenv(
+        "AZUREML_CURRENT_CLOUD", ""
+    )  # the SDK sets it: what is unset here is unset again afterwards
     monkeypatch.delenv("AZUREML_CURRENT_CLOUD")
     enter_job(tmp_path, cloud.environment(), monkeypatch)
     use_path(cloud, python_program(tmp_path / "image" / "python3", PROGRAM).parent)
@@ -103,7 +116,9 @@ def test_a_trial_is_read_back_with_its_values_and_becomes_an_ordinary_run(
     history = begin(planned(cloud, "random-1", {}))
     state = ended("azure", history)
     assert (state.state, state.reason) == ("succeeded", "")
-    assert [(trial.number, trial.name) for trial in state.trials] == [(n, f"random-1_{n}") for n in range(5)]
+    assert [(trial.number, trial.name) for trial in state.trials] == [
+        (n, f"random-1_{n}") for n in range(5)
+    ]
     for trial in state.trials:
         x, n, kind = (trial.parameters[key] for key in ("x", "n", "kind"))
         assert isinstance(x, float)
@@ -125,7 +140,9 @@ def test_a_trial_is_read_back_with_its_values_and_becomes_an_ordinary_run(
     assert run.wait().state == "succeeded"
     assert run.status().billing is not None
     assert any('"score"' in str(line) for line in run.logs())
-    assert made.document("request.json")["outputs"]["output"]["path"].endswith("/runs/random-1/output/random-1_0/")
+    assert made.document("request.json")["outputs"]["output"]["path"].endswith(
+        "/runs/random-1/output/random-1_0/"
+    )
 
 
 def test_a_grid_has_the_points_of_our_own_and_a_bayesian_search_no_others(
@@ -141,12 +158,15 @@ def test_a_grid_has_the_points_of_our_own_and_a_bayesian_search_no_others(
     assert all(trial.parameters["n"] in (4, 5) for trial in state.trials)
 
 
-def test_no_trial_is_started_twice_when_an_answer_is_lost(native: NativeSweeps, cloud: AzureCloud) -> None:
+def test_no_trial_is_started_twice_when_an_answer_is_lost(
+    native: NativeSweeps, cloud: AzureCloud
+) -> None:
     cloud.endpoint.fault("lost", "arm", "PutJob", 1)
     history = begin(planned(cloud, "lost-1", {"trials": 2}))
     assert len(ended("azure", history).trials) == 2
     other = planned(cloud, "lost-1", {"trials": 3})
-    request, archive = native.render(other), pack_source(other, None)
+    request = native.render(other)
+    archive = pack_source(other, None)
     with pytest.raises(RunExists, match="a job lost-1 exists already"):
         native.start(other, request, history.folder, archive, None, history.record)
 
@@ -156,17 +176,24 @@ def test_failed_trials_say_why(native: NativeSweeps, cloud: AzureCloud) -> None:
     state = drive_native(start_native(plan, pack_source(plan.job, None), None))
     assert (state.state, state.reason) == ("failed", "All trials of the sweep job have failed.")
     assert [trial.state for trial in state.trials] == ["failed"] * 2
-    assert "the dog ate it" in state.trials[0].reason or "exited with status code 1" in state.trials[0].reason
+    assert (
+        "the dog ate it" in state.trials[0].reason
+        or "exited with status code 1" in state.trials[0].reason
+    )
 
 
-def test_a_sweep_whose_metric_azure_never_hears_of_has_failed(native: NativeSweeps, cloud: AzureCloud) -> None:
+def test_a_sweep_whose_metric_azure_never_hears_of_has_failed(
+    native: NativeSweeps, cloud: AzureCloud
+) -> None:
     state = ended("azure", begin(planned(cloud, "unheard-1", {"trials": 1}, env={"EPOCHS": 0})))
     assert (state.state, state.reason) == ("failed", "Azure ML was told no score by any trial")
     assert [trial.state for trial in state.trials] == ["completed"]
 
 
 def test_the_time_of_the_budget_ends_a_sweep_well(native: NativeSweeps, cloud: AzureCloud) -> None:
-    history = begin(planned(cloud, "time-1", {"budget": {"max_time": "2 min"}}, env={"EPOCHS": 1, "WAIT": 1}))
+    history = begin(
+        planned(cloud, "time-1", {"budget": {"max_time": "2 min"}}, env={"EPOCHS": 1, "WAIT": 1})
+    )
     sweep = cloud.service.sweeps["time-1"]
     eventually(lambda: sum(bool(trial.metrics) for trial in sweep.trials) == 2)
     sweep.started -= 121
@@ -179,7 +206,10 @@ def test_a_driver_that_is_killed_at_every_look_mirrors_each_trial_once(cloud: Az
     plan = sweep_plan(cloud, "whole-1", {"trials": 3})
     folder = start_native(plan, pack_source(plan.job, None), None)
     state = drive_and_kill(folder)
-    assert (state.state, [trial.state for trial in state.trials]) == ("succeeded", ["completed"] * 3)
+    assert (state.state, [trial.state for trial in state.trials]) == (
+        "succeeded",
+        ["completed"] * 3,
+    )
     for trial in state.trials:
         assert trial.run == f"whole-1_{trial.number}"
         assert 0 <= trial.spent_usd <= 0.30
@@ -189,7 +219,9 @@ def test_a_driver_that_is_killed_at_every_look_mirrors_each_trial_once(cloud: Az
 
 
 def test_a_stop_lets_trials_save_and_starts_no_more(cloud: AzureCloud) -> None:
-    """The trials that run find the file in their own folders, and end by themselves; the rest is cancelled."""
+    """The trials that run find the file in their own folders, and end by themselves; the rest is
+    cancelled.
+    """
     plan = sweep_plan(cloud, "stop-1", {}, env={"EPOCHS": 1, "WAIT": 1})
     folder = start_native(plan, pack_source(plan.job, None), None)
     sweep = cloud.service.sweeps["stop-1"]
@@ -197,12 +229,16 @@ def test_a_stop_lets_trials_save_and_starts_no_more(cloud: AzureCloud) -> None:
     request_stop(folder)
     state = drive_native(folder)
     assert state.state == "stopped"
-    assert [job.status for job in sweep.trials[:2]] == ["Completed", "Completed"], "they were given the time to save"
+    assert [job.status for job in sweep.trials[:2]] == ["Completed", "Completed"], (
+        "they were given the time to save"
+    )
     assert sweep.status == "Canceled"
     assert len(sweep.trials) < 5
 
 
-def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(cloud: AzureCloud) -> None:
+def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(
+    cloud: AzureCloud,
+) -> None:
     plan = sweep_plan(cloud, "refused-1", {})
     cloud.endpoint.fault("denied", "arm", "PutJob", 1)
     with pytest.raises(CloudError):
@@ -213,18 +249,26 @@ def test_a_sweep_that_the_service_refuses_has_failed_and_nothing_was_started(clo
 
 
 @pytest.mark.torchrun
-def test_trials_of_a_grid_really_train(cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By our launcher, which tells Azure ML what they reach, and their values where Azure ML does not tell them."""
+def test_trials_of_a_grid_really_train(
+    cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By our launcher, which tells Azure ML what they reach, and their values where Azure ML does
+    not tell them.
+    """
     use_path(cloud)
     monkeypatch.setattr(cloud.account, "tells_parameters", False)
     plan = sweep_plan(cloud, "grid-1", GRID)
     made = start_native(plan, pack_source(plan.job, None), None)
     hold_grid(drive_native(made), made, folder)
-    assert [cloud.service.jobs[f"grid-1_{n}"].metrics for n in (0, 1)] == [{"score": [0.0, 20.0]}] * 2
+    assert [cloud.service.jobs[f"grid-1_{n}"].metrics for n in (0, 1)] == [
+        {"score": [0.0, 20.0]}
+    ] * 2
 
 
 @pytest.mark.torchrun
-def test_a_trial_is_rehearsed_here_as_a_sweep_job_would_run_it(cloud: AzureCloud, folder: Path) -> None:
+def test_a_trial_is_rehearsed_here_as_a_sweep_job_would_run_it(
+    cloud: AzureCloud, folder: Path
+) -> None:
     space = {"x": [0.5], "kind": [True]}
     sweep = {**SWEEP, "engine": "native", "method": "grid", "space": space, "trials": None}
     job = {**JOB, "image": cloud.image, "sweep": sweep}

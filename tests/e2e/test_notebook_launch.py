@@ -1,4 +1,6 @@
-"""`cloudtrain.launch`: a function run by several ranks from a notebook's cell, with the launcher's rules."""
+"""`cloudtrain.launch`: a function run by several ranks from a notebook's cell, with the launcher's
+rules.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def meet():
 
 
 def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What a program prints that imports torch once and then launches: a notebook's kernel is such a one."""
+    """What a program prints that imports torch once and then launches: a notebook's kernel is such
+    a one.
+    """
     file = folder / "cells.py"
     file.write_text(BEGIN + textwrap.dedent(program))
     env = {**os.environ, **variables}
@@ -133,7 +137,9 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return done.stdout.split("----\n")
 
 
-def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(failures: list[str]) -> None:
+def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(
+    failures: list[str],
+) -> None:
     lines = failures[0].splitlines()
     pids = [int(line.split()[1]) for line in lines if line.startswith("pid")]
     assert "rank 1 (node 0) raised ValueError: the dog ate shard 1" in lines
@@ -150,8 +156,7 @@ def test_an_interrupt_of_the_cell_ends_all_ranks(tmp_path: Path) -> None:
     file = tmp_path / "cells.py"
     file.write_text(
         BEGIN
-        + textwrap.dedent(
-            """
+        + textwrap.dedent("""
             def train():
                 os.write(1, f"pid {os.getpid()}\\n".encode())
                 signal.pause()
@@ -159,8 +164,7 @@ def test_an_interrupt_of_the_cell_ends_all_ranks(tmp_path: Path) -> None:
                 cloudtrain.launch(train, processes=2)
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
-            """
-        )
+            """)
     )
     with subprocess.Popen([sys.executable, str(file)], stdout=subprocess.PIPE, text=True) as kernel:
         assert kernel.stdout is not None
@@ -170,8 +174,12 @@ def test_an_interrupt_of_the_cell_ends_all_ranks(tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import os\ndef train(x):\n    return int(os.environ['RANK']) + x\n")
+def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os\ndef train(x):\n    return int(os.environ['RANK']) + x\n"
+    )
     done = run(
         """
         import mine
@@ -194,12 +202,17 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
     )
     first, second = done.stdout.splitlines()
     assert first == "[5, 6]", done.stderr
-    assert "it is defined in the notebook itself; pip install cloudpickle, or put it into a module" in second
+    assert (
+        "it is defined in the notebook itself; pip install cloudpickle, or put it into a module"
+        in second
+    )
 
 
 @pytest.mark.parametrize("count", [0, -1, True, "2", 1.5])
 def test_an_invalid_number_of_processes_is_refused(count: object) -> None:
     import cloudtrain
 
-    with pytest.raises(cloudtrain.UsageError, match=r"processes is .*: expected a whole number from 1 on"):
+    with pytest.raises(
+        cloudtrain.UsageError, match=r"processes is .*: expected a whole number from 1 on"
+    ):
         cloudtrain.launch(print, processes=count)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""One program that does what programs do: modules of every name, a changed folder, odd output, a hook of its own."""
+"""One program that does what programs do: modules of every name, a changed folder, odd output, a
+hook of its own.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ JOB = "name: odd\nentrypoint: train.py\nenv: {MASTER_KEY: abc}\n"
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, CommandResult]]:
     cli = CommandLine(tmp_path_factory.mktemp("odd") / "workspace", modules=("warm_jobs",))
-    cli.write(job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE)
+    cli.write(
+        job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE
+    )
     yield cli, cli.run("submit", "--run-id", "odd-1")
     cli.close()
 
@@ -63,7 +67,9 @@ def found(cli: CommandLine) -> dict[str, Any]:
     return next(event for event in cli.events("odd-1") if event["type"] == "found")
 
 
-def test_closing_its_output_does_not_turn_success_into_failure(odd: tuple[CommandLine, CommandResult]) -> None:
+def test_closing_its_output_does_not_turn_success_into_failure(
+    odd: tuple[CommandLine, CommandResult],
+) -> None:
     assert odd[1].code == 0, odd[1].err
 
 
@@ -89,11 +95,19 @@ def test_lines_that_look_like_events_change_nothing(odd: tuple[CommandLine, Comm
 def test_a_number_that_json_lacks_is_null_in_json(odd: tuple[CommandLine, CommandResult]) -> None:
     assert (
         odd[0].json("status", "odd-1")["metrics"]
-        == {"loss": None, "accuracy": 0.5, "huge": None, "forged": None} | MANY
+        == {
+            "loss": None,
+            "accuracy": 0.5,
+            "huge": None,
+            "forged": None,
+        }
+        | MANY
     )
 
 
-def test_every_line_that_is_kept_is_json_that_any_reader_knows(odd: tuple[CommandLine, CommandResult]) -> None:
+def test_every_line_that_is_kept_is_json_that_any_reader_knows(
+    odd: tuple[CommandLine, CommandResult],
+) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
 
@@ -105,18 +119,26 @@ def test_a_person_sees_nan(odd: tuple[CommandLine, CommandResult]) -> None:
     assert "loss nan  accuracy 0.5  huge nan" in odd[0].run("status", "odd-1").out
 
 
-def test_its_own_exception_hook_is_called_and_the_error_is_reported(odd: tuple[CommandLine, CommandResult]) -> None:
+def test_its_own_exception_hook_is_called_and_the_error_is_reported(
+    odd: tuple[CommandLine, CommandResult],
+) -> None:
     cli, _ = odd
     result = cli.run("submit", "--run-id", "odd-2", "--set", "args=[--fail]")
     assert result.code == 1
     assert "raised LookupError: on purpose" in result.err
-    assert [event["kind"] for event in cli.events("odd-2") if event["type"] == "hooked"] == ["LookupError"]
+    assert [event["kind"] for event in cli.events("odd-2") if event["type"] == "hooked"] == [
+        "LookupError"
+    ]
     log = cli.run("logs", "odd-2").out
-    assert log.count("LookupError: on purpose") == 2, "once in the traceback, once in the launcher's last word"
+    assert log.count("LookupError: on purpose") == 2, (
+        "once in the traceback, once in the launcher's last word"
+    )
     assert "worker.py" not in log
 
 
-def test_a_misused_helper_is_told_at_the_line_that_misused_it(odd: tuple[CommandLine, CommandResult]) -> None:
+def test_a_misused_helper_is_told_at_the_line_that_misused_it(
+    odd: tuple[CommandLine, CommandResult],
+) -> None:
     result = odd[0].run("submit", "--run-id", "odd-3", "--set", "args=[--misuse]")
     assert result.code == 1
     assert 'log_metrics(loss="abc")' in result.err

@@ -1,4 +1,6 @@
-"""One job.yaml, untouched, on this machine, rehearsed as either cloud, and in both clouds: the same parameters."""
+"""One job.yaml, untouched, on this machine, rehearsed as either cloud, and in both clouds: the same
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tests.support.command_line import CommandLine
 pytestmark = [pytest.mark.torchrun]
 
 JOB = DIGITS.replace("nodes: 2", "nodes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
-"""The number of threads decides in which order sums are taken, and machines differ in their cores."""
+"""The number of threads decides in which order sums are taken, and machines differ in their cores.
+"""
 
 HERE = {
     "local": ("--provider", "local"),
@@ -32,9 +35,14 @@ def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> 
         cli = CommandLine(tmp_path / "workspace", env=env, modules=(SDK["azure"],))
         try:
             cli.write(job_yaml=JOB)
-            results = {way: cli.run("submit", *flags, "--run-id", way) for way, flags in HERE.items()}
+            results = {
+                way: cli.run("submit", *flags, "--run-id", way) for way, flags in HERE.items()
+            }
             assert {way: result.code for way, result in results.items()} == dict.fromkeys(HERE, 0)
-            pay = {way: re.search(r"or pay: cloudtrain (.+)", results[way].err) for way in ("as-aws", "as-azure")}
+            pay = {
+                way: re.search(r"or pay: cloudtrain (.+)", results[way].err)
+                for way in ("as-aws", "as-azure")
+            }
             paid = [cli.json(*words[1].split())["run"] for words in pay.values() if words]
             status = [cli.json("status", run) for run in (*HERE, *paid)]
         finally:

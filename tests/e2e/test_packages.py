@@ -44,7 +44,9 @@ limits: {max_runtime: 1 h}
 
 
 def write_source(cli: CommandLine, image: str = "train:1") -> None:
-    """A job whose requirements are one pure wheel, one for this platform alone, and one that would pull a new torch."""
+    """A job whose requirements are one pure wheel, one for this platform alone, and one that would
+    pull a new torch.
+    """
     wheels = cli.folder / "job" / "wheels"
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     make_wheel(wheels, "pure_part", "1.0")
@@ -65,11 +67,17 @@ def check_runs(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
     logs = {way: (cli.run_folder(f"run-{way}") / "logs" / "node-0.log").read_text() for way in runs}
     first, *later = logs.values()
     assert "installing: " in first
-    assert "packages: compiled_part 1.0, pure_part 1.0, sees 1.0 (installed now)" in first.replace("-", "_")
+    assert "packages: compiled_part 1.0, pure_part 1.0, sees 1.0 (installed now)" in first.replace(
+        "-", "_"
+    )
     for way in runs:
-        told = [event["activity"] for event in cli.events(f"run-{way}") if event["type"] == "activity"]
+        told = [
+            event["activity"] for event in cli.events(f"run-{way}") if event["type"] == "activity"
+        ]
         assert told[0] == "installing"
-        assert not [pair for pair in pairwise(told) if pair[0] == pair[1]], "what goes on is told once"
+        assert not [pair for pair in pairwise(told) if pair[0] == pair[1]], (
+            "what goes on is told once"
+        )
     for text in later:
         assert "installing: " not in text
         assert "(installed before)" in text
@@ -82,10 +90,15 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     made.close()
 
 
-def test_they_are_installed_once_on_this_machine_whichever_cloud_is_rehearsed(cli: CommandLine) -> None:
+def test_they_are_installed_once_on_this_machine_whichever_cloud_is_rehearsed(
+    cli: CommandLine,
+) -> None:
     write_source(cli)
     ways = {"as-aws": ("--as", "aws"), "plain": (), "as-azure": ("--as", "azure")}
-    check_runs(cli, {way: cli.run("submit", "--run-id", f"run-{way}", *flags) for way, flags in ways.items()})
+    check_runs(
+        cli,
+        {way: cli.run("submit", "--run-id", f"run-{way}", *flags) for way, flags in ways.items()},
+    )
     (kept,) = (path for path in (cli.data / "packages").iterdir() if path.is_dir())
     assert (kept / "bin" / "python3").exists()
 
@@ -93,7 +106,9 @@ def test_they_are_installed_once_on_this_machine_whichever_cloud_is_rehearsed(cl
 def test_they_are_installed_once_on_a_disk_without_locks(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path / "lockless", env=lockless_python(tmp_path / "site"))
     write_source(cli)
-    check_runs(cli, {way: cli.run("submit", "--run-id", f"run-{way}") for way in ("first", "second")})
+    check_runs(
+        cli, {way: cli.run("submit", "--run-id", f"run-{way}") for way in ("first", "second")}
+    )
     cli.close()
 
 
@@ -109,8 +124,12 @@ def test_they_are_installed_once_for_an_image_whichever_cloud_is_rehearsed(
     cli.close()
 
 
-def test_a_requirement_that_cannot_be_had_ends_the_run_with_its_line_and_what_to_do(cli: CommandLine) -> None:
-    cli.write(requirements_txt="--no-index\nno-such-thing==3\n", train_py=SCRIPT, job_yaml=JOB % "train:1")
+def test_a_requirement_that_cannot_be_had_ends_the_run_with_its_line_and_what_to_do(
+    cli: CommandLine,
+) -> None:
+    cli.write(
+        requirements_txt="--no-index\nno-such-thing==3\n", train_py=SCRIPT, job_yaml=JOB % "train:1"
+    )
     run = cli.run("submit", "--run-id", "run-bad")
     assert run.code == 1
     assert "requirements.txt:2: no-such-thing==3 cannot be installed for Python" in run.err

@@ -1,4 +1,6 @@
-"""The kinds of program that run unchanged: scripts, modules, notebooks, and the starter that `init` writes."""
+"""The kinds of program that run unchanged: scripts, modules, notebooks, and the starter that `init`
+writes.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,14 @@ pytestmark = pytest.mark.torchrun
 
 def test_a_module_of_the_source_runs_as_python_dash_m_would(cli: CommandLine) -> None:
     cli.write(
-        job_yaml="name: mod\nentrypoint: -m pkg.train\nargs: {lr: 1.10, verbose: true, quiet: false}\n",
+        job_yaml=(
+            "name: mod\nentrypoint: -m pkg.train\nargs: {lr: 1.10, verbose: true, quiet: false}\n"
+        ),
         pkg____init___py="",
-        pkg__train_py="import sys\nfrom pkg import other\nprint(__name__, __spec__.name, sys.argv[1:], other.X)\n",
+        pkg__train_py=(
+            "import sys\nfrom pkg import other\nprint(__name__, __spec__.name, sys.argv[1:],"
+            " other.X)\n"
+        ),
         pkg__other_py="X = 'sibling'\n",
     )
     result = cli.run("submit")
@@ -24,7 +31,12 @@ def test_a_module_of_the_source_runs_as_python_dash_m_would(cli: CommandLine) ->
 
 
 def test_an_installed_third_party_module_runs(cli: CommandLine) -> None:
-    cli.write(job_yaml="name: timeit\nentrypoint: -m timeit\nargs: ['-n', 1, '-r', 1, 'import this_is_not_there']\n")
+    cli.write(
+        job_yaml=(
+            "name: timeit\nentrypoint: -m timeit\nargs: ['-n', 1, '-r', 1, 'import"
+            " this_is_not_there']\n"
+        )
+    )
     result = cli.run("submit")
     assert result.code == 1
     assert "ModuleNotFoundError" in cli.run("logs", "last").out
@@ -34,8 +46,14 @@ def test_a_notebook_runs_as_a_script_and_names_the_failing_cell(cli: CommandLine
     cells = [
         {"cell_type": "markdown", "source": ["# title"]},
         {"cell_type": "code", "source": ["%matplotlib inline\n", "import sys\n", "x = 41"]},
-        {"cell_type": "code", "source": "!pip install nothing\nprint('answer', x + 1, sys.argv[1:])"},
-        {"cell_type": "code", "source": ["if '--fail' in sys.argv:\n", "    raise KeyError('in a cell')"]},
+        {
+            "cell_type": "code",
+            "source": "!pip install nothing\nprint('answer', x + 1, sys.argv[1:])",
+        },
+        {
+            "cell_type": "code",
+            "source": ["if '--fail' in sys.argv:\n", "    raise KeyError('in a cell')"],
+        },
     ]
     cli.write(
         job_yaml="name: note\nentrypoint: my notebook.ipynb\nargs: [a b]\n",
@@ -55,9 +73,11 @@ def test_a_notebook_runs_as_a_script_and_names_the_failing_cell(cli: CommandLine
 def test_workers_that_data_loaders_spawn_find_the_program_again(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: spawn\nentrypoint: train.py\n",
-        train_py="import multiprocessing as mp\n\ndef double(x):\n    return 2 * x\n\n"
-        "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n"
-        "        print('doubled', pool.map(double, [21]))\n",
+        train_py=(
+            "import multiprocessing as mp\n\ndef double(x):\n    return 2 * x\n\n"
+            "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n"
+            "        print('doubled', pool.map(double, [21]))\n"
+        ),
     )
     result = cli.run("submit")
     assert result.code == 0, result.err

@@ -1,4 +1,6 @@
-"""The workflow of a pull request's job: its own steps, run as GitHub runs them, with what GitHub reads."""
+"""The workflow of a pull request's job: its own steps, run as GitHub runs them, with what GitHub
+reads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from tests.support.limits import HANG_SECONDS
 
 TRAIN = yaml.safe_load((ROOT / ".github/workflows/train.yml").read_text())
 PLAN = ROOT / ".github/actions/plan"
-STEPS = [*TRAIN["jobs"]["rehearse"]["steps"], *yaml.safe_load((PLAN / "action.yml").read_text())["runs"]["steps"]]
+STEPS = [
+    *TRAIN["jobs"]["rehearse"]["steps"],
+    *yaml.safe_load((PLAN / "action.yml").read_text())["runs"]["steps"],
+]
 ONE = "resources.nodes=1\nresources.gpus=0\nresources.processes=1\n"
 AWS = {
     "CLOUDTRAIN_AWS_REGION": "us-east-1",
@@ -26,20 +31,25 @@ AWS = {
 
 @pytest.fixture
 def change(tmp_path: Path) -> Path:
-    """The checkout of a pull request with a job on GPUs, beside that of its base, and cloudtrain on the PATH."""
+    """The checkout of a pull request with a job on GPUs, beside that of its base, and cloudtrain on
+    the PATH.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "cloudtrain").symlink_to(Path(sys.executable).with_name("cloudtrain"))
     for name in ("change", "base"):
         folder = tmp_path / name / "training"
         folder.mkdir(parents=True)
         (folder / "job.yaml").write_text(
-            "name: cat\nentrypoint: train.py\nresources: {nodes: 4, gpus: 8, gpu: H100}\nlimits: {max_cost: 50 USD}\n"
+            "name: cat\nentrypoint: train.py\nresources: {nodes: 4, gpus: 8, gpu: H100}\nlimits:"
+            " {max_cost: 50 USD}\n"
         )
         (folder / "train.py").write_text("print('trained')\n")
     return tmp_path / "change"
 
 
-def step(change: Path, name: str, provider: str = "aws", **given: str) -> subprocess.CompletedProcess[str]:
+def step(
+    change: Path, name: str, provider: str = "aws", **given: str
+) -> subprocess.CompletedProcess[str]:
     """One step of the workflow or its action, in the shell that GitHub takes: `bash -e`."""
     (script,) = (step["run"] for step in STEPS if step.get("name") == name)
     top = change.parent
@@ -50,11 +60,21 @@ def step(change: Path, name: str, provider: str = "aws", **given: str) -> subpro
         "PROVIDER": provider,
         "REHEARSE_WITH": ONE,
     }
-    env |= {"RUNNER_TEMP": str(top), "GITHUB_WORKSPACE": str(change), "GITHUB_ACTION_PATH": str(PLAN)}
-    env |= {"GITHUB_STEP_SUMMARY": str(top / "summary.md"), "REHEARSE_ON": "local", "BASE": str(top / "base")}
+    env |= {
+        "RUNNER_TEMP": str(top),
+        "GITHUB_WORKSPACE": str(change),
+        "GITHUB_ACTION_PATH": str(PLAN),
+    }
+    env |= {
+        "GITHUB_STEP_SUMMARY": str(top / "summary.md"),
+        "REHEARSE_ON": "local",
+        "BASE": str(top / "base"),
+    }
     env |= {"PATH": f"{top / 'bin'}:{os.environ['PATH']}", **given}
     argv = ["bash", "-e", "-c", script]
-    return subprocess.run(argv, cwd=change, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    return subprocess.run(
+        argv, cwd=change, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
 
 
 @pytest.mark.torchrun
@@ -74,7 +94,9 @@ def test_each_mistake_of_the_spec_appears_at_its_line(change: Path) -> None:
     done = step(change, "Check")
     assert done.returncode == 2
     found = [line for line in done.stderr.splitlines() if line.startswith("::error ")]
-    assert [line.partition("::env")[0] for line in found[:1]] == ["::error file=training/job.yaml,line=5,col=7"]
+    assert [line.partition("::env")[0] for line in found[:1]] == [
+        "::error file=training/job.yaml,line=5,col=7"
+    ]
     assert found[1].startswith("::error file=training/job.yaml,line=6,col=1::inputs: ")
 
 
@@ -84,12 +106,18 @@ def test_the_line_at_which_training_failed_is_annotated(change: Path) -> None:
     done = step(change, "Rehearse")
     assert done.returncode == 1
     (found,) = (line for line in done.stderr.splitlines() if line.startswith("::error "))
-    assert found.startswith("::error file=training/train.py,line=2::rank 0 (node 0) raised ValueError: 50%25 is%0A")
+    assert found.startswith(
+        "::error file=training/train.py,line=2::rank 0 (node 0) raised ValueError: 50%25 is%0A"
+    )
 
 
-def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_end(change: Path) -> None:
+def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_end(
+    change: Path,
+) -> None:
     job = change / "training" / "job.yaml"
-    job.write_text(job.read_text().replace("nodes: 4", "nodes: 2") + "env: {NOTE: '~~~ @everyone'}\n")
+    job.write_text(
+        job.read_text().replace("nodes: 4", "nodes: 2") + "env: {NOTE: '~~~ @everyone'}\n"
+    )
     done = step(change, "Plan", **AWS)
     assert done.returncode == 0, done.stderr
     text = (change.parent / "summary.md").read_text()
@@ -101,7 +129,9 @@ def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_e
     assert fences == ["~" * 60 + "text", "~" * 60, "~" * 60 + "diff", "~" * 60]
 
 
-def test_a_job_without_an_account_is_planned_and_the_comment_says_what_the_comparison_needs(change: Path) -> None:
+def test_a_job_without_an_account_is_planned_and_the_comment_says_what_the_comparison_needs(
+    change: Path,
+) -> None:
     done = step(change, "Plan")
     assert done.returncode == 0, done.stderr
     text = (change.parent / "summary.md").read_text()
@@ -123,16 +153,27 @@ def test_there_is_one_comment_per_job_and_provider(change: Path, existing: bool)
     listed = "7\t<!-- cloudtrain other -->\n" + ("8\t<!-- cloudtrain abc -->\n" if existing else "")
     (top / "listed").write_text(listed)
     (top / "bin" / "gh").write_text(
-        f'#!/bin/sh\ncase "$*" in *--paginate*) cat "{top}/listed";; *) printf "%s\\n" "$@" >"{top}/called";; esac\n'
+        f'#!/bin/sh\ncase "$*" in *--paginate*) cat "{top}/listed";; *) printf "%s\\n" "$@"'
+        f' >"{top}/called";; esac\n'
     )
     (top / "bin" / "gh").chmod(0o755)
     done = step(change, "Comment", COMMENTS="repos/owner/name/issues/3/comments")
     assert done.returncode == 0, done.stderr
     method, path = (
-        ("PATCH", "repos/owner/name/issues/comments/8") if existing else ("POST", "repos/owner/name/issues/3/comments")
+        ("PATCH", "repos/owner/name/issues/comments/8")
+        if existing
+        else ("POST", "repos/owner/name/issues/3/comments")
     )
     called = (top / "called").read_text().split()
-    assert called == ["api", "--silent", "--method", method, path, "--field", f"body=@{top}/plan.md"]
+    assert called == [
+        "api",
+        "--silent",
+        "--method",
+        method,
+        path,
+        "--field",
+        f"body=@{top}/plan.md",
+    ]
 
 
 def test_what_is_installed_is_the_commit_of_the_workflow_and_no_name_of_an_index() -> None:

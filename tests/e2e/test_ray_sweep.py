@@ -1,4 +1,5 @@
-"""One sweep by real Ray Tune on this machine: trials are ordinary runs, a killed driver loses none, a stop ends all.
+"""One sweep by real Ray Tune on this machine: trials are ordinary runs, a killed driver loses none,
+a stop ends all.
 
 How a driver and a cluster may die is shown without Ray by tests/unit/test_ray_driver.py.
 """
@@ -43,7 +44,9 @@ for epoch in range(int(saved.read_text()) + 1 if saved.exists() else 1, 5):
     while (epoch == 2 and x < 0.5) or (epoch == 3 and x > 0.5):  # for ever: they are ended from outside
         time.sleep(0.02)
 """
-"""The first trial trains to its end, the second is behind it at its rung, the others wait after their third epoch."""
+"""The first trial trains to its end, the second is behind it at its rung, the others wait after
+their third epoch.
+"""
 SPEC: dict[str, Any] = {
     "name": "rays",
     "entrypoint": "train.py",
@@ -87,7 +90,11 @@ def kill_driver(sweep: Sweep) -> None:
 
 
 def outcomes(sweep: Sweep) -> list[tuple[int, str]]:
-    return [(event.trial, event.outcome) for event, _ in sweep.folder.events_from() if isinstance(event, RunEnded)]
+    return [
+        (event.trial, event.outcome)
+        for event, _ in sweep.folder.events_from()
+        if isinstance(event, RunEnded)
+    ]
 
 
 def processes_of(folder: Path) -> list[Path]:
@@ -111,18 +118,30 @@ def is_running(process: Path) -> bool:
 @pytest.mark.linux("Ray's processes are found by /proc")
 @pytest.mark.torchrun
 @pytest.mark.thorough
-def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_it_is_stopped(folder: Path) -> None:
+def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_it_is_stopped(
+    folder: Path,
+) -> None:
     sweep = started(folder)
 
     def waits(number: int) -> bool:
         trials = sweep.status().trials
-        return len(trials) > number and trials[number].state == "running" and trials[number].reports == 3
+        return (
+            len(trials) > number
+            and trials[number].state == "running"
+            and trials[number].reports == 3
+        )
 
     eventually(lambda: waits(2))
     first, second, third = sweep.status().trials
     assert outcomes(sweep) == [(0, "completed"), (1, "pruned")]
-    assert (first.curve, second.curve) == ([0.5 - 1, 0.5 - 1 / 2, 0.5 - 1 / 3, 0.5 - 1 / 4], [0.3 - 1, 0.3 - 1 / 2])
-    assert (sweep.run_of(first).status().state, sweep.run_of(second).status().state) == ("succeeded", "stopped")
+    assert (first.curve, second.curve) == (
+        [0.5 - 1, 0.5 - 1 / 2, 0.5 - 1 / 3, 0.5 - 1 / 4],
+        [0.3 - 1, 0.3 - 1 / 2],
+    )
+    assert (sweep.run_of(first).status().state, sweep.run_of(second).status().state) == (
+        "succeeded",
+        "stopped",
+    )
 
     (results,) = (sweep.folder.path / "ray").glob("tune-*/*-t000/result.json")
     told = [json.loads(line) for line in results.read_text().splitlines()]
@@ -133,13 +152,18 @@ def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_i
     sweep.start_driver()
     eventually(lambda: waits(3))
     assert outcomes(sweep)[2:] == [(2, "interrupted"), (2, "completed")]
-    assert [run.resumes for run in third.runs] == ["", third.runs[0].run]  # it went on with the fourth epoch
+    assert [run.resumes for run in third.runs] == [
+        "",
+        third.runs[0].run,
+    ]  # it went on with the fourth epoch
     assert third.curve == [0.9 - 1, 0.9 - 1 / 2, 0.9 - 1 / 3, 0.9 - 1 / 4]
 
     assert sweep.stop().state == "stopped"
     assert outcomes(sweep)[4:] == [(3, "stopped")]
     assert sweep.best()[0].number == 2
-    ending = processes_of(folder)  # the driver itself, and what the killed one has left, which Ray ends in its time
+    ending = processes_of(
+        folder
+    )  # the driver itself, and what the killed one has left, which Ray ends in its time
     eventually(lambda: not any(map(is_running, ending)))
     assert processes_of(folder) == []
 
@@ -165,6 +189,8 @@ def test_workers_start_where_the_path_of_python_has_a_space(
     (tmp_path / "my env").symlink_to(sys.prefix)
     monkeypatch.setenv("CLOUDTRAIN_PROVIDER", "local")  # which workers get
     python = tmp_path / "my env/bin/python"
-    ended = subprocess.run([python, "-c", IN_A_WORKER], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        [python, "-c", IN_A_WORKER], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert ended.stdout.splitlines()[-1:] == [str(python)], ended.stderr
     eventually(lambda: processes_of(folder) == [])

@@ -1,4 +1,6 @@
-"""`--provider local --as aws`: SageMaker's own request, executed here by real processes, and nothing asked of AWS."""
+"""`--provider local --as aws`: SageMaker's own request, executed here by real processes, and
+nothing asked of AWS.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def digits(cli: CommandLine) -> CommandResult:
 
 
 class TestAsSageMaker(Rehearsal):
-    cloud, platform, contract, job = "aws", "SageMaker", "sagemaker", DIGITS
+    cloud = "aws"
+    platform = "SageMaker"
+    contract = "sagemaker"
+    job = DIGITS
 
     def without_changing_tags(self, document: dict[str, Any]) -> dict[str, Any]:
         changing = ("cloudtrain-planned", "cloudtrain-rehearsed")
@@ -76,22 +81,38 @@ def seen(cli: CommandLine, run: str) -> dict[int, dict[str, object]]:
 def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: str) -> None:
     cli.write(job_yaml=JOB, train_py=SCRIPT)
     run = f"seen-{namespaces}"
-    result = cli.run("submit", "--as", "aws", "--run-id", run, MY_TOKEN=MY_TOKEN, CLOUDTRAIN_NAMESPACES=namespaces)
+    result = cli.run(
+        "submit",
+        "--as",
+        "aws",
+        "--run-id",
+        run,
+        MY_TOKEN=MY_TOKEN,
+        CLOUDTRAIN_NAMESPACES=namespaces,
+    )
     assert result.code == 0, result.err
-    assert "aws.role, aws.bucket not set" in result.err or "aws.region, aws.role, aws.bucket not set" in result.err
+    assert (
+        "aws.role, aws.bucket not set" in result.err
+        or "aws.region, aws.role, aws.bucket not set" in result.err
+    )
     ranks = seen(cli, run)
     assert [ranks[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     for rank in ranks.values():
         assert rank["argv"] == ["it's", "a b", "$HOME", "", f"{rank['train']}/x.txt"]
         assert (rank["job"], rank["platform"]) == (run, "sagemaker")
-        assert rank["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), "both nodes are on this machine"
+        assert rank["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), (
+            "both nodes are on this machine"
+        )
         assert (rank["data"], rank["table"], rank["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
     if namespaces == "1" and ranks[0]["base"] == "/opt/ml":
         assert [ranks[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     model = cli.run_folder(run) / "model"
     names = ["best-algo-1", "best-algo-2", "from-algo-1", "from-algo-2"]
     assert sorted(path.name for path in model.iterdir()) == names
-    assert "model/out was left out: a link that points outside (/etc/passwd)" in cli.run("logs", run).out
+    assert (
+        "model/out was left out: a link that points outside (/etc/passwd)"
+        in cli.run("logs", run).out
+    )
     assert cli.run("fetch", run, str(cli.folder / f"fetched-{run}")).code == 0
     fetched = cli.folder / f"fetched-{run}" / "model"
     assert sorted(path.name for path in fetched.iterdir()) == names
@@ -106,7 +127,16 @@ def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: st
 
 def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=SCRIPT)
-    result = cli.run("submit", "--as", "aws", "--set", "args=[fail]", "--set", "resources.nodes=1", MY_TOKEN=MY_TOKEN)
+    result = cli.run(
+        "submit",
+        "--as",
+        "aws",
+        "--set",
+        "args=[fail]",
+        "--set",
+        "resources.nodes=1",
+        MY_TOKEN=MY_TOKEN,
+    )
     assert result.code == 1
     assert "raised ValueError: the dog ate shard 3" in result.err
     assert cli.processes() == []

@@ -19,7 +19,9 @@ resources: {processes: 2}
 """
 
 
-def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(cli: CommandLine) -> None:
+def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(
+    cli: CommandLine,
+) -> None:
     """That it ends as one never touched is shown by test_ten_kills.py."""
     cli.write(job_yaml=JOB)
     cli.run("submit", "--run-id", "kill-1", "--detach")
@@ -30,15 +32,22 @@ def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(cli
     assert waited.code == 1
     assert "supervisor is gone" in waited.err
     assert "have been ended" not in waited.err, "the launchers stopped by themselves, in good order"
-    assert any(e["type"] == "node_started" and not Path(e["scratch"]).exists() for e in cli.events("kill-1"))
+    assert any(
+        e["type"] == "node_started" and not Path(e["scratch"]).exists()
+        for e in cli.events("kill-1")
+    )
     assert cli.processes() == []
     again = cli.run("rerun", "kill-1")
     assert again.code == 0, again.err
     assert "resumed from the checkpoint of step" in again.err
-    assert "imports torch by itself" not in cli.run("logs", "kill-1").out, "the trainer's ranks are forks"
+    assert "imports torch by itself" not in cli.run("logs", "kill-1").out, (
+        "the trainer's ranks are forks"
+    )
 
 
-def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_starts_afresh(cli: CommandLine) -> None:
+def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_starts_afresh(
+    cli: CommandLine,
+) -> None:
     cli.write(
         job_yaml="name: mine\nentrypoint: train.py\nargs: [1]\n",
         train_py="import os, sys\nfrom pathlib import Path\n"

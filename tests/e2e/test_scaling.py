@@ -1,4 +1,6 @@
-"""A scaling curve on this machine: the trainer of an earlier run, and a script of one's own, with one rank and two."""
+"""A scaling curve on this machine: the trainer of an earlier run, and a script of one's own, with
+one rank and two.
+"""
 
 from __future__ import annotations
 
@@ -55,4 +57,7 @@ def test_a_script_is_ended_once_it_has_reported_often_enough(data: Path) -> None
     assert shown.code == 0, shown.err
     found = json.loads(shown.out)
     assert [point["samples_per_s"] for point in found["points"]] == pytest.approx([100.5, 100.5])
-    assert found["verdict"] == "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
+    assert (
+        found["verdict"]
+        == "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
+    )

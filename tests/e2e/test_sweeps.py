@@ -67,7 +67,8 @@ SPEC: dict[str, Any] = {
         "trials": 7,
     },
 }
-KILLS, FEW_KILLS = 10, 3
+KILLS = 10
+FEW_KILLS = 3
 """With `--thorough`, and without."""
 
 
@@ -80,7 +81,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def start(folder: Path, name: str, arguments: Mapping[str, Any] = MappingProxyType({}), **section: Any) -> Sweep:
+def start(
+    folder: Path, name: str, arguments: Mapping[str, Any] = MappingProxyType({}), **section: Any
+) -> Sweep:
     spec = {**SPEC, "args": dict(arguments), "sweep": {**SPEC["sweep"], **section}}
     plan = plan_sweep(cloudtrain.load(spec), "local", sweep_id=name, data_dir=str(folder / name))
     return start_sweep(plan)
@@ -95,14 +98,17 @@ def told(sweep: Sweep) -> list[tuple[Any, ...]]:
                 found.append(("suggested", event.trial, event.parameters["x"]))
             case Reported():
                 found.append(("reported", event.trial, event.report, event.value))
-            case RunEnded() if event.outcome != "interrupted":  # a submission that was killed has started nothing
+            case RunEnded() if (
+                event.outcome != "interrupted"
+            ):  # a submission that was killed has started nothing
                 found.append(("ended", event.trial, event.outcome))
     return found
 
 
 def expected(sweep: Sweep) -> Iterator[tuple[Any, ...]]:
     """The same of a sweep whose driver is never killed, by the function that the script computes."""
-    suggester, state = suggester_of(sweep.definition), SweepState.new(sweep.definition)
+    suggester = suggester_of(sweep.definition)
+    state = SweepState.new(sweep.definition)
     for trial in range(sweep.definition.trials):
         values = suggester.suggest(state)
         state.apply(Suggested(time=1.0, trial=trial, parameters=values))
@@ -126,12 +132,15 @@ def kill_driver(sweep: Sweep) -> None:
 
 
 def test_killed_drivers_change_nothing(folder: Path, thorough: bool) -> None:
-    sweep, size, kills = start(folder, "killed"), 0, 0
+    sweep = start(folder, "killed")
+    size = 0
+    kills = 0
     wanted = KILLS if thorough else FEW_KILLS
     while kills < wanted and not sweep.status().ended:
         eventually(lambda: size_of(sweep) > size)  # noqa: B023
         kill_driver(sweep)
-        size, kills = size_of(sweep), kills + 1
+        size = size_of(sweep)
+        kills = kills + 1
         sweep.start_driver()
     state = sweep.wait()
     assert kills == wanted
@@ -154,19 +163,25 @@ def test_on_a_disk_without_locks_one_driver_carries_a_sweep_on(
     refuse_locks(monkeypatch)
     sweep = start(folder, "lockless", trials=4)
     another = [sys.executable, "-P", "-m", "cloudtrain.sweeps.background", str(sweep.folder.path)]
-    refused = subprocess.run(another, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+    refused = subprocess.run(
+        another, capture_output=True, text=True, check=False, timeout=HANG_SECONDS
+    )
     assert "is driven by another process already" in refused.stderr
     kill_driver(sweep)
     sweep.start_driver()
     assert sweep.wait().state == "succeeded"
-    starts = Counter(event.trial for event, _ in sweep.folder.events_from() if isinstance(event, Suggested))
+    starts = Counter(
+        event.trial for event, _ in sweep.folder.events_from() if isinstance(event, Suggested)
+    )
     assert starts == dict.fromkeys(range(4), 1)
     runs = list_runs(data_dir=str(folder / "lockless"))
     assert Counter(run["state"] for run in runs)["succeeded"] == 4
 
 
 def asha(folder: Path, name: str, promote: str, **arguments: Any) -> SweepState:
-    """A grid of four trials, one after the other; rungs after the first and the second of four reports."""
+    """A grid of four trials, one after the other; rungs after the first and the second of four
+    reports.
+    """
     Path("train.py").write_text(LEARNER)
     return start(
         folder,
@@ -190,7 +205,9 @@ def test_trials_that_are_behind_at_a_rung_end_there_by_themselves(folder: Path) 
     assert state.best is state.trials[2]
 
 
-def test_trials_wait_at_their_rung_and_the_best_come_back_from_their_checkpoints(folder: Path) -> None:
+def test_trials_wait_at_their_rung_and_the_best_come_back_from_their_checkpoints(
+    folder: Path,
+) -> None:
     state = asha(folder, "promoting", "always", wait=True)
     assert [(trial.state, trial.reports, len(trial.runs)) for trial in state.trials] == [
         ("paused", 2, 2),

@@ -1,4 +1,6 @@
-"""One sweep on this machine, rehearsed as a cloud, and in both clouds: the same trials, the same values."""
+"""One sweep on this machine, rehearsed as a cloud, and in both clouds: the same trials, the same
+values.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ WAYS = {
 def told_of(sweep: dict[str, Any]) -> dict[float, tuple[str, int, float]]:
     """For each learning rate: how its trial ended, how often it reported, and its last value."""
     return {
-        trial["parameters"]["lr"]: (trial["state"], len(trial["curve"]), trial["value"]) for trial in sweep["trials"]
+        trial["parameters"]["lr"]: (trial["state"], len(trial["curve"]), trial["value"])
+        for trial in sweep["trials"]
     }
 
 
@@ -49,7 +52,9 @@ def test_a_grid_has_the_same_trials_with_the_same_values_wherever_it_runs(tmp_pa
         cli = CommandLine(tmp_path / "workspace", env=env, modules=(SDK["azure"],))
         try:
             cli.write(job_yaml=JOB)
-            results = {way: cli.run("sweep", *flags, "--sweep-id", way) for way, flags in WAYS.items()}
+            results = {
+                way: cli.run("sweep", *flags, "--sweep-id", way) for way, flags in WAYS.items()
+            }
             found = {way: cli.json("status", way) for way in WAYS}
             listed = cli.run("list").out
         finally:

@@ -1,4 +1,6 @@
-"""Kills in a row, whatever is struck and at whatever moment: the training ends, and as if nothing had happened."""
+"""Kills in a row, whatever is struck and at whatever moment: the training ends, and as if nothing
+had happened.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,21 @@ args: {epochs: 7, checkpoint-every-steps: 3, seed: 3}
 resources: {processes: 2}
 limits: {restarts: 10}
 """
-STRIKES, FEW_STRIKES = 10, 4
+STRIKES = 10
+FEW_STRIKES = 4
 """With `--thorough`, and without; it is asked for after a change of the launcher."""
 FURTHER_STEPS = 12
 """How many steps a training is let go on after a resume, at most, before it is struck again."""
-STOPPED, FAILED = 5, 1
+STOPPED = 5
+FAILED = 1
 
 
 class Training:
     """One training in as many runs as it takes, each the rerun of the one before."""
 
     def __init__(self, cli: CommandLine, first: str) -> None:
-        self.cli, self.runs = cli, [first]
+        self.cli = cli
+        self.runs = [first]
         cli.run("submit", "--run-id", first, "--detach")
         self.told: list[str] = []
         """What was struck, and at which step."""
@@ -43,22 +48,35 @@ class Training:
 
     def events(self, kind: str, *runs: str) -> list[dict[str, Any]]:
         """Those of one kind, of all runs or of some, in the order in which they came."""
-        return [event for run in runs or self.runs for event in self.cli.events(run) if event["type"] == kind]
+        return [
+            event
+            for run in runs or self.runs
+            for event in self.cli.events(run)
+            if event["type"] == kind
+        ]
 
     def pid(self, rank: int) -> int:
         """The process that is this rank now; -1: the launcher."""
         kind = "node_started" if rank < 0 else "rank_started"
-        return int([event for event in self.events(kind, self.run) if event["rank"] == rank][-1]["pid"])
+        return int(
+            [event for event in self.events(kind, self.run) if event["rank"] == rank][-1]["pid"]
+        )
 
     def await_checkpoint(self, resumes: int, further: int) -> int:
-        """Wait until it has resumed so often and since then gone on for some steps; the step of its checkpoint."""
+        """Wait until it has resumed so often and since then gone on for some steps; the step of its
+        checkpoint.
+        """
 
         def look() -> int:
             resumed = self.events("resumed")
             first = resumed[-1]["step"] if resumed else 0
             steps = [event["step"] for event in self.events("checkpoint", self.run)]
             self._must_go_on()
-            return steps[-1] if len(resumed) == resumes and steps and steps[-1] >= first + further else 0
+            return (
+                steps[-1]
+                if len(resumed) == resumes and steps and steps[-1] >= first + further
+                else 0
+            )
 
         return eventually(look)
 
@@ -67,7 +85,9 @@ class Training:
         assert not ended, f"it ended before it was struck so often: {ended}"
 
     def go_on(self, ends: int | None) -> None:
-        """After a strike that ends the run with this exit code: wait for the end and begin the next one."""
+        """After a strike that ends the run with this exit code: wait for the end and begin the next
+        one.
+        """
         if ends is None:
             return
         waited = self.cli.run("wait", self.run)
@@ -77,7 +97,9 @@ class Training:
         self.runs.append(again.out.strip())
 
 
-def kill(choose: Callable[[Training, random.Random], int], signum: signal.Signals) -> Callable[..., None]:
+def kill(
+    choose: Callable[[Training, random.Random], int], signum: signal.Signals
+) -> Callable[..., None]:
     """A strike at a process."""
     return lambda training, chance: os.kill(choose(training, chance), signum)
 
@@ -87,7 +109,9 @@ def rank(training: Training, chance: random.Random) -> int:
 
 
 def agent(training: Training, chance: random.Random) -> int:
-    """torchrun itself: the child of the launcher, and the parent of the process that forks the ranks."""
+    """torchrun itself: the child of the launcher, and the parent of the process that forks the
+    ranks.
+    """
     launcher = training.pid(-1)
     (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     return int(child)
@@ -114,7 +138,9 @@ KINDS: dict[str, tuple[Callable[..., None], int | None]] = {
     "SIGKILL of the supervisor": (kill(supervisor, signal.SIGKILL), FAILED),
     "cloudtrain stop": (stop, STOPPED),
 }
-"""What strikes, and the exit code of the run that it ends; None: the ranks start anew within the run."""
+"""What strikes, and the exit code of the run that it ends; None: the ranks start anew within the
+run.
+"""
 
 
 @contextmanager
@@ -128,7 +154,9 @@ def noted(note: Callable[[], str]) -> Iterator[None]:
 
 
 @pytest.mark.torchrun
-def test_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(cli: CommandLine, thorough: bool) -> None:
+def test_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(
+    cli: CommandLine, thorough: bool
+) -> None:
     seed = int(os.environ.get("SEED", "7"))
     chance = random.Random(seed)
     kinds = [*KINDS, *["SIGKILL of a rank"] * (STRIKES - len(KINDS))]
@@ -151,7 +179,9 @@ def test_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(cl
             strike(training, chance)
             training.go_on(ends)
             training.await_checkpoint(resumes + 1, 1)
-            assert training.events("resumed")[-1]["step"] >= step, "what was on disk when it was struck is not lost"
+            assert training.events("resumed")[-1]["step"] >= step, (
+                "what was on disk when it was struck is not lost"
+            )
         waited = cli.run("wait", training.run)
         assert waited.code == 0, waited.err
         state = cli.json("status", training.run)
@@ -160,5 +190,7 @@ def test_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(cl
         starts = [event for event in training.events("rank_started") if event["rank"] == 0]
         assert len(training.events("resumed")) == len(starts) - 1 == len(kinds), "none began anew"
         assert cli.processes() == []
-        assert {Path(event["scratch"]).parent for event in training.events("node_started")} == {scratch}
+        assert {Path(event["scratch"]).parent for event in training.events("node_started")} == {
+            scratch
+        }
         assert list(scratch.glob("cloudtrain-*")) == []

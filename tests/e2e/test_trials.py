@@ -1,4 +1,5 @@
-"""Trials of a sweep that really train end themselves at a rung, and those that wait there go on from their checkpoint.
+"""Trials of a sweep that really train end themselves at a rung, and those that wait there go on
+from their checkpoint.
 
 What the launcher decides is shown by tests/entrypoints/test_trial.py.
 """
@@ -67,16 +68,26 @@ def as_trial(plan: Plan, rules: TrialRules) -> Plan:
 
 
 def reached(run: Run) -> list[tuple[int, str]]:
-    return [(event.report, event.outcome) for event in run.folder.each_event() if isinstance(event, RungReached)]
+    return [
+        (event.report, event.outcome)
+        for event in run.folder.each_event()
+        if isinstance(event, RungReached)
+    ]
 
 
 def evaluations(run: Run) -> list[Metrics]:
-    return [event for event in run.folder.each_event() if isinstance(event, Metrics) and "val_loss" in event.values]
+    return [
+        event
+        for event in run.folder.each_event()
+        if isinstance(event, Metrics) and "val_loss" in event.values
+    ]
 
 
 def pruned(job: Mapping[str, Any], provider: str, **more: Any) -> Run:
     """A trial that is behind at its second report, when it has ended."""
-    run = cloudtrain.submit(as_trial(cloudtrain.plan(cloudtrain.load(job), provider, **more), RULES))
+    run = cloudtrain.submit(
+        as_trial(cloudtrain.plan(cloudtrain.load(job), provider, **more), RULES)
+    )
     get_provider(provider).publish(run.folder, run.status(), "rungs.json", BEHIND)
     state = run.wait()
     assert (state.state, state.trial_outcome) == ("succeeded", "pruned")
@@ -86,7 +97,9 @@ def pruned(job: Mapping[str, Any], provider: str, **more: Any) -> Run:
 
 
 def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> None:
-    env = {"OMP_NUM_THREADS": "1"}  # two threads would wait for each other where there are other tests
+    env = {
+        "OMP_NUM_THREADS": "1"
+    }  # two threads would wait for each other where there are other tests
     job = cloudtrain.load({"name": "digits", "args": {"epochs": 500, "seed": 3}, "env": env})
     rules = replace(RULES, metric="val_loss", until=2)
     first = cloudtrain.submit(as_trial(cloudtrain.plan(job, "local"), rules))
@@ -106,13 +119,17 @@ def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> No
 
 
 @pytest.mark.parametrize("contract", ["aws", "azure"])
-def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(folder: Path, contract: str) -> None:
+def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(
+    folder: Path, contract: str
+) -> None:
     pruned(JOB, "local", as_=contract)
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("contract", [None, "aws"], ids=["plain", "as SageMaker"])
-def test_containers_find_what_is_published_while_they_run(folder: Path, tmp_path: Path, contract: str | None) -> None:
+def test_containers_find_what_is_published_while_they_run(
+    folder: Path, tmp_path: Path, contract: str | None
+) -> None:
     with engine_and_image() as (client, image):
         pruned({**JOB, "image": {"docker": image}}, "docker", as_=contract)
         assert left_of(client, tmp_path / "data") == []
@@ -148,7 +165,9 @@ def test_a_job_of_sagemaker_reads_from_its_own_prefix_and_is_pruned_by_what_it_p
     folder: Path, sagemaker: Cloud
 ) -> None:
     run = pruned({**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}, "aws")
-    assert sagemaker.keys(f"cloudtrain/runs/{run.id}/published/") == [f"cloudtrain/runs/{run.id}/published/rungs.json"]
+    assert sagemaker.keys(f"cloudtrain/runs/{run.id}/published/") == [
+        f"cloudtrain/runs/{run.id}/published/rungs.json"
+    ]
 
 
 def test_a_job_of_azure_ml_reads_from_its_output_folder_which_is_not_fetched(

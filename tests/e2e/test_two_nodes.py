@@ -1,4 +1,6 @@
-"""One run on two nodes with two processes each: one world, equal parameters, and everything where it was promised."""
+"""One run on two nodes with two processes each: one world, equal parameters, and everything where
+it was promised.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,20 @@ from tests.support.command_line import CommandLine, CommandResult
 pytestmark = [pytest.mark.torchrun]
 
 SECRET = "hunter2-never-write-this-down"
-ARGS = ["it's", "1.10", "007", "a=b", "ünï cödé", "--flag", "two words", "", "-x", "$HOME", "*", "a\tb"]
+ARGS = [
+    "it's",
+    "1.10",
+    "007",
+    "a=b",
+    "ünï cödé",
+    "--flag",
+    "two words",
+    "",
+    "-x",
+    "$HOME",
+    "*",
+    "a\tb",
+]
 
 SCRIPT = """
 import hashlib, json, os, sys
@@ -75,7 +90,9 @@ def seen(cli: CommandLine) -> dict[int, dict[str, object]]:
     return {event["rank"]: event for event in cli.events("pair-1") if event["type"] == "seen"}
 
 
-def test_all_four_ranks_form_one_process_group_with_equal_parameters(pair: tuple[CommandLine, CommandResult]) -> None:
+def test_all_four_ranks_form_one_process_group_with_equal_parameters(
+    pair: tuple[CommandLine, CommandResult],
+) -> None:
     cli, result = pair
     assert result.code == 0, result.err
     ranks = seen(cli)
@@ -91,7 +108,12 @@ def test_arguments_arrive_exactly_as_written(pair: tuple[CommandLine, CommandRes
 
 
 def test_ranks_follow_the_nodes(pair: tuple[CommandLine, CommandResult]) -> None:
-    assert {rank: event["node"] for rank, event in seen(pair[0]).items()} == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert {rank: event["node"] for rank, event in seen(pair[0]).items()} == {
+        0: 0,
+        1: 0,
+        2: 1,
+        3: 1,
+    }
 
 
 def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult]) -> None:
@@ -124,7 +146,9 @@ def test_each_node_works_in_a_copy_of_its_own(pair: tuple[CommandLine, CommandRe
     assert len(set(folders.values())) == 2
 
 
-def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: tuple[CommandLine, CommandResult]) -> None:
+def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(
+    pair: tuple[CommandLine, CommandResult],
+) -> None:
     cli, result = pair
     assert {event["secret"] for event in seen(cli).values()} == {SECRET[:7]}
     files = [path for path in cli.data.rglob("*") if path.is_file()]
@@ -132,7 +156,9 @@ def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: tuple[Co
     assert SECRET not in result.out + result.err
     mistakes = cli.run("logs", "pair-1", "--grep", "by mistake").out.splitlines()
     assert sorted(mistakes) == [f"[rank {rank}] by mistake: ***" for rank in range(4)]
-    assert {event["token"] for event in cli.events("pair-1") if event["type"] == "mistake"} == {"***"}
+    assert {event["token"] for event in cli.events("pair-1") if event["type"] == "mistake"} == {
+        "***"
+    }
 
 
 def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_person(
@@ -140,7 +166,14 @@ def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_per
 ) -> None:
     cli, _ = pair
     run = cli.run_folder("pair-1")
-    ours = [run, *(path for path in run.rglob("*") if "model" not in path.parts and "output" not in path.parts)]
+    ours = [
+        run,
+        *(
+            path
+            for path in run.rglob("*")
+            if "model" not in path.parts and "output" not in path.parts
+        ),
+    ]
     opened = {path.relative_to(run).parts[0] for path in ours[1:] if path.lstat().st_mode & 0o077}
     assert opened <= {"nodes"}  # what ranks write beside the source, such as __pycache__
     assert (run / "nodes/0/source/deep/train.py").stat().st_mode & 0o777 == 0o600
@@ -169,17 +202,26 @@ def test_metrics_are_counted_once_from_rank_zero(pair: tuple[CommandLine, Comman
     assert {event["rank"] for event in events} == {0}
 
 
-def test_status_and_list_tell_the_end_in_json_and_in_words(pair: tuple[CommandLine, CommandResult]) -> None:
+def test_status_and_list_tell_the_end_in_json_and_in_words(
+    pair: tuple[CommandLine, CommandResult],
+) -> None:
     cli, _ = pair
     state = cli.json("status", "pair")
-    assert (state["state"], state["nodes"], state["processes"], state["ranks"]) == ("succeeded", 2, 2, 4)
+    assert (state["state"], state["nodes"], state["processes"], state["ranks"]) == (
+        "succeeded",
+        2,
+        2,
+        4,
+    )
     assert set(state["results"]) == {"model", "output"}
     assert [run["run"] for run in cli.json("list")] == ["pair-1"]
     assert "succeeded" in cli.run("status", "last").out
     assert "pair-1" in cli.run("list").out
 
 
-def test_fetch_copies_model_and_output_and_never_overwrites(pair: tuple[CommandLine, CommandResult]) -> None:
+def test_fetch_copies_model_and_output_and_never_overwrites(
+    pair: tuple[CommandLine, CommandResult],
+) -> None:
     cli, _ = pair
     fetched = cli.json("fetch", "pair-1", "../fetched")
     assert (cli.folder / "fetched" / "model" / "model.txt").read_text() == "weights"
@@ -208,14 +250,21 @@ def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(
 
 
 def test_a_difference_is_json_too(pair: tuple[CommandLine, CommandResult]) -> None:
-    assert pair[0].json("plan", "--diff", "last", MY_TOKEN=SECRET) == {"against": "last", "same": True, "diff": []}
+    assert pair[0].json("plan", "--diff", "last", MY_TOKEN=SECRET) == {
+        "against": "last",
+        "same": True,
+        "diff": [],
+    }
 
 
 def test_a_damaged_run_is_shown_and_hides_no_other(pair: tuple[CommandLine, CommandResult]) -> None:
     cli, _ = pair
     (cli.data / "runs" / "junk").mkdir()
     try:
-        assert {run["run"]: run["state"] for run in cli.json("list")} == {"pair-1": "succeeded", "junk": "damaged"}
+        assert {run["run"]: run["state"] for run in cli.json("list")} == {
+            "pair-1": "succeeded",
+            "junk": "damaged",
+        }
         assert cli.json("status", "last")["run"] == "pair-1"
     finally:
         (cli.data / "runs" / "junk").rmdir()

@@ -1,4 +1,6 @@
-"""Runs that start from a warm process: torch is imported once for all, and a rank is what it is in any other run."""
+"""Runs that start from a warm process: torch is imported once for all, and a rank is what it is in
+any other run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from cloudtrain.providers import get_provider
 pytestmark = [pytest.mark.torchrun, pytest.mark.linux("forks are safe on Linux only")]
 
 PROBE = (Path(__file__).parents[1] / "entrypoints/process_probe.py").read_text()
-RANKS, RUNS = 2, 3
+RANKS = 2
+RUNS = 3
 COUNTER = """
 import os, sys
 class Counter:
@@ -57,10 +60,14 @@ def start(folder: Path, run_id: str, **env: str) -> list[dict[str, Any]]:
     out.mkdir(exist_ok=True)
     document = {"name": "probe", "entrypoint": "train.py", "args": [str(out), "brief"], "env": env}
     (folder / "job/job.yaml").write_text(json.dumps(document | {"resources": {"processes": RANKS}}))
-    plan = cloudtrain.plan(cloudtrain.load(folder / "job/job.yaml"), run_id=run_id, data_dir=str(folder / "data"))
+    plan = cloudtrain.plan(
+        cloudtrain.load(folder / "job/job.yaml"), run_id=run_id, data_dir=str(folder / "data")
+    )
     run = cloudtrain.submit(plan)
     assert run.wait().state == "succeeded", run.logs()
-    texts = [(out / f"rank-{rank}.json").read_text().replace(run_id, "RUN") for rank in range(RANKS)]
+    texts = [
+        (out / f"rank-{rank}.json").read_text().replace(run_id, "RUN") for rank in range(RANKS)
+    ]
     return [json.loads(text) for text in texts]
 
 
@@ -73,7 +80,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     counted = folder / "imports"
     (folder / "site/sitecustomize.py").write_text(COUNTER.format(file=str(counted)))
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))]:
+        for name in [
+            name for name in os.environ if name.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))
+        ]:
             patch.delenv(name)
         patch.setenv("HOME", str(folder))
         patch.setenv("PYTHONPATH", str(folder / "site"))
@@ -87,7 +96,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
         yield result
 
 
-def test_all_runs_together_import_torch_once_and_one_with_another_variable_by_itself(found: Found) -> None:
+def test_all_runs_together_import_torch_once_and_one_with_another_variable_by_itself(
+    found: Found,
+) -> None:
     assert found.imports == [1] * RUNS + [2]
 
 

@@ -50,12 +50,19 @@ def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
         cloudtrain.run("wait", run)
         cloudtrain.close()
     assert attached.returncode == 0
-    assert [line in (first + rest).splitlines() for line in ("  begin", "  step 2  loss 0.5", "  end")] == [True] * 3
+    assert [
+        line in (first + rest).splitlines() for line in ("  begin", "  step 2  loss 0.5", "  end")
+    ] == [True] * 3
     assert "succeeded in" in rest
     logs = cloudtrain.run("logs", run).out.splitlines()
     assert logs[:2] == ["[rank 0] begin", "[rank 0] epoch 1/2  step 1/4  loss 1"]
-    assert logs[2:6] == [*(f"[rank 0] step {step}  loss {1 / step:.4g}" for step in (2, 3, 4)), "[rank 0] end"]
+    assert logs[2:6] == [
+        *(f"[rank 0] step {step}  loss {1 / step:.4g}" for step in (2, 3, 4)),
+        "[rank 0] end",
+    ]
     printed = cloudtrain.run("logs", run, "--no-metrics", "--rank", "0").out.splitlines()
     assert printed == ["begin", "end"]
-    activities = [event["activity"] for event in cloudtrain.events(run) if event["type"] == "activity"]
+    activities = [
+        event["activity"] for event in cloudtrain.events(run) if event["type"] == "activity"
+    ]
     assert activities == ["reading", ""]

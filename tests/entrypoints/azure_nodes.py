@@ -1,4 +1,6 @@
-"""Nodes of an Azure ML command job on this machine: with the variables, mounts and command line of the service."""
+"""Nodes of an Azure ML command job on this machine: with the variables, mounts and command line of
+the service.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MASTER = "127.0.0.101"
 
 
 def variables(rank: int = 0, nodes: int = 1, port: int = 6105, **changes: str) -> dict[str, str]:
-    """What Azure ML sets for a PyTorch distribution with one process per node, and what the job's request sets."""
+    """What Azure ML sets for a PyTorch distribution with one process per node, and what the job's
+    request sets.
+    """
     return {
         "AZUREML_RUN_ID": "job-1",
         "MASTER_ADDR": MASTER,
@@ -57,9 +61,16 @@ def start_node(
     new_process: bool = False,
     **environ: str,
 ) -> Launcher:
-    """Start one node in its own folder: as a fork, or as the service does, by a shell that the launcher replaces."""
+    """Start one node in its own folder: as a fork, or as the service does, by a shell that the
+    launcher replaces.
+    """
     code = base / f"wd-{rank}" / f"node-{rank}"  # each node has a disk of its own
-    shutil.copytree(ENTRYPOINTS, code / ".cloudtrain", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    shutil.copytree(
+        ENTRYPOINTS,
+        code / ".cloudtrain",
+        ignore=shutil.ignore_patterns("__pycache__"),
+        dirs_exist_ok=True,
+    )
     for name, text in programs.items():
         (code / f"{name}.py").write_text(text)
     exports = " ".join(f'{name}="{path}"' for name, path in folders(base).items())

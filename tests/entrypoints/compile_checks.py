@@ -1,4 +1,6 @@
-"""The graphs that `--compile` makes: counted by a backend that compiles nothing, for one process and for two ranks."""
+"""The graphs that `--compile` makes: counted by a backend that compiles nothing, for one process
+and for two ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from torch._dynamo.backends.debugging import aot_eager
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.loop import Loop
-from tests.entrypoints.loss_curves import TOLERANCE, begin, relative_difference, small_task, task_flags, train
+from tests.entrypoints.loss_curves import (
+    TOLERANCE,
+    begin,
+    relative_difference,
+    small_task,
+    task_flags,
+    train,
+)
 from tests.entrypoints.strategy_checks import curve_of_one_process, shared_process_group
 
 FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
@@ -21,24 +30,34 @@ FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
 class GraphCounter:
     """A backend of torch.compile that records how many operations each graph has.
 
-    `differentiate`: trace the backward pass too, as a compiler does, which takes several times as long.
+    `differentiate`: trace the backward pass too, as a compiler does, which takes several times as
+    long.
     """
 
     def __init__(self, differentiate: bool = False) -> None:
         self.graphs: list[int] = []
         self.differentiate = differentiate
 
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+    def __call__(
+        self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]
+    ) -> Callable[..., object]:
         self.graphs.append(len(graph.graph.nodes))
-        compiled: Callable[..., object] = aot_eager(graph, inputs) if self.differentiate else graph.forward
+        compiled: Callable[..., object] = (
+            aot_eager(graph, inputs) if self.differentiate else graph.forward
+        )
         return compiled
 
 
-def compiled(name: str, argv: list[str], ranks: Ranks, before: Callable[[Loop], None]) -> tuple[list[int], list[float]]:
-    """(number of operations of each graph, losses) of a training. `before`: called with the loop before it trains."""
+def compiled(
+    name: str, argv: list[str], ranks: Ranks, before: Callable[[Loop], None]
+) -> tuple[list[int], list[float]]:
+    """(number of operations of each graph, losses) of a training. `before`: called with the loop
+    before it trains.
+    """
     counter = GraphCounter()
     torch._dynamo.reset()
-    hardware.COMPILE_BACKEND, first = counter, getattr(dist, FIRST_BUCKET)
+    hardware.COMPILE_BACKEND = counter
+    first = getattr(dist, FIRST_BUCKET)
     try:
         loop = begin(small_task(name), [*argv, "--compile"], ranks)
         before(loop)
@@ -64,9 +83,11 @@ def try_with_small_buckets(loop: Loop) -> None:
 
 
 def graphs() -> None:
-    """ddp: one graph, or one per bucket if there are several. fsdp: one per kind of layer, and one for the loss.
+    """ddp: one graph, or one per bucket if there are several. fsdp: one per kind of layer, and one
+    for the loss.
 
-    Layers of one's own class that belong to no block are compiled, too: gpt's embedding and last norm.
+    Layers of one's own class that belong to no block are compiled, too: gpt's embedding and last
+    norm.
     """
     with shared_process_group() as ranks:
         check_graphs_under_ddp(ranks)
@@ -76,16 +97,26 @@ def graphs() -> None:
             by_layer, found = compiled(name, [*argv, "--strategy", "fsdp"], ranks, lambda _: None)
             assert relative_difference(found, expected) < TOLERANCE
             ranks.log(f"{name} compiled under fsdp: graphs of {by_layer} operations")
-            assert len(by_layer) == kinds_of_layers + 1, f"{name} under fsdp: graphs of {by_layer} operations"
+            assert len(by_layer) == kinds_of_layers + 1, (
+                f"{name} under fsdp: graphs of {by_layer} operations"
+            )
             if name == "gpt":
-                again, found = compiled(name, [*argv, "--strategy=fsdp", "--recompute=blocks"], ranks, lambda _: None)
-                assert len(again) == len(by_layer), f"recomputed layers: graphs of {again} operations"
+                again, found = compiled(
+                    name, [*argv, "--strategy=fsdp", "--recompute=blocks"], ranks, lambda _: None
+                )
+                assert len(again) == len(by_layer), (
+                    f"recomputed layers: graphs of {again} operations"
+                )
                 assert relative_difference(found, expected) < TOLERANCE
             by_layer, found = compiled(name, [*argv, "--strategy", "tp"], ranks, lambda _: None)
             ranks.log(f"{name} compiled under tp: graphs of {by_layer} operations")
             assert relative_difference(found, expected) < TOLERANCE
-        by_layer, found = compiled("gpt", [*task_flags("gpt"), "--strategy", "context"], ranks, lambda _: None)
-        assert len(by_layer) == 4, f"messages split the graph of a layer: graphs of {by_layer} operations"
+        by_layer, found = compiled(
+            "gpt", [*task_flags("gpt"), "--strategy", "context"], ranks, lambda _: None
+        )
+        assert len(by_layer) == 4, (
+            f"messages split the graph of a layer: graphs of {by_layer} operations"
+        )
         assert relative_difference(found, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
 
 

@@ -1,4 +1,6 @@
-"""Fixtures: ranks of the trainer, forked by one server; for the launcher an AWS of this machine with some secrets."""
+"""Fixtures: ranks of the trainer, forked by one server; for the launcher an AWS of this machine
+with some secrets.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,26 @@ def group(fork_server: ForkServer, tmp_path: Path) -> StartGroup:
     """Starts ranks of the trainer in the test's folder, or in one below it."""
 
     def start(
-        ranks: int, flags: str = "", *, folder: str = "", program: str = TRAIN, before: str = "", **env: str
+        ranks: int,
+        flags: str = "",
+        *,
+        folder: str = "",
+        program: str = TRAIN,
+        before: str = "",
+        **env: str,
     ) -> Group:
-        return Group(fork_server, tmp_path / folder, ranks, flags, program=program, before=before, **env)
+        return Group(
+            fork_server, tmp_path / folder, ranks, flags, program=program, before=before, **env
+        )
 
     return start
 
 
 @pytest.fixture
 def make_loop(tmp_path: Path) -> Callable[..., Loop]:
-    """Makes a training loop in this process, from a command line; its checkpoints are in the test's folder."""
+    """Makes a training loop in this process, from a command line; its checkpoints are in the test's
+    folder.
+    """
     import torch
 
     from cloudtrain_trainer import strategies, tasks
@@ -82,17 +94,28 @@ def short_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def aws_server() -> Iterator[dict[str, str]]:
     """The variables that lead to it, and the ARN of the secret hf-token."""
-    boto3, moto = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    moto = pytest.importorskip("moto.server")
     server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
+    keys = {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", **keys}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        store, parameters = (boto3.client(name, region_name=REGION) for name in ("secretsmanager", "ssm"))
-    kept = {"hf-token": SECRET, "team/db": json.dumps({"user": "u", "password": SECRET, "port": 5432}), "zero": "a\0b"}
+        store, parameters = (
+            boto3.client(name, region_name=REGION) for name in ("secretsmanager", "ssm")
+        )
+    kept = {
+        "hf-token": SECRET,
+        "team/db": json.dumps({"user": "u", "password": SECRET, "port": 5432}),
+        "zero": "a\0b",
+    }
     made = [store.create_secret(Name=name, SecretString=value) for name, value in kept.items()]
     made.append(store.create_secret(Name="picture", SecretBinary=b"\x89PNG"))
     parameters.put_parameter(Name="/path/b", Value=SECRET, Type="SecureString")

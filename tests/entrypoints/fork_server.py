@@ -1,7 +1,9 @@
-"""A program that forks the ranks of a group. It has imported the modules that it is given, so a start takes 0.1 s.
+"""A program that forks the ranks of a group. It has imported the modules that it is given, so a
+start takes 0.1 s.
 
-Each line of its standard input is a request (groups.py). It answers with the process ids of the ranks, and later with
-the exit code of each. At the end of the input it kills the ranks that are left.
+Each line of its standard input is a request (groups.py). It answers with the process ids of the
+ranks, and later with the exit code of each. At the end of the input it kills the ranks that are
+left.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def find(name: str) -> Any:
 
 
 def run_rank(request: dict[str, Any], rank: int, log: int) -> NoReturn:
-    """Become this rank of the group: its output goes to a file, its environment is the request's. Ends the process."""
+    """Become this rank of the group: its output goes to a file, its environment is the request's.
+    Ends the process.
+    """
     try:
         null = os.open(os.devnull, os.O_RDONLY)
         for source, descriptor in ((null, 0), (log, 1), (log, 2)):

@@ -1,4 +1,6 @@
-"""Run by test_training.py on three ranks: checks of collectives and checkpoints that need a process group."""
+"""Run by test_training.py on three ranks: checks of collectives and checkpoints that need a process
+group.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ from cloudtrain_trainer.training.loop import Loop
 
 
 def plain_model() -> nn.Module:
-    """Without batch norm and dropout, so that its gradients do not depend on how the batch is split."""
+    """Without batch norm and dropout, so that its gradients do not depend on how the batch is
+    split.
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
@@ -43,13 +47,19 @@ def loop(strategy: DistributedData, folder: Path, task: Task, *argv: str) -> Loo
 
 def save(checkpoints: CheckpointStore, step: int) -> None:
     checkpoints.save(
-        step, 0, {"weights": torch.full((4,), float(step))}, {"step": step}, {"rank": checkpoints.ranks.rank}
+        step,
+        0,
+        {"weights": torch.full((4,), float(step))},
+        {"step": step},
+        {"rank": checkpoints.ranks.rank},
     )
     checkpoints.finish()
 
 
 def check_found(checkpoints: CheckpointStore, step: int) -> Path:
-    """Check that the newest checkpoint is of that step and can be read completely; returns its folder."""
+    """Check that the newest checkpoint is of that step and can be read completely; returns its
+    folder.
+    """
     found = checkpoints.find_newest()
     assert found is not None
     assert (found.step, found.ranks) == (step, 3)
@@ -61,8 +71,18 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
 
 
 def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> None:
-    """32 samples on 3 ranks x 3 accumulation steps of 3 or 4 samples: the gradient is that of the whole batch."""
-    one = loop(strategy, folder, replace(task, model=plain_model), "--accumulate", "3", "--batch-size", "32")
+    """32 samples on 3 ranks x 3 accumulation steps of 3 or 4 samples: the gradient is that of the
+    whole batch.
+    """
+    one = loop(
+        strategy,
+        folder,
+        replace(task, model=plain_model),
+        "--accumulate",
+        "3",
+        "--batch-size",
+        "32",
+    )
     start = {name: value.clone() for name, value in one.step.model.state_dict().items()}
     found: list[torch.Tensor] = []
 
@@ -95,7 +115,8 @@ class DataWithBadSample:
     """Data with one sample whose loss is NaN while all gradients are finite."""
 
     def __init__(self, data: tasks.Data, sample: int) -> None:
-        self.data, self.sample = data, sample
+        self.data = data
+        self.sample = sample
 
     def __len__(self) -> int:
         return len(self.data)
@@ -111,18 +132,35 @@ def loss_of_bad_sample(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 
 
 def check_steps_that_are_not_finite(strategy: DistributedData, folder: Path, task: Task) -> None:
-    """A loss that is NaN on one rank stops all ranks at the same step, or is skipped by all of them."""
+    """A loss that is NaN on one rank stops all ranks at the same step, or is skipped by all of
+    them.
+    """
     probe = loop(strategy, folder / "probe", task, "--batch-size", "33")
     assert isinstance(probe.batches, Batches)
     draws = [draw.indices for draw in probe.batches.draws(epoch=0, skip=0)]
     sample = strategy.ranks.all_gather(draws[4][0])[1]  # of rank 1, in the fifth step
-    bad_task = replace(task, model=plain_model, loss=loss_of_bad_sample, train=DataWithBadSample(task.train, sample))
+    bad_task = replace(
+        task,
+        model=plain_model,
+        loss=loss_of_bad_sample,
+        train=DataWithBadSample(task.train, sample),
+    )
     stops = loop(strategy, folder / "stops", bad_task, "--batch-size", "33", "--max-steps", "40")
     with pytest.raises(NotFinite, match=r"^step 5: the loss is nan \(rank 1\)$"):
         stops.run()
     strategy.ranks.barrier()  # no rank waits in a step
     assert not list((folder / "stops").glob("step-*"))
-    skips = loop(strategy, folder / "skips", bad_task, "--batch-size", "33", "--max-steps", "40", "--on-nan", "skip")
+    skips = loop(
+        strategy,
+        folder / "skips",
+        bad_task,
+        "--batch-size",
+        "33",
+        "--max-steps",
+        "40",
+        "--on-nan",
+        "skip",
+    )
     assert skips.run() == "succeeded"
     assert strategy.ranks.all_gather(skips.step.finite_watch.skipped_steps) == [1, 1, 1]
     assert skips.metrics["skipped_steps"] == 1
@@ -135,7 +173,8 @@ def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> Non
     one = loop(strategy, folder, task)
     for samples in (len(task.validation), 7, 1):
         part = tasks.build("digits", seed=0).validation
-        part.images, part.labels = part.images[:samples], part.labels[:samples]
+        part.images = part.images[:samples]
+        part.labels = part.labels[:samples]
         one.step.task = replace(task, validation=part)
         values = evaluate(one.step, 256, 0, lambda: False)
         assert values is not None
@@ -147,7 +186,9 @@ def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> Non
 
 
 def check_damaged_checkpoints(ranks: Ranks, folder: Path) -> None:
-    """A checkpoint that is damaged on one rank is loaded by none; the partial folder of a crash is deleted."""
+    """A checkpoint that is damaged on one rank is loaded by none; the partial folder of a crash is
+    deleted.
+    """
     checkpoints = CheckpointStore(folder, keep=3, ranks=ranks)
     for step in (10, 20, 30):
         save(checkpoints, step)
@@ -162,7 +203,9 @@ def check_damaged_checkpoints(ranks: Ranks, folder: Path) -> None:
 
 
 def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
-    """Rank 2 simulates a second node with its own disk: each disk has all that its ranks need to resume."""
+    """Rank 2 simulates a second node with its own disk: each disk has all that its ranks need to
+    resume.
+    """
     was = ranks.local_rank, ranks.local_size
     own = folder / ("node-1" if ranks.rank == 2 else "node-0")
     ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
@@ -170,7 +213,9 @@ def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
     checkpoints = CheckpointStore(own, keep=3, ranks=ranks)
     save(checkpoints, 10)
     names = {entry.name for entry in check_found(checkpoints, 10).iterdir()}
-    mine = {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
+    mine = (
+        {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
+    )
     assert names == {"manifest.json", "shared.json"} | mine
     check_shards_on_two_disks(ranks, folder / "parts" / own.name, folder / "parts" / "combined")
     ranks.local_rank, ranks.local_size = was

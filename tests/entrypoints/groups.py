@@ -1,4 +1,6 @@
-"""Groups of ranks that train together in tests, started by a fork server; and what their logs and events say."""
+"""Groups of ranks that train together in tests, started by a fork server; and what their logs and
+events say.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ PROGRAM = Path(__file__).with_name("fork_server.py")
 TRAIN = "train:main"
 TRAINER = (
     *("train", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory"),
-    *(f"cloudtrain_trainer.{name}" for name in ("strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")),
+    *(
+        f"cloudtrain_trainer.{name}"
+        for name in ("strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")
+    ),
     "torch._dynamo",
     *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),
 )
@@ -73,7 +78,9 @@ class ForkServer:
     def _messages(self, deadline: float) -> list[dict[str, Any]]:
         """The answers that have come, after waiting for one; empty if none came in time."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select(
+            [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
+        )
         if not ready:
             return []
         chunk = os.read(self._process.stdout.fileno(), 1 << 16)
@@ -99,14 +106,22 @@ class StartGroup(Protocol):
     """The fixture `group`: starts ranks in `folder`, below the test's own."""
 
     def __call__(
-        self, ranks: int, flags: str = "", *, folder: str = "", program: str = ..., before: str = "", **env: str
+        self,
+        ranks: int,
+        flags: str = "",
+        *,
+        folder: str = "",
+        program: str = ...,
+        before: str = "",
+        **env: str,
     ) -> Group: ...
 
 
 class Group:
     """Ranks that train together, each with its output in a file of `folder`.
 
-    `program`: `module:function`, the main program of a rank. `before`: called in each rank with its number, first.
+    `program`: `module:function`, the main program of a rank. `before`: called in each rank with its
+    number, first.
     """
 
     def __init__(
@@ -121,18 +136,33 @@ class Group:
         **env: str,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._server = folder, server
+        self.folder = folder
+        self._server = server
         self.logs = [folder / f"rank-{rank}.log" for rank in range(ranks)]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OUTER)}
         world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-        world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CLOUDTRAIN_RESULT_FILE": "result.json"}
-        request = {"folder": str(folder), "logs": list(map(str, self.logs)), "argv": ["train.py", *flags.split()]}
-        self.pids = server.start(request | {"program": program, "before": before, "env": clean | world | env})
+        world |= {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "CLOUDTRAIN_RESULT_FILE": "result.json",
+        }
+        request = {
+            "folder": str(folder),
+            "logs": list(map(str, self.logs)),
+            "argv": ["train.py", *flags.split()],
+        }
+        self.pids = server.start(
+            request | {"program": program, "before": before, "env": clean | world | env}
+        )
 
     def events(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
         """The events of a kind that a rank has sent so far."""
         lines = self.logs[rank].read_text().splitlines() if self.logs[rank].exists() else []
-        marked = [line.removeprefix("::cloudtrain:: ") for line in lines if line.startswith("::cloudtrain:: {")]
+        marked = [
+            line.removeprefix("::cloudtrain:: ")
+            for line in lines
+            if line.startswith("::cloudtrain:: {")
+        ]
         found = [json.loads(line) for line in marked if line.endswith("}")]
         return [event for event in found if event["type"] == kind]
 
@@ -151,11 +181,14 @@ class Group:
             os.killpg(pid, signal.SIGTERM)
 
     def wait(self) -> list[int]:
-        """The exit codes by rank; a signal counts negative. Ranks that hang are killed at the deadline.
+        """The exit codes by rank; a signal counts negative. Ranks that hang are killed at the
+        deadline.
 
-        Once a rank has failed, that comes soon: a survivor may wait for it in a collective, and torchrun would end it.
+        Once a rank has failed, that comes soon: a survivor may wait for it in a collective, and
+        torchrun would end it.
         """
-        deadline, codes = time.monotonic() + HANG_SECONDS, dict[int, int]()
+        deadline = time.monotonic() + HANG_SECONDS
+        codes = dict[int, int]()
         while len(codes) < len(self.pids):
             soon = min(deadline, time.monotonic() + 0.5)
             for pid in set(self.pids) - set(codes):
@@ -176,7 +209,9 @@ class Group:
 
     def output(self) -> str:
         """The last part of each rank's log."""
-        return "\n".join(f"--- {log}\n{log.read_text()[-30_000:]}" for log in self.logs if log.exists())
+        return "\n".join(
+            f"--- {log}\n{log.read_text()[-30_000:]}" for log in self.logs if log.exists()
+        )
 
     def fingerprints(self) -> set[str]:
         """Of the weights, as the ranks have printed them."""

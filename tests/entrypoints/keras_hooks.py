@@ -1,4 +1,6 @@
-"""Keras, imported once by the fork server of test_keras.py, and functions called in each rank before it trains."""
+"""Keras, imported once by the fork server of test_keras.py, and functions called in each rank
+before it trains.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ keras_mnist.load_keras()
 
 
 def save_statistics(rank: int, always_training: bool | None = None) -> None:
-    """Save batch norm's statistics of each evaluation to a file. `always_training`: passed to Keras in every call."""
-    build, call, statistics = keras_mnist.build, keras_mnist.call, keras_mnist.statistics
+    """Save batch norm's statistics of each evaluation to a file. `always_training`: passed to Keras
+    in every call.
+    """
+    build = keras_mnist.build
+    call = keras_mnist.call
+    statistics = keras_mnist.statistics
     evaluations: list[list[Tensor]] = []
     calls: list[bool] = []
 
@@ -26,10 +32,14 @@ def save_statistics(rank: int, always_training: bool | None = None) -> None:
         if calls[-2:] == [True, False]:  # the first batch of an evaluation
             evaluations.append([value.detach().clone() for value in statistics(model)])
             torch.save(evaluations, f"statistics-{rank}.pt")
-        outputs: Tensor = call(model, inputs, training if always_training is None else always_training)
+        outputs: Tensor = call(
+            model, inputs, training if always_training is None else always_training
+        )
         return outputs
 
-    keras_mnist.build = lambda *args, **options: replace(build(*args, **options), call=call_and_save)
+    keras_mnist.build = lambda *args, **options: replace(
+        build(*args, **options), call=call_and_save
+    )
 
 
 def never_training(rank: int) -> None:

@@ -21,7 +21,13 @@ SECRET = "value-that-nobody-may-print"
 
 def refusal(code: str, inner: str = "") -> dict[str, Any]:
     """An error as Key Vault writes it; its message contains what ours must not."""
-    return {"error": {"code": code, "message": SECRET, **({"innererror": {"code": inner}} if inner else {})}}
+    return {
+        "error": {
+            "code": code,
+            "message": SECRET,
+            **({"innererror": {"code": inner}} if inner else {}),
+        }
+    }
 
 
 @dataclass
@@ -38,7 +44,11 @@ class Vault:
 
     def environ(self, **more: str) -> dict[str, str]:
         """The variables of a job with a managed identity."""
-        return {"MSI_ENDPOINT": self.identity, "MSI_SECRET": MSI_SECRET, "SSL_CERT_FILE": str(self.certificate)} | more
+        return {
+            "MSI_ENDPOINT": self.identity,
+            "MSI_SECRET": MSI_SECRET,
+            "SSL_CERT_FILE": str(self.certificate),
+        } | more
 
     def reference(self, rest: str) -> str:
         """The reference to a secret of this vault."""
@@ -55,7 +65,8 @@ def serving(folder: Path) -> Iterator[Vault]:
     public, context = certificate.make(folder)
     vault = Vault("", "", public)
     with _server(vault, "https", context) as safe, _server(vault, "http") as plain:
-        vault.host, vault.identity = f"localhost:{safe}", f"http://127.0.0.1:{plain}/msi"
+        vault.host = f"localhost:{safe}"
+        vault.identity = f"http://127.0.0.1:{plain}/msi"
         yield vault
 
 
@@ -65,7 +76,9 @@ def _server(vault: Vault, scheme: str, context: ssl.SSLContext | None = None) ->
         def do_GET(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             vault.requests.append((scheme, self.path, headers))
-            left = vault.answers.get(self.path.partition("?")[0]) or [(404, refusal("SecretNotFound"))]
+            left = vault.answers.get(self.path.partition("?")[0]) or [
+                (404, refusal("SecretNotFound"))
+            ]
             status, answer = left.pop(0) if len(left) > 1 else left[0]
             body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
             self.send_response(status)

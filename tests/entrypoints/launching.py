@@ -1,4 +1,6 @@
-"""Programs started as a user starts them, by python or torchrun, and the events, logs and models that they write."""
+"""Programs started as a user starts them, by python or torchrun, and the events, logs and models
+that they write.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,24 @@ class Launch:
     """A command in a process group of its own, which is killed when the deadline expires."""
 
     def __init__(
-        self, folder: Path, *argv: str, deadline: float = HANG_SECONDS, env: dict[str, str] | None = None
+        self,
+        folder: Path,
+        *argv: str,
+        deadline: float = HANG_SECONDS,
+        env: dict[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))
+        }
         self.process = subprocess.Popen(
             [sys.executable, *argv],
             cwd=folder,
-            env=clean | {"OMP_NUM_THREADS": "1", "CLOUDTRAIN_RESULT_FILE": "result.json"} | (env or {}),
+            env=clean
+            | {"OMP_NUM_THREADS": "1", "CLOUDTRAIN_RESULT_FILE": "result.json"}
+            | (env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -70,12 +82,20 @@ class Launch:
 
     def fingerprints(self) -> set[str]:
         """Of the weights, as the ranks have printed them."""
-        return set(re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", "".join(self.lines), re.MULTILINE))
+        return set(
+            re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", "".join(self.lines), re.MULTILINE)
+        )
 
 
 def torchrun(folder: Path, processes: int, *argv: str | Path, **env: str) -> Launch:
     """A program under torchrun, on one node."""
-    run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--monitor-interval=0.1"]
+    run = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+        "--monitor-interval=0.1",
+    ]
     return Launch(folder, *run, *map(str, argv), env=env)
 
 

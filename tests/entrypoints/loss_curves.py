@@ -22,11 +22,15 @@ from cloudtrain_trainer.training.loop import Loop
 
 STEPS = 3
 TOLERANCE = 5e-6
-"""Relative, of a loss; the largest difference seen is 1.1e-7. A float32 sum in another order differs by as much, and
-AdamW, which divides each gradient by its own size, may carry that into weights whose gradient is near zero."""
+"""Relative, of a loss; the largest difference seen is 1.1e-7. A float32 sum in another order
+differs by as much, and AdamW, which divides each gradient by its own size, may carry that into
+weights whose gradient is near zero.
+"""
 
 NORM_TOLERANCE = 1e-4
-"""Relative, of the norm of all gradients before clipping: AdamW and clipping both hide gradients of the wrong size."""
+"""Relative, of the norm of all gradients before clipping: AdamW and clipping both hide gradients of
+the wrong size.
+"""
 
 NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
@@ -59,11 +63,19 @@ class FirstSamples:
 
 def task_flags(name: str) -> list[str]:
     """The command line of a small task with a global batch of 32."""
-    return ["--task", name, "--batch-size", "32", *(f"--{k}={v}" for k, v in TASK_OPTIONS.get(name, {}).items())]
+    return [
+        "--task",
+        name,
+        "--batch-size",
+        "32",
+        *(f"--{k}={v}" for k, v in TASK_OPTIONS.get(name, {}).items()),
+    ]
 
 
 def small_task(name: str, without: tuple[type[nn.Module], ...] = NOISY) -> Task:
-    """The task without noisy layers, whose results do not depend on how the batch is split; little to evaluate."""
+    """The task without noisy layers, whose results do not depend on how the batch is split; little
+    to evaluate.
+    """
     task = tasks.build(name, 0, **TASK_OPTIONS.get(name, {}))
 
     def model() -> nn.Module:
@@ -84,12 +96,19 @@ def begin(task: Task, argv: list[str], ranks: Ranks, checkpoints: Path | None = 
     strategy.start()
     with tempfile.TemporaryDirectory() as folder:
         shared = checkpoints or Path(ranks.all_gather(folder)[0])
-        return Loop(task, strategy, options, CheckpointStore(shared, 1, ranks, strategy.shard_group_size), Stop())
+        return Loop(
+            task,
+            strategy,
+            options,
+            CheckpointStore(shared, 1, ranks, strategy.shard_group_size),
+            Stop(),
+        )
 
 
 def train(loop: Loop) -> Curve:
     """Train some steps and evaluate. Called by all ranks."""
-    norms, clip = [], loop.step._clip
+    norms = []
+    clip = loop.step._clip
 
     def clip_and_record() -> torch.Tensor:
         norms.append(float(loop.step.gradients.norm()))
@@ -97,7 +116,9 @@ def train(loop: Loop) -> Curve:
 
     loop.step._clip = clip_and_record  # type: ignore[method-assign]
     loop.step.wrapped.train()
-    batches, before, losses = loop.batches.load(0, 0), loop.step.loss.state(), []
+    batches = loop.batches.load(0, 0)
+    before = loop.step.loss.state()
+    losses = []
     for number in range(STEPS):
         loop.step.train_step(batches, number, 100)
         after = loop.step.loss.state()

@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 class Counting(torch.optim.Optimizer):
-    """SGD whose step depends on a number of each group and of each parameter, which a resume must restore."""
+    """SGD whose step depends on a number of each group and of each parameter, which a resume must
+    restore.
+    """
 
     def __init__(self, groups: Any) -> None:
         super().__init__(groups, {"lr": 1.0, "steps": 0})

@@ -1,4 +1,6 @@
-"""Iterables as a user writes them, and a model whose weights count how often it was trained on each sample."""
+"""Iterables as a user writes them, and a model whose weights count how often it was trained on each
+sample.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,20 @@ from torch import Tensor, nn
 
 from cloudtrain_trainer.tasks import Task
 
-SAMPLES, BATCH = 40, 4
+SAMPLES = 40
+BATCH = 4
 
 
 class Numbers:
-    """The numbers of the samples, of every `of`-th from `index` on. It remembers its position, as torchdata asks."""
+    """The numbers of the samples, of every `of`-th from `index` on. It remembers its position, as
+    torchdata asks.
+    """
 
     num_shards = SAMPLES
 
     def __init__(self, of: int = 1, index: int = 0) -> None:
-        self.of, self.at = of, index
+        self.of = of
+        self.at = index
         self.first = index
 
     def __iter__(self) -> Iterator[int]:

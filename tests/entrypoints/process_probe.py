@@ -1,4 +1,5 @@
-"""A program that writes down what it finds of the process it runs in, as JSON: one file per rank, below `argv[1]`.
+"""A program that writes down what it finds of the process it runs in, as JSON: one file per rank,
+below `argv[1]`.
 
 With the argument `brief` it starts no processes of its own and trains nothing.
 """
@@ -71,7 +72,9 @@ def trained(*, compiles: bool) -> str:
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    step = torch.compile(lambda x: model(x).square().mean(), backend="aot_eager", disable=not compiles)
+    step = torch.compile(
+        lambda x: model(x).square().mean(), backend="aot_eager", disable=not compiles
+    )
     for _ in range(3):
         optimizer.zero_grad()
         step(torch.randn(8, 16)).backward()
@@ -82,8 +85,14 @@ def trained(*, compiles: bool) -> str:
 
 def main() -> None:
     """Look, and write."""
-    folder, rank, scratch = Path(sys.argv[1]), int(os.environ["RANK"]), os.environ["CLOUDTRAIN_STREAM_DIR"]
-    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    folder = Path(sys.argv[1])
+    rank = int(os.environ["RANK"])
+    scratch = os.environ["CLOUDTRAIN_STREAM_DIR"]
+    status = dict(
+        line.split(":\t", 1)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if ":\t" in line
+    )
     launcher = os.environ["CLOUDTRAIN_LAUNCHER_PID"]
     streams: list[Any] = [sys.stdin, sys.stdout, sys.stderr]
     found = {
@@ -98,21 +107,40 @@ def main() -> None:
             sys.modules["__main__"].__spec__ is None,
         ],
         "folder": str(Path.cwd()),
-        "descriptors": sorted(path.name for path in Path("/proc/self/fd").iterdir() if path.exists()),
-        "variables": {key: value.replace(scratch, "") for key, value in os.environ.items() if key not in OF_THIS_JOB},
+        "descriptors": sorted(
+            path.name for path in Path("/proc/self/fd").iterdir() if path.exists()
+        ),
+        "variables": {
+            key: value.replace(scratch, "")
+            for key, value in os.environ.items()
+            if key not in OF_THIS_JOB
+        },
         "handlers": {s.name: str(signal.getsignal(s)).partition(" at ")[0] for s in signal.Signals},
         "signals": [status["SigBlk"], status["SigIgn"], status["SigCgt"]],
         "wakeup": signal.set_wakeup_fd(-1),
-        "threads": [status["Threads"], threading.active_count(), threading.main_thread().native_id == os.getpid()],
+        "threads": [
+            status["Threads"],
+            threading.active_count(),
+            threading.main_thread().native_id == os.getpid(),
+        ],
         "session": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
         "umask": status["Umask"],
         "limits": [
-            resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")
+            resource.getrlimit(getattr(resource, name))
+            for name in sorted(dir(resource))
+            if name.startswith("RLIMIT_")
         ],
-        "streams": [(s.name, s.encoding, s.errors, s.line_buffering, s.write_through) for s in streams],
+        "streams": [
+            (s.name, s.encoding, s.errors, s.line_buffering, s.write_through) for s in streams
+        ],
         "input": str(Path("/proc/self/fd/0").readlink()),
         "locale": locale.setlocale(locale.LC_ALL),
-        "interpreter": [sys.getrecursionlimit(), gc.get_threshold(), gc.isenabled(), sys.getswitchinterval()],
+        "interpreter": [
+            sys.getrecursionlimit(),
+            gc.get_threshold(),
+            gc.isenabled(),
+            sys.getswitchinterval(),
+        ],
         "processes": [
             multiprocessing.get_start_method(),
             multiprocessing.current_process().name,
@@ -122,8 +150,11 @@ def main() -> None:
     }
     if "brief" not in sys.argv:
         found |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
-    # What imports much, on one rank each: a child that is spawned imports torch again, and torch.compile a compiler.
-    found["spawn"] = [of_a_child("spawn"), loaded("spawn")] if rank == 0 and "brief" not in sys.argv else []
+    # What imports much, on one rank each: a child that is spawned imports torch again, and
+    # torch.compile a compiler.
+    found["spawn"] = (
+        [of_a_child("spawn"), loaded("spawn")] if rank == 0 and "brief" not in sys.argv else []
+    )
     dist.init_process_group("gloo")
     seed = torch.initial_seed()
     found["trained"] = "" if "brief" in sys.argv else trained(compiles=rank == 1)
@@ -134,7 +165,9 @@ def main() -> None:
         "torch": seed,
         "numpy": numpy.random.randint(1 << 62),
         "key": bytes(multiprocessing.current_process().authkey).hex(),
-        "parent": {"torchrun": f"PPid:\t{launcher}\n" in Path(f"/proc/{os.getppid()}/status").read_text()},
+        "parent": {
+            "torchrun": f"PPid:\t{launcher}\n" in Path(f"/proc/{os.getppid()}/status").read_text()
+        },
     }
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     atexit.register(print, "registered first")

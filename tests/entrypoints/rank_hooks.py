@@ -1,4 +1,6 @@
-"""Functions that a test has called in each rank before it trains: signals, limits of memory, and checks."""
+"""Functions that a test has called in each rank before it trains: signals, limits of memory, and
+checks.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ from typing import Any
 from tests.support.waiting import eventually
 
 MICRO_BATCH_MB = 110
-"""At least what 64 sequences of the tiny gpt need on a rank, forward and backward; 16 need a quarter."""
+"""At least what 64 sequences of the tiny gpt need on a rank, forward and backward; 16 need a
+quarter.
+"""
 
 
 KILL = "KILL"
-"""The variable that says when `kill_at_a_moment` kills which ranks: step, seconds after its start, ranks."""
+"""The variable that says when `kill_at_a_moment` kills which ranks: step, seconds after its start,
+ranks.
+"""
 
 
 def kill_at_a_moment(rank: int) -> None:
-    """Kill this rank so many seconds after a step begins, in whatever it does then, if the variable names it."""
+    """Kill this rank so many seconds after a step begins, in whatever it does then, if the variable
+    names it.
+    """
     step, seconds, *ranks = os.environ[KILL].split()
     if str(rank) in ranks:
         killing = threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGKILL))
@@ -53,8 +61,9 @@ def before_step(number: int, act: Callable[[], None]) -> None:
 def return_freed_memory() -> None:
     """Make the allocator take memory as tensors need it, and no more.
 
-    Else glibc reserves 64 MB of address space for each new thread (M_ARENA_MAX), and keeps the memory of large tensors
-    (M_MMAP_THRESHOLD): how much is left within a limit would depend on chance.
+    Else glibc reserves 64 MB of address space for each new thread (M_ARENA_MAX), and keeps the
+    memory of large tensors (M_MMAP_THRESHOLD): how much is left within a limit would depend on
+    chance.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(-8, 1)
@@ -106,22 +115,30 @@ def limit_rank_1_in_step_3(rank: int, before: Callable[[], object] = lambda: Non
 
 
 def check_gathered_weights(rank: int) -> None:
-    """Print a line when weights are copied for a checkpoint; compare `full_state_dict` with the initial weights."""
+    """Print a line when weights are copied for a checkpoint; compare `full_state_dict` with the
+    initial weights.
+    """
     from cloudtrain_trainer import state, strategies
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.training.loop import Loop
 
-    write, full_tensor, resume = CheckpointStore._write, strategies.full_tensor, Loop.resume
+    write = CheckpointStore._write
+    full_tensor = strategies.full_tensor
+    resume = Loop.resume
     gathered: list[weakref.ref[Any]] = []
 
-    def write_printed(store: CheckpointStore, step: int, epoch: int, copies: dict[str, Any], *others: Any) -> Path:
+    def write_printed(
+        store: CheckpointStore, step: int, epoch: int, copies: dict[str, Any], *others: Any
+    ) -> Path:
         if copies:
             print("copied to host memory", flush=True)
         return write(store, step, epoch, copies, *others)
 
     def gather_one_by_one(value: Any) -> Any:
         if rank != 0:
-            assert [ref for ref in gathered if ref() is not None] == [], "the previous full tensor is still in memory"
+            assert [ref for ref in gathered if ref() is not None] == [], (
+                "the previous full tensor is still in memory"
+            )
         full = full_tensor(value)
         if full is not value:
             gathered.append(weakref.ref(full))
@@ -148,7 +165,9 @@ def check_gathered_weights(rank: int) -> None:
 
 
 RANK_MEMORY = "RANK_MEMORY"
-"""The variable that says how many bytes each rank has for `--strategy auto`, in the order of the ranks."""
+"""The variable that says how many bytes each rank has for `--strategy auto`, in the order of the
+ranks.
+"""
 
 
 def have_memory(rank: int) -> None:

@@ -43,7 +43,9 @@ class Rank:
     def text(self) -> str:
         """The output without events."""
         marks = (MARKER, signed_marker(KEY))
-        return "".join(line for line in self.output.splitlines(True) if not any(mark in line for mark in marks))
+        return "".join(
+            line for line in self.output.splitlines(True) if not any(mark in line for mark in marks)
+        )
 
 
 def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **job: Any) -> Rank:
@@ -54,7 +56,11 @@ def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **jo
     os.mkfifo(folder / "rank-0")
     pipe = os.open(folder / "rank-0", os.O_RDWR)
     output: list[bytes] = []
-    env = {**os.environ, "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"), "CLOUDTRAIN_STREAM_DIR": str(folder)}
+    env = {
+        **os.environ,
+        "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"),
+        "CLOUDTRAIN_STREAM_DIR": str(folder),
+    }
     env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": str(world), "CLOUDTRAIN_STREAM_KEY": KEY}
     reader = threading.Thread(target=_read, args=(pipe, output))
     reader.start()

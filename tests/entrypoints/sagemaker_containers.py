@@ -13,9 +13,15 @@ from cloudtrain_launcher.host import free_port
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document
 
 
-def resources(here: str = "algo-1", hosts: tuple[str, ...] = ("algo-1",), **changes: Any) -> dict[str, Any]:
+def resources(
+    here: str = "algo-1", hosts: tuple[str, ...] = ("algo-1",), **changes: Any
+) -> dict[str, Any]:
     """resourceconfig.json as the service writes it."""
-    group = {"instance_group_name": "homogeneousCluster", "instance_type": "ml.c5.large", "hosts": list(hosts)}
+    group = {
+        "instance_group_name": "homogeneousCluster",
+        "instance_type": "ml.c5.large",
+        "hosts": list(hosts),
+    }
     return {
         "current_host": here,
         "current_instance_type": "ml.c5.large",
@@ -28,7 +34,14 @@ def resources(here: str = "algo-1", hosts: tuple[str, ...] = ("algo-1",), **chan
 
 def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> dict[str, str]:
     """Fill the folder `base`; returns the variables of a rehearsal on this machine."""
-    for folder in ("input/config", "input/data/cloudtrain-job", "model", "output/data", "checkpoints", "code"):
+    for folder in (
+        "input/config",
+        "input/data/cloudtrain-job",
+        "model",
+        "output/data",
+        "checkpoints",
+        "code",
+    ):
         (base / folder).mkdir(parents=True, exist_ok=True)
     (base / "input/config/resourceconfig.json").write_text(json.dumps(resources(**nodes)))
     (base / "input/config/hyperparameters.json").write_text("{}")
@@ -46,7 +59,11 @@ def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> di
 
 def clean(**variables: str) -> dict[str, str]:
     """The environment of this process without variables of a job around it, and with `variables`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_", "AWS_"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("CLOUDTRAIN_", "PET_", "AWS_"))
+    }
     return kept | variables
 
 

@@ -1,4 +1,6 @@
-"""Programs of ranks, run by test_strategies.py: ranks that share a model make and hold only their parts of it."""
+"""Programs of ranks, run by test_strategies.py: ranks that share a model make and hold only their
+parts of it.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,11 @@ SPLIT = {
 
 
 def check_initial_weights(ranks: Ranks, folder: Path) -> None:
-    """Ranks that share a model make their own parts of it, with the very weights of one process, or with given ones."""
-    task, given = small_task("gpt"), folder / "given.safetensors"
+    """Ranks that share a model make their own parts of it, with the very weights of one process, or
+    with given ones.
+    """
+    task = small_task("gpt")
+    given = folder / "given.safetensors"
     expected = begin_in_one_process(task, task_flags("gpt")).step.model.state_dict()
     if ranks.rank == 0:
         save_file({name: value + 1 for name, value in expected.items()}, given)
@@ -45,11 +50,15 @@ def check_initial_weights(ranks: Ranks, folder: Path) -> None:
                 loop = begin(task, [*argv, *more], ranks)
             large = [p for p in loop.step.model.parameters() if p.numel() >= MIN_NUMBERS]
             assert large
-            assert make.call_count == (0 if added else len(large)), f"{flags}: {make.call_count} made later"
+            assert make.call_count == (0 if added else len(large)), (
+                f"{flags}: {make.call_count} made later"
+            )
             found = loop.strategy.full_state_dict(loop.step.model)
             if ranks.rank == 0:
                 assert found.keys() == expected.keys()
-                assert all(torch.equal(found[name], value + added) for name, value in expected.items()), flags
+                assert all(
+                    torch.equal(found[name], value + added) for name, value in expected.items()
+                ), flags
 
 
 class Adapted(nn.Module):
@@ -68,7 +77,9 @@ class Adapted(nn.Module):
 
 
 def adapted_gpt() -> nn.Module:
-    """The tiny gpt, frozen, with an adapter in each layer: embedding and head have nothing to train."""
+    """The tiny gpt, frozen, with an adapter in each layer: embedding and head have nothing to
+    train.
+    """
     model = small_task("gpt").model().requires_grad_(False)
     for module in list(model.modules()):
         if isinstance(getattr(module, "out", None), nn.Linear):
@@ -77,18 +88,27 @@ def adapted_gpt() -> nn.Module:
 
 
 def check_frozen_weights(ranks: Ranks) -> None:
-    """FSDP trains adapters in layers that are frozen otherwise, with the losses of one process; the rest stays."""
-    task, argv = replace(small_task("gpt"), model=adapted_gpt), [*task_flags("gpt"), "--clip-norm", "0.5"]
+    """FSDP trains adapters in layers that are frozen otherwise, with the losses of one process; the
+    rest stays.
+    """
+    task = replace(small_task("gpt"), model=adapted_gpt)
+    argv = [*task_flags("gpt"), "--clip-norm", "0.5"]
     alone = begin_in_one_process(task, argv)
     before = {name: value.clone() for name, value in alone.step.model.state_dict().items()}
-    expected, after = train(alone), alone.step.model.state_dict()
+    expected = train(alone)
+    after = alone.step.model.state_dict()
     for more in ("", "--recompute blocks", "--accumulate 2 --gradient-sync last"):
         loop = begin(task, [*argv, "--strategy", "fsdp", *more.split()], ranks)
         found = train(loop)
-        assert relative_difference(found.losses, expected.losses) < TOLERANCE, f"{more}: {found}, not {expected}"
-        assert relative_difference(found.norms, expected.norms) < NORM_TOLERANCE, f"{more}: {found}, not {expected}"
+        assert relative_difference(found.losses, expected.losses) < TOLERANCE, (
+            f"{more}: {found}, not {expected}"
+        )
+        assert relative_difference(found.norms, expected.norms) < NORM_TOLERANCE, (
+            f"{more}: {found}, not {expected}"
+        )
         for name, parameter in loop.step.model.named_parameters():
-            trained, whole = name.endswith(("down.weight", "up.weight")) and "out." in name, full_tensor(parameter)
+            trained = name.endswith(("down.weight", "up.weight")) and "out." in name
+            whole = full_tensor(parameter)
             assert parameter.requires_grad == trained, name
             assert torch.equal(whole, before[name]) != trained, name
             torch.testing.assert_close(whole, after[name], rtol=1e-3, atol=1e-5)

@@ -1,4 +1,6 @@
-"""Programs of ranks, run by test_strategies.py: each strategy against one process, on two and on four ranks."""
+"""Programs of ranks, run by test_strategies.py: each strategy against one process, on two and on
+four ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +45,9 @@ BF16_TOLERANCE = 2e-2
 """Relative, between two ways of computing in bf16, whose numbers have 8 bits, after some steps."""
 
 MUON_TOLERANCE = 5e-5
-"""Relative: Muon computes in bf16, where gradients that differ in their last bit may be rounded otherwise; the
-largest difference seen is 1.3e-6."""
+"""Relative: Muon computes in bf16, where gradients that differ in their last bit may be rounded
+otherwise; the largest difference seen is 1.3e-6.
+"""
 
 CURVES = {
     2: [
@@ -97,8 +101,10 @@ CURVES = {
         ("resnet50", "hybrid", "--stages 2"),
     ],
 }
-"""Number of ranks -> task, strategy, further flags. Every task is split in each way that it allows, on two ranks; what
-four ranks add, groups of ranks and stages in the middle, does not depend on the layers."""
+"""Number of ranks -> task, strategy, further flags. Every task is split in each way that it allows,
+on two ranks; what four ranks add, groups of ranks and stages in the middle, does not depend on the
+layers.
+"""
 
 _curves: dict[str, Curve] = {}
 
@@ -127,14 +133,25 @@ def fused_on(*devices: str) -> Iterator[None]:
 def check_curve(ranks: Ranks, name: str, strategy: str, flags: str) -> None:
     """Losses, evaluation and gradient norms of a strategy are those of one process."""
     given = flags.split()
-    of_all = [word for flag in ("--clip-norm", "--optimizer") if flag in given for word in (flag, _value(given, flag))]
+    of_all = [
+        word
+        for flag in ("--clip-norm", "--optimizer")
+        if flag in given
+        for word in (flag, _value(given, flag))
+    ]
     expected = curve_of_one_process(name, ranks, *of_all)
-    found = train(begin(small_task(name), [*task_flags(name), "--strategy", strategy, *flags.split()], ranks))
+    found = train(
+        begin(small_task(name), [*task_flags(name), "--strategy", strategy, *flags.split()], ranks)
+    )
     losses, norms = map(relative_difference, found, expected)
     ranks.log(f"{name} {strategy} {flags}: losses differ by {losses:.1e}, gradients by {norms:.1e}")
     rounding = MUON_TOLERANCE / TOLERANCE if "muon" in given else 1
-    assert losses < rounding * TOLERANCE, f"{name} {strategy} {flags}: {found.losses}, not {expected.losses}"
-    assert norms < rounding * NORM_TOLERANCE, f"{name} {strategy} {flags}: {found.norms}, not {expected.norms}"
+    assert losses < rounding * TOLERANCE, (
+        f"{name} {strategy} {flags}: {found.losses}, not {expected.losses}"
+    )
+    assert norms < rounding * NORM_TOLERANCE, (
+        f"{name} {strategy} {flags}: {found.norms}, not {expected.norms}"
+    )
 
 
 def _value(words: list[str], flag: str) -> str:
@@ -142,21 +159,29 @@ def _value(words: list[str], flag: str) -> str:
 
 
 def check_muon_of_shards(ranks: Ranks) -> None:
-    """From the same gradients Muon computes the same bits on matrices that are sharded in any way, and as one.
+    """From the same gradients Muon computes the same bits on matrices that are sharded in any way,
+    and as one.
 
     `Shard(0), _StridedShard` is how FSDP shards what tensor parallelism has split.
     """
     kinds: list[tuple[Placement, ...]] = [(Shard(0),), (Shard(1),)]
     meshes = [init_device_mesh("cpu", (ranks.size,))] * 2
     if ranks.size == 4:
-        kinds += [(_StridedShard(0, split_factor=2), Shard(0)), (Shard(0), Shard(1)), (Replicate(), Shard(0))]
+        kinds += [
+            (_StridedShard(0, split_factor=2), Shard(0)),
+            (Shard(0), Shard(1)),
+            (Replicate(), Shard(0)),
+        ]
         meshes += [init_device_mesh("cpu", (2, 2))] * 3
     torch.manual_seed(0)
-    start, gradients = torch.randn(2, 30, 12), torch.randn(2, 2, 30, 12)  # 30 rows are not equal shards of 4
+    start = torch.randn(2, 30, 12)
+    gradients = torch.randn(2, 2, 30, 12)  # 30 rows are not equal shards of 4
 
     def trained(shard: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         matrices = [nn.Parameter(shard(matrix)) for matrix in start]
-        optimizer = Muon([{"params": matrices, "weight_decay": 0.1, "rows": Rows(parts=3, groups=2)}], lr=0.1)
+        optimizer = Muon(
+            [{"params": matrices, "weight_decay": 0.1, "rows": Rows(parts=3, groups=2)}], lr=0.1
+        )
         for of_step in gradients:
             for matrix, gradient in zip(matrices, of_step, strict=True):
                 matrix.grad = shard(gradient)
@@ -165,11 +190,15 @@ def check_muon_of_shards(ranks: Ranks) -> None:
 
     expected = trained(torch.clone)
     for mesh, placements in zip(meshes, kinds, strict=True):
-        found = trained(lambda whole: distribute_tensor(whole, mesh, placements, src_data_rank=None))  # noqa: B023
+        found = trained(
+            partial(distribute_tensor, device_mesh=mesh, placements=placements, src_data_rank=None)
+        )
         assert all(map(torch.equal, found, expected)), placements
     part = slice(30 // ranks.size)
     alone = orthogonal(start[:, part].bfloat16())
-    assert not torch.allclose(alone, orthogonal(start.bfloat16())[:, part], atol=0.1), "a shard alone is another matrix"
+    assert not torch.allclose(alone, orthogonal(start.bfloat16())[:, part], atol=0.1), (
+        "a shard alone is another matrix"
+    )
 
 
 def check_muon_state_for_other_ranks(ranks: Ranks) -> None:
@@ -177,7 +206,10 @@ def check_muon_state_for_other_ranks(ranks: Ranks) -> None:
     flags = [*task_flags("gpt"), "--optimizer", "muon"]
     loop = begin(small_task("gpt"), [*flags, "--strategy", "fsdp"], ranks)
     loop.step.train_step(loop.batches.load(0, 0), 0, 100)
-    whole = {name: full_tensor(x) for name, x in sharded.tensors_of(loop.step.model, loop.step.optimizer).items()}
+    whole = {
+        name: full_tensor(x)
+        for name, x in sharded.tensors_of(loop.step.model, loop.step.optimizer).items()
+    }
     folder = Path("muon")
     sharded.write(folder, sharded.tensors_of(loop.step.model, loop.step.optimizer), None)
     if ranks.rank == 0:
@@ -192,29 +224,43 @@ def check_muon_state_for_other_ranks(ranks: Ranks) -> None:
 
 
 def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
-    """Batch norm sees each of 4 micro-batches once, as in one process with 4 accumulation steps, and nothing else.
+    """Batch norm sees each of 4 micro-batches once, as in one process with 4 accumulation steps,
+    and nothing else.
 
     In the first pass of its schedule torch runs each stage once more, on uninitialised memory.
     """
-    task, flags = small_task("resnet50", without=(nn.Dropout,)), task_flags("resnet50")  # batch norm in all stages
-    pipeline = begin(task, [*flags, "--strategy", "pipeline", "--schedule", schedule, "--microbatches", "4"], ranks)
-    found, buffers = train(pipeline), dict(pipeline.step.model.named_buffers())
+    task = small_task("resnet50", without=(nn.Dropout,))
+    flags = task_flags("resnet50")  # batch norm in all stages
+    pipeline = begin(
+        task,
+        [*flags, "--strategy", "pipeline", "--schedule", schedule, "--microbatches", "4"],
+        ranks,
+    )
+    found = train(pipeline)
+    buffers = dict(pipeline.step.model.named_buffers())
     mine = None
     if ranks.rank == 0:
         single = begin_in_one_process(task, [*flags, "--accumulate", "4"])
         mine = train(single).losses, dict(single.step.model.named_buffers())
     losses, expected = ranks.all_gather(mine)[0]
-    counts = {name: int(value) for name, value in buffers.items() if name.endswith("num_batches_tracked")}
+    counts = {
+        name: int(value) for name, value in buffers.items() if name.endswith("num_batches_tracked")
+    }
     assert set(counts.values()) == {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
     for name, value in buffers.items():
-        assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), f"{name}: {value}, not {expected[name]}"
+        assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), (
+            f"{name}: {value}, not {expected[name]}"
+        )
     torch.testing.assert_close(found.losses, losses, rtol=1e-4, atol=1e-6)
 
 
 def check_stages_work_at_once(ranks: Ranks) -> None:
-    """In an evaluation the first stage computes its second batch while the last one is at its first."""
+    """In an evaluation the first stage computes its second batch while the last one is at its
+    first.
+    """
     loop = begin(small_task("digits"), ["--strategy", "pipeline"], ranks)
-    store, begun = dist.distributed_c10d._get_default_store(), []
+    store = dist.distributed_c10d._get_default_store()
+    begun = []
 
     def first_stage(*_: Any) -> None:
         begun.append(1)
@@ -233,14 +279,18 @@ def check_fused_optimizer(ranks: Ranks) -> None:
     for name, strategy in (("digits", "fsdp"), ("digits", "tp")):
         expected = curve_of_one_process(name, ranks)
         with fused_on("cuda", "cpu"):
-            found = train(begin(small_task(name), [*task_flags(name), "--strategy", strategy], ranks))
+            found = train(
+                begin(small_task(name), [*task_flags(name), "--strategy", strategy], ranks)
+            )
         worst = max(map(relative_difference, found, expected))
         ranks.log(f"{name} {strategy}, fused: differs by {worst:.1e}")
         assert worst < NORM_TOLERANCE
 
 
 def check_skipped_steps(ranks: Ranks) -> None:
-    """`--on-nan skip` under strategies that split the model: all ranks skip a step that is bad on one of them."""
+    """`--on-nan skip` under strategies that split the model: all ranks skip a step that is bad on
+    one of them.
+    """
     for strategy, devices in (
         ("fsdp", ("cuda", "cpu")),
         ("fsdp", ("cuda",)),
@@ -252,12 +302,17 @@ def check_skipped_steps(ranks: Ranks) -> None:
             batches = loop.batches.load(0, 0)
 
             def weights() -> list[torch.Tensor]:
-                return [full_tensor(value).clone() for value in loop.step.model.state_dict().values()]  # noqa: B023
+                return [
+                    full_tensor(value).clone()
+                    for value in loop.step.model.state_dict().values()  # noqa: B023
+                ]
 
             loop.step.train_step(batches, 0, 100)
             before = weights()
             inputs, targets = next(batches)
-            if ranks.rank == 1 or strategy != "fsdp":  # under tp and pipeline the ranks share the samples
+            if (
+                ranks.rank == 1 or strategy != "fsdp"
+            ):  # under tp and pipeline the ranks share the samples
                 inputs = inputs * float("nan")
             loop.step.train_step(iter([(inputs, targets)]), 1, 100)
             after = weights()
@@ -270,7 +325,9 @@ def check_skipped_steps(ranks: Ranks) -> None:
 
 
 def check_bf16_under_fsdp(ranks: Ranks) -> None:
-    """fsdp gathers weights in bf16 and computes with them, keeps them in float32, and has the losses of bf16."""
+    """fsdp gathers weights in bf16 and computes with them, keeps them in float32, and has the
+    losses of bf16.
+    """
     flags = ["--amp", "bf16"]
     expected = curve_of_one_process("gpt", ranks, *flags)
     loop = begin(small_task("gpt"), [*task_flags("gpt"), *flags, "--strategy", "fsdp"], ranks)
@@ -289,7 +346,16 @@ def check_bf16_in_pipelines(ranks: Ranks) -> None:
     """Each schedule has the losses of bf16 in one process, with recomputed layers too."""
     expected = curve_of_one_process("gpt", ranks, "--amp", "bf16")
     for schedule, recompute in (("interleaved", "selective"), ("zero-bubble", "blocks")):
-        flags = ["--strategy", "pipeline", "--schedule", schedule, "--recompute", recompute, "--amp", "bf16"]
+        flags = [
+            "--strategy",
+            "pipeline",
+            "--schedule",
+            schedule,
+            "--recompute",
+            recompute,
+            "--amp",
+            "bf16",
+        ]
         found = train(begin(small_task("gpt"), [*task_flags("gpt"), *flags], ranks))
         losses, norms = map(relative_difference, found, expected)
         ranks.log(f"gpt {' '.join(flags)}: losses differ by {losses:.1e}, gradients by {norms:.1e}")
@@ -297,10 +363,18 @@ def check_bf16_in_pipelines(ranks: Ranks) -> None:
 
 
 def check_repeated_blocks(ranks: Ranks) -> None:
-    """A task that does not name its layers, under fsdp: each repeated block is a unit, and the losses are the same."""
+    """A task that does not name its layers, under fsdp: each repeated block is a unit, and the
+    losses are the same.
+    """
     expected = curve_of_one_process("gpt", ranks)
-    loop = begin(replace(small_task("gpt"), layers=None, ends=None), [*task_flags("gpt"), "--strategy", "fsdp"], ranks)
-    units = [name for name, module in loop.step.model.named_modules() if isinstance(module, FSDPModule)]
+    loop = begin(
+        replace(small_task("gpt"), layers=None, ends=None),
+        [*task_flags("gpt"), "--strategy", "fsdp"],
+        ranks,
+    )
+    units = [
+        name for name, module in loop.step.model.named_modules() if isinstance(module, FSDPModule)
+    ]
     assert units == ["", *(f"layers.{number}" for number in range(4))], units
     assert relative_difference(train(loop).losses, expected.losses) < TOLERANCE
 
@@ -308,7 +382,9 @@ def check_repeated_blocks(ranks: Ranks) -> None:
 def check_all_reduces_between_groups(ranks: Ranks) -> None:
     """hsdp reduces between groups once per step and layer, not in every accumulation step."""
     flags = ["--task", "digits", "--batch-size", "32", "--strategy", "hsdp", "--shard", "2"]
-    all_reduce, sizes, counted = dist.all_reduce, [], {}
+    all_reduce = dist.all_reduce
+    sizes = []
+    counted = {}
 
     def counting(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
         sizes.append(tensor.numel())
@@ -329,17 +405,23 @@ def check_all_reduces_between_groups(ranks: Ranks) -> None:
 
 def check_evaluation_only(ranks: Ranks, *strategies: str) -> None:
     """`--eval-only` under each strategy finds what ddp found before it saved its checkpoint."""
-    folder, flags = Path("evaluated"), ["--task", "gpt", "--batch-size", "32"]
-    trained = begin(small_task("gpt"), [*flags, "--strategy", "ddp", "--max-steps", "1"], ranks, folder)
+    folder = Path("evaluated")
+    flags = ["--task", "gpt", "--batch-size", "32"]
+    trained = begin(
+        small_task("gpt"), [*flags, "--strategy", "ddp", "--max-steps", "1"], ranks, folder
+    )
     assert trained.run() == "succeeded"
-    expected, before = trained.metrics, _files(folder)
+    expected = trained.metrics
+    before = _files(folder)
     for strategy in strategies:
         argv = [*flags, "--eval-only", "--strategy", *strategy.split()]
         loop = begin(small_task("gpt"), argv, ranks, folder)
         loop.resume()
         assert loop.position.step == 1
         assert loop.evaluate_only() == "succeeded"
-        assert relative_difference([loop.metrics["val_loss"]], [expected["val_loss"]]) < TOLERANCE, strategy
+        assert (
+            relative_difference([loop.metrics["val_loss"]], [expected["val_loss"]]) < TOLERANCE
+        ), strategy
     ranks.barrier()
     assert _files(folder) == before
 

@@ -31,15 +31,21 @@ def test_ranks_train_by_the_cheapest_plan_that_fits_the_smallest(
     ranks = group(2, f"{FLAGS} --strategy auto", before=HOOK, CLOUDTRAIN_INPUT_TEXT=str(short_text),
                   **{RANK_MEMORY: f"{1 << 40} {smallest}"})  # fmt: skip
     assert ranks.succeed()["step"] == 1
-    assert "--strategy auto: --strategy ddp --accumulate 4, the cheapest plan that fits" in ranks.output()
+    assert (
+        "--strategy auto: --strategy ddp --accumulate 4, the cheapest plan that fits"
+        in ranks.output()
+    )
     assert len(ranks.fingerprints()) == 1
 
 
-def test_where_nothing_fits_ranks_try_what_takes_least_and_say_so(group: StartGroup, short_text: Path) -> None:
+def test_where_nothing_fits_ranks_try_what_takes_least_and_say_so(
+    group: StartGroup, short_text: Path
+) -> None:
     ranks = group(2, f"{FLAGS} --strategy auto", before=HOOK, CLOUDTRAIN_INPUT_TEXT=str(short_text),
                   **{RANK_MEMORY: f"{1 << 20} {1 << 20}"})  # fmt: skip
     assert ranks.succeed()["step"] == 1
     line = (
-        "--strategy auto: --strategy fsdp --accumulate 32 --recompute blocks, no plan surely fits, and this one takes"
+        "--strategy auto: --strategy fsdp --accumulate 32 --recompute blocks, no plan surely fits,"
+        " and this one takes"
     )
     assert line in ranks.output()

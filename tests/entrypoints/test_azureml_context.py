@@ -1,4 +1,6 @@
-"""Azure ML's mapping: a node's rank and folders from its variables, and the errors if they are invalid."""
+"""Azure ML's mapping: a node's rank and folders from its variables, and the errors if they are
+invalid.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 
 
 def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
-    paths, parent = folders(tmp_path), Path.cwd().parent / "kept"
+    paths = folders(tmp_path)
+    parent = Path.cwd().parent / "kept"
     found = platforms.find_node_context(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | paths | HERE)
     assert found == contract.NodeContext(
         platform="azureml",
@@ -46,7 +49,9 @@ def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
         published=f"{tmp_path}/output/.cloudtrain-published",
         stopped_exit_code=0,
         scheduled_events_url="",
-        linked_dirs={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")},
+        linked_dirs={
+            str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")
+        },
         synced_dirs={
             f"{parent}/output": f"{tmp_path}/output",
             f"{parent}/model": f"{tmp_path}/model",
@@ -59,7 +64,14 @@ def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
 
 
 def test_a_trial_of_a_sweep_job_has_folders_of_its_own_in_the_outputs(tmp_path: Path) -> None:
-    paths = folders(tmp_path) | HERE | {"CLOUDTRAIN_TUNED_batch_size": "16", "AZUREML_RUN_ID": "sweep_3"}
+    paths = (
+        folders(tmp_path)
+        | HERE
+        | {
+            "CLOUDTRAIN_TUNED_batch_size": "16",
+            "AZUREML_RUN_ID": "sweep_3",
+        }
+    )
     found = azureml_context(variables() | paths)
     assert (found.job_name, found.hyperparameters) == ("sweep_3", {"batch_size": "16"})
     assert found.stop_file == f"{tmp_path}/output/sweep_3/.cloudtrain-stop"
@@ -72,17 +84,34 @@ def test_a_trial_of_a_sweep_job_has_folders_of_its_own_in_the_outputs(tmp_path: 
 
 
 def test_variables_of_the_launcher_do_not_reach_the_ranks(tmp_path: Path) -> None:
-    environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
+    environ = (
+        variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
+    )
     context = contract.with_job_file(azureml_context(environ), tmp_path)
     assert contract.read_job(context.job_file).nodes == 2
     found = environment.job_environment(JOB, context, tmp_path, environ)
     assert found["CLOUDTRAIN_JOB_FILE"] == context.job_file == f"{tmp_path}/job.json"
-    assert not {"CLOUDTRAIN_JOB", "CLOUDTRAIN_RESUME_DIR", "MASTER_ADDR", "RANK", "WORLD_SIZE"} & set(found)
-    assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == ("2", "1", MASTER)
+    assert not {
+        "CLOUDTRAIN_JOB",
+        "CLOUDTRAIN_RESUME_DIR",
+        "MASTER_ADDR",
+        "RANK",
+        "WORLD_SIZE",
+    } & set(found)
+    assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == (
+        "2",
+        "1",
+        MASTER,
+    )
     assert found["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
-    # Azure ML's service counts its log_dir from the job's folder, in which the program's own is `code`.
-    assert found["CLOUDTRAIN_TENSORBOARD_DIR"] == str(Path.cwd().parent / SERVICES["tensorboard"]["log_dir"])
-    assert not [name for name in found if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"]
+    # Azure ML's service counts its log_dir from the job's folder, in which the program's own is
+    # `code`.
+    assert found["CLOUDTRAIN_TENSORBOARD_DIR"] == str(
+        Path.cwd().parent / SERVICES["tensorboard"]["log_dir"]
+    )
+    assert not [
+        name for name in found if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"
+    ]
 
 
 def test_a_job_document_in_a_file_is_used_as_it_is(tmp_path: Path) -> None:
@@ -117,7 +146,9 @@ NO_DISTRIBUTION = (
         ({"CLOUDTRAIN_MODEL_DIR": ""}, "the variable CLOUDTRAIN_MODEL_DIR is not set"),
     ],
 )  # fmt: skip
-def test_invalid_variables_are_reported_with_what_to_do(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+def test_invalid_variables_are_reported_with_what_to_do(
+    tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(RuntimeError) as caught:
         azureml_context(variables() | folders(tmp_path) | HERE | changes)
     assert message in str(caught.value)
@@ -133,14 +164,25 @@ def test_the_interface_is_the_one_that_has_the_address() -> None:
 
 
 def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
-    mine = [a for _, name in socket.if_nameindex() if (a := azureml._address_of(name)) and a != "127.0.0.1"]
+    mine = [
+        a
+        for _, name in socket.if_nameindex()
+        if (a := azureml._address_of(name)) and a != "127.0.0.1"
+    ]
     expected = [(address, 6105, address) for address in mine]
-    expected += [("localhost", 6105, ""), ("no-such-host.invalid", 6105, ""), ("a..b", 1, ""), ("127.0.0.1", 99999, "")]
+    expected += [
+        ("localhost", 6105, ""),
+        ("no-such-host.invalid", 6105, ""),
+        ("a..b", 1, ""),
+        ("127.0.0.1", 99999, ""),
+    ]
     # In a process of its own, which may look for names and ways.
     script = "import sys; from cloudtrain_launcher.platforms.azureml import own_address as o\n"
     script += "print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
     argv = [sys.executable, "-c", script, repr(expected)]
-    done = subprocess.run(argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=HANG_SECONDS)
+    done = subprocess.run(
+        argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=HANG_SECONDS
+    )
     assert done.stdout.strip() == str([address for _, _, address in expected])
     assert azureml.own_address("127.0.0.1", 6105).startswith("127.")
 
@@ -167,7 +209,9 @@ def test_a_launcher_refuses_a_number_of_nodes_that_is_not_the_plans(
         "CLOUDTRAIN_MASTER_PORT": "1",
         "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"),
     }
-    environ = variables(CLOUDTRAIN_JOB=json.dumps(document(nodes=3))) | folders(tmp_path) | HERE | changes
+    environ = (
+        variables(CLOUDTRAIN_JOB=json.dumps(document(nodes=3))) | folders(tmp_path) | HERE | changes
+    )
     environ |= plain if environ["CLOUDTRAIN_PLATFORM"] == "plain" else {}
     done = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True, cwd=tmp_path,
@@ -181,4 +225,7 @@ def test_a_launcher_refuses_a_number_of_nodes_that_is_not_the_plans(
     assert (reported[-1]["outcome"], reported[-1]["node"]) == ("failed", node)
     assert "why" not in reported[-1]
     assert message in reported[-1]["error"]["message"]
-    assert done.stdout.splitlines()[-1] == f"[node {node}] failed: node {node}: {reported[-1]['error']['message']}"
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"[node {node}] failed: node {node}: {reported[-1]['error']['message']}"
+    )

@@ -1,4 +1,6 @@
-"""Launchers started as on Azure ML: one world, whatever the program does; stops by file, time limit and preemption."""
+"""Launchers started as on Azure ML: one world, whatever the program does; stops by file, time limit
+and preemption.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ from torch.distributed.run import main
 
 main(["inner.py"])
 """
-"""In the process of the rank, which has imported torch: the variables are all that torchrun goes by."""
+"""In the process of the rank, which has imported torch: the variables are all that torchrun goes
+by.
+"""
 INNER = """
 import torch
 import torch.distributed as dist
@@ -118,7 +122,9 @@ def read_until(process: Launcher, kind: str) -> str:
 
 
 @pytest.mark.torchrun
-def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secrets(tmp_path: Path) -> None:
+def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secrets(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("cryptography")
     paths = folders(tmp_path)
     Path(paths["CLOUDTRAIN_INPUT_TRAIN"], "x.txt").write_text("input data")
@@ -130,11 +136,16 @@ def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secret
         job = {"nodes": 2, "processes": 2, "secrets": {"HF_TOKEN": vault.reference("hf-token")}}
         environ = vault.environ(no_proxy="*")
         program = {"train": ONE_WORLD}
-        nodes = [start_node(tmp_path, rank, 2, port, program, job, new_process=True, **environ) for rank in range(2)]
+        nodes = [
+            start_node(tmp_path, rank, 2, port, program, job, new_process=True, **environ)
+            for rank in range(2)
+        ]
         texts = [finish(node) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], texts
     assert not [text for text in texts if SECRET in text or TOKEN in text]
-    ranks = {event["rank"]: event for text in texts for event in events(text) if event["type"] == "seen"}
+    ranks = {
+        event["rank"]: event for text in texts for event in events(text) if event["type"] == "seen"
+    }
     assert sorted(ranks) == [0, 1, 2, 3]
     for rank, event in ranks.items():
         assert (event["world"], event["total"]) == (4, 6.0)
@@ -170,19 +181,30 @@ def test_a_bare_torchrun_inside_the_job_is_one_world_too(tmp_path: Path) -> None
 
 @pytest.mark.torchrun
 def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path) -> None:
-    port, programs, job = free_port(), {"train": SAVES_ON_SIGTERM}, {"nodes": 2}
+    port = free_port()
+    programs = {"train": SAVES_ON_SIGTERM}
+    job = {"nodes": 2}
     nodes = [start_node(tmp_path, rank, 2, port, programs, job) for rank in range(2)]
     before = [read_until(node, "ready") for node in nodes]
     (tmp_path / STOP_FILE).touch()
     texts = [output + finish(node) for output, node in zip(before, nodes, strict=True)]
-    assert [node.returncode for node in nodes] == [0, 0], (
-        texts
-    )  # with another the platform would end the job for the peers
+    assert [node.returncode for node in nodes] == [
+        0,
+        0,
+    ], texts  # with another the platform would end the job for the peers
     for text, end in zip(texts, last_events(texts), strict=True):
-        assert (end["outcome"], end["why"], end["forced"], end["error"]) == ("stopped", "stop_file", False, None)
+        assert (end["outcome"], end["why"], end["forced"], end["error"]) == (
+            "stopped",
+            "stop_file",
+            False,
+            None,
+        )
         assert "a stop was requested: stopping with a checkpoint" in text
         assert "Traceback" not in text
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "rank-0",
+        "rank-1",
+    ]
     assert (tmp_path / STOP_FILE).exists()
     again = start_node(tmp_path, 1, 2, port, programs, job)
     text = finish(again)
@@ -194,7 +216,9 @@ def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path)
 @pytest.mark.torchrun
 def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
     for seconds in (12, 60, 240):  # a busy machine takes long until its ranks listen
-        port, programs, folder = free_port(), {"train": SAVES_ON_SIGTERM}, tmp_path / str(seconds)
+        port = free_port()
+        programs = {"train": SAVES_ON_SIGTERM}
+        folder = tmp_path / str(seconds)
         nodes = [
             start_node(folder, rank, 2, port, programs, {"nodes": 2, "stop_after_seconds": after})
             for rank, after in enumerate((seconds, 3600))
@@ -202,9 +226,10 @@ def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
         texts = [finish(node) for node in nodes]
         if all('"ready"' in text for text in texts):
             break
-    assert [node.returncode for node in nodes] == [0, 0], (
-        texts
-    )  # with another the platform would end the job for the peers
+    assert [node.returncode for node in nodes] == [
+        0,
+        0,
+    ], texts  # with another the platform would end the job for the peers
     for text, end in zip(texts, last_events(texts), strict=True):
         assert (end["outcome"], end["why"], end["forced"]) == ("stopped", "time", False)
         assert "] the time limit is near: stopping with a checkpoint\n" in text
@@ -213,25 +238,52 @@ def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_after_a_restart_in_place_all_nodes_resume_from_the_first_nodes_checkpoint(tmp_path: Path) -> None:
-    port, job = free_port(), {"nodes": 2, "restarts": 1}
+def test_after_a_restart_in_place_all_nodes_resume_from_the_first_nodes_checkpoint(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    job = {"nodes": 2, "restarts": 1}
     nodes = [start_node(tmp_path, rank, 2, port, {"train": ORDINARY}, job) for rank in range(2)]
     texts = [finish(node) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], texts
     begun = [[e for e in events(text) if e["type"] == "begun"] for text in texts]
     assert [[e["step"] for e in one] for one in begun] == [[0, 4], [0, 4]], texts
     assert [(one[1]["model"], one[1]["steps"]) for one in begun] == [("of step 4", [3, 4])] * 2
-    stored = {path.name: (path / "model.txt").read_text() for path in (tmp_path / "checkpoints").iterdir()}
-    assert stored == {"step-5": "of step 5", "step-6": "of step 6"}, "two are kept, as the program does"
+    stored = {
+        path.name: (path / "model.txt").read_text() for path in (tmp_path / "checkpoints").iterdir()
+    }
+    assert stored == {
+        "step-5": "of step 5",
+        "step-6": "of step 6",
+    }, "two are kept, as the program does"
 
 
 @pytest.mark.torchrun
 def test_a_model_sharded_over_the_nodes_resumes_after_a_restart_in_place(tmp_path: Path) -> None:
     port = free_port()
-    argv = ["--task", "digits", "--strategy", "fsdp", "--epochs", "3000", "--checkpoint-every-steps", "5"]
-    job = {"nodes": 2, "restarts": 1, "kind": "trainer", "target": "", "argv": argv, "checkpoint_keep": 2}
+    argv = [
+        "--task",
+        "digits",
+        "--strategy",
+        "fsdp",
+        "--epochs",
+        "3000",
+        "--checkpoint-every-steps",
+        "5",
+    ]
+    job = {
+        "nodes": 2,
+        "restarts": 1,
+        "kind": "trainer",
+        "target": "",
+        "argv": argv,
+        "checkpoint_keep": 2,
+    }
     nodes = [start_node(tmp_path, rank, 2, port, {}, job) for rank in range(2)]
-    output = [read_until(node, kind) for node, kind in zip(nodes, ("checkpoint", "rank_started"), strict=True)]
+    output = [
+        read_until(node, kind)
+        for node, kind in zip(nodes, ("checkpoint", "rank_started"), strict=True)
+    ]
     pid = next(event["pid"] for event in events(output[1]) if event["type"] == "rank_started")
     os.kill(pid, signal.SIGKILL)
     output[0] += read_until(nodes[0], "resumed")
@@ -248,17 +300,26 @@ def test_a_model_sharded_over_the_nodes_resumes_after_a_restart_in_place(tmp_pat
 
 @pytest.mark.torchrun
 def test_a_preemption_makes_all_nodes_save_and_none_exit_with_success(tmp_path: Path) -> None:
-    port, programs, job = free_port(), {"train": SAVES_ON_SIGTERM}, {"nodes": 2}
+    port = free_port()
+    programs = {"train": SAVES_ON_SIGTERM}
+    job = {"nodes": 2}
     old = tmp_path / f"{STOP_FILE}-preempted"
     old.parent.mkdir()
     old.write_text("of an earlier attempt")
     with metadata("gpu_1") as machine:
         nodes = [start_node(tmp_path, 0, 2, port, programs, job)]
-        nodes += [start_node(tmp_path, 1, 2, port, programs, job, CLOUDTRAIN_SCHEDULED_EVENTS=machine.url)]
+        nodes += [
+            start_node(tmp_path, 1, 2, port, programs, job, CLOUDTRAIN_SCHEDULED_EVENTS=machine.url)
+        ]
         output = [read_until(node, "ready") for node in nodes]
         machine.announce("Preempt", "gpu_1")
-        output = [text + read_until(node, "node_ended") for text, node in zip(output, nodes, strict=True)]
-        assert [node.poll() for node in nodes] == [None, None], "whoever leaves first has failed, for Azure ML"
+        output = [
+            text + read_until(node, "node_ended") for text, node in zip(output, nodes, strict=True)
+        ]
+        assert [node.poll() for node in nodes] == [
+            None,
+            None,
+        ], "whoever leaves first has failed, for Azure ML"
         for node in nodes:
             node.terminate()
         texts = [text + finish(node) for text, node in zip(output, nodes, strict=True)]
@@ -268,7 +329,10 @@ def test_a_preemption_makes_all_nodes_save_and_none_exit_with_success(tmp_path: 
         ("stopped", "preempted"),
     ]
     assert "Azure is about to end this machine (Preempt, not before Mon, 19 Sep 2016" in texts[1]
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "rank-0",
+        "rank-1",
+    ]
 
 
 def test_the_stop_file_stops_a_node_that_waits_for_a_name(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ class SlowDisk:
     """Writes a model only once it is let go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.goes_on = threading.Event()
         self._write = model_file.write_model
         monkeypatch.setattr(checkpointer, "write_model", self.write)
 
@@ -40,7 +41,9 @@ def weights(loop: Loop) -> dict[str, torch.Tensor]:
 
 
 def written(tmp_path: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = import_module("safetensors.torch").load_file(tmp_path / "best.safetensors")
+    found: dict[str, torch.Tensor] = import_module("safetensors.torch").load_file(
+        tmp_path / "best.safetensors"
+    )
     return found
 
 
@@ -53,7 +56,8 @@ def test_training_goes_on_while_the_best_weights_are_written(
 ) -> None:
     pytest.importorskip("safetensors")
     loop = make_loop()
-    batches, evaluated = loop.batches.load(0, 0), weights(loop)
+    batches = loop.batches.load(0, 0)
+    evaluated = weights(loop)
     loop.checkpointer.record_evaluation(0.5)
     assert disk.begun.wait(HANG_SECONDS)
     loop.step.train_step(batches, 0, 100)
@@ -72,7 +76,9 @@ def test_training_goes_on_while_the_best_weights_are_written(
 def test_no_checkpoint_knows_of_best_weights_that_are_not_written(
     make_loop: Callable[..., Loop], disk: SlowDisk, tmp_path: Path
 ) -> None:
-    """Killed in between, a run would resume with the best loss of one step and the weights of another."""
+    """Killed in between, a run would resume with the best loss of one step and the weights of
+    another.
+    """
     loop = make_loop()
     loop.checkpointer.record_evaluation(0.5)
     loop.checkpointer.save()

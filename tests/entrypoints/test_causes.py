@@ -15,8 +15,8 @@ from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
 GLOO = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415"
 WATCHDOG = (
-    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
-    "Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1,"
+    " NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
 )
 
 
@@ -24,20 +24,38 @@ WATCHDOG = (
     ("exception", "message", "file"),
     [
         ("RuntimeError", GLOO, ""),
-        ("RuntimeError", "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused", ""),
+        (
+            "RuntimeError",
+            "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused",
+            "",
+        ),
         ("RuntimeError", "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 30000 ms", ""),
-        ("RuntimeError", "NCCL error: remote process exited or there was a network error, ncclRemoteError", ""),
-        ("DistBackendError", "NCCL error in: x.cpp:1, remote process exited or there was a network error", ""),
+        (
+            "RuntimeError",
+            "NCCL error: remote process exited or there was a network error, ncclRemoteError",
+            "",
+        ),
+        (
+            "DistBackendError",
+            "NCCL error in: x.cpp:1, remote process exited or there was a network error",
+            "",
+        ),
         ("DistBackendError", f"[Rank 1] {WATCHDOG}", ""),
         ("DistNetworkError", "failed to recv, got 0 bytes", ""),
-        ("DistNetworkError", "The client socket has timed out after 60000ms while trying to connect to (a, 1)", ""),
+        (
+            "DistNetworkError",
+            "The client socket has timed out after 60000ms while trying to connect to (a, 1)",
+            "",
+        ),
         ("DistStoreError", "wait timeout after 300000ms, keys: /default_pg/0//cpu//0", ""),
         ("RuntimeError", "Broken pipe", "/venv/torch/distributed/distributed_c10d.py"),
         ("RuntimeError", "Connection reset by peer", "/venv/torch/autograd/graph.py"),
     ],
     ids=lambda value: value[:30],
 )
-def test_an_error_about_a_lost_peer_is_a_consequence(exception: str, message: str, file: str) -> None:
+def test_an_error_about_a_lost_peer_is_a_consequence(
+    exception: str, message: str, file: str
+) -> None:
     assert failure.is_consequence(exception, message, file)
 
 
@@ -45,18 +63,36 @@ def test_an_error_about_a_lost_peer_is_a_consequence(exception: str, message: st
     ("exception", "message", "file"),
     [
         ("ValueError", "the dog ate shard 3", ""),
-        ("ConnectionRefusedError", "[Errno 111] Connection refused", "/venv/torch/utils/data/dataloader.py"),
+        (
+            "ConnectionRefusedError",
+            "[Errno 111] Connection refused",
+            "/venv/torch/utils/data/dataloader.py",
+        ),
         ("ConnectionError", "HTTPConnectionPool(host='data', port=80): ... Connection refused", ""),
         ("BrokenPipeError", "[Errno 32] Broken pipe", ""),
         ("RuntimeError", "the data server: Connection refused", "/job/data.py"),
         ("RuntimeError", "Timed out waiting for the data server", "/job/data.py"),
-        ("DistNetworkError", "The server socket has failed to listen: EADDRINUSE, address already in use", ""),
-        ("DistBackendError", "ncclInvalidUsage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10", ""),
-        ("RuntimeError", "[../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: lo", ""),
+        (
+            "DistNetworkError",
+            "The server socket has failed to listen: EADDRINUSE, address already in use",
+            "",
+        ),
+        (
+            "DistBackendError",
+            "ncclInvalidUsage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10",
+            "",
+        ),
+        (
+            "RuntimeError",
+            "[../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: lo",
+            "",
+        ),
     ],
     ids=lambda value: value[:30],
 )
-def test_an_error_of_the_program_is_not_a_consequence(exception: str, message: str, file: str) -> None:
+def test_an_error_of_the_program_is_not_a_consequence(
+    exception: str, message: str, file: str
+) -> None:
     assert not failure.is_consequence(exception, message, file)
 
 
@@ -73,7 +109,9 @@ def finished(rank: int, time: float) -> RankEnded:
 
 
 def lost_peer(rank: int, time: float, attempt: int = 0) -> Error:
-    return error(rank, time, exception="RuntimeError", message=GLOO, consequence=True, attempt=attempt)
+    return error(
+        rank, time, exception="RuntimeError", message=GLOO, consequence=True, attempt=attempt
+    )
 
 
 def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
@@ -83,7 +121,10 @@ def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_p
     outcome, cause = node._outcome(1)
     assert outcome == "failed"
     assert cause is not None
-    assert (cause.rank, cause.message) == (5, "ended with exit code 0 while rank 4 still waited for it")
+    assert (cause.rank, cause.message) == (
+        5,
+        "ended with exit code 0 while rank 4 still waited for it",
+    )
     assert not cause.consequence
 
 
@@ -95,16 +136,25 @@ def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_p
     ],
     ids=["told later", "told before"],
 )
-def test_an_error_of_the_program_counts_more_than_an_early_exit(tmp_path: Path, events: tuple[Any, ...]) -> None:
+def test_an_error_of_the_program_counts_more_than_an_early_exit(
+    tmp_path: Path, events: tuple[Any, ...]
+) -> None:
     node = launcher(tmp_path)
     for event in events:
         node._on_event(event)
     assert node._outcome(1)[1].rank == 6  # type: ignore[union-attr]
 
 
-def test_an_exit_after_the_failure_or_in_an_earlier_attempt_is_not_the_cause(tmp_path: Path) -> None:
+def test_an_exit_after_the_failure_or_in_an_earlier_attempt_is_not_the_cause(
+    tmp_path: Path,
+) -> None:
     node = launcher(tmp_path)
-    for event in (finished(5, 2.0), started(4, 1, 3.0), lost_peer(4, 4.0, attempt=1), finished(6, 5.0)):
+    for event in (
+        finished(5, 2.0),
+        started(4, 1, 3.0),
+        lost_peer(4, 4.0, attempt=1),
+        finished(6, 5.0),
+    ):
         node._on_event(event)
     assert node._outcome(1)[1].rank == 4  # type: ignore[union-attr]
 
@@ -120,10 +170,11 @@ def test_an_abort_by_nccls_watchdog_has_its_reason_and_is_a_consequence() -> Non
     crash = crash_output(
         "training",
         f"[rank1]:[E1121 10:00:00.0 ProcessGroupNCCL.cpp:683] [Rank 1] {WATCHDOG}",
-        "[rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:740] [Rank 1] To avoid data inconsistency, we are taking the "
-        "entire process down.",
+        "[rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:740] [Rank 1] To avoid data inconsistency,"
+        " we are taking the entire process down.",
         "terminate called after throwing an instance of 'c10::DistBackendError'",
-        f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated: {WATCHDOG}",
+        "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread"
+        f" terminated: {WATCHDOG}",
     )
     reported = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=crash.reason)
     assert reported.message == f"was killed by SIGABRT: {WATCHDOG}"
@@ -179,7 +230,13 @@ def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:
 def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
     tmp_path: Path, capfdbinary: Any
 ) -> None:
-    for groups, warned in (((0, 0), True), ((4, 4), True), ((0, 8), False), ((8, 8), False), ((), False)):
+    for groups, warned in (
+        ((0, 0), True),
+        ((4, 4), True),
+        ((0, 8), False),
+        ((8, 8), False),
+        ((), False),
+    ):
         node = launcher(tmp_path)
         for rank, size in enumerate(groups):
             node._on_event(finished(rank, 2.0).replace(group=size))
@@ -200,7 +257,11 @@ def test_every_strategy_of_the_shared_trainer_forms_a_group_or_refuses_several_p
     for name in names - set(rules.ONE_PROCESS):
         module = import_module(f"cloudtrain_trainer.strategies.{name.replace('-', '_')}")
         kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
-        mine = [kind for kind in kinds if issubclass(kind, strategies.Strategy) and kind is not strategies.Strategy]
+        mine = [
+            kind
+            for kind in kinds
+            if issubclass(kind, strategies.Strategy) and kind is not strategies.Strategy
+        ]
         assert mine, name
         assert all(kind.start is not strategies.Strategy.start for kind in mine), name
     assert set(rules.ONE_PROCESS) < names

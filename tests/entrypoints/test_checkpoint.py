@@ -1,4 +1,6 @@
-"""Checkpoints of one rank: complete or absent, pruned, skipped when damaged; and the exported model."""
+"""Checkpoints of one rank: complete or absent, pruned, skipped when damaged; and the exported
+model.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def save(checkpoints: CheckpointStore, *steps: int) -> None:
 
 
 def tensors(step: int) -> dict[str, torch.Tensor]:
-    return {"model.weight": torch.full((2, 4), float(step)), "model.bias": torch.full((2,), float(step))}
+    return {
+        "model.weight": torch.full((2, 4), float(step)),
+        "model.bias": torch.full((2,), float(step)),
+    }
 
 
 def find_newest(checkpoints: CheckpointStore) -> FoundCheckpoint:
@@ -50,7 +55,8 @@ def visible_names(checkpoints: CheckpointStore) -> list[str]:
 def test_a_saved_checkpoint_can_be_loaded(checkpoints: CheckpointStore) -> None:
     assert checkpoints.find_newest() is None
     save(checkpoints, 120)
-    found, model = find_newest(checkpoints), torch.nn.Linear(4, 2)
+    found = find_newest(checkpoints)
+    model = torch.nn.Linear(4, 2)
     assert checkpoints.read_state(found) == ({"step": 120}, {"own": 120})
     checkpoints.load(found, model, torch.optim.AdamW(model.parameters()))
     assert torch.equal(model.weight, torch.full((2, 4), 120.0))
@@ -96,17 +102,25 @@ class OnTwoDevices(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> Any:
         for parameter in self.param_groups[0]["params"]:
-            self.state[parameter] = {"step": torch.zeros((), device="meta"), "row": torch.zeros(3), "count": 0}
+            self.state[parameter] = {
+                "step": torch.zeros((), device="meta"),
+                "row": torch.zeros(3),
+                "count": 0,
+            }
         return super().step(closure)
 
 
 def test_state_is_restored_to_where_the_optimizer_makes_it(
     checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be loaded to the device `meta`, so only the tensors that are loaded into are compared."""
+    """Nothing can be loaded to the device `meta`, so only the tensors that are loaded into are
+    compared.
+    """
     model = torch.nn.Linear(4, 2)
     optimizer = OnTwoDevices(model.parameters())
-    optimizer.state.update({p: {"step": torch.ones(()), "row": torch.ones(3), "count": 7} for p in model.parameters()})
+    optimizer.state.update(
+        {p: {"step": torch.ones(()), "row": torch.ones(3), "count": 7} for p in model.parameters()}
+    )
     checkpoints.save(1, 0, sharded.tensors_of(model, optimizer), {}, {})
     checkpoints.finish()
     monkeypatch.setattr(sharded, "load", Mock())
@@ -114,7 +128,11 @@ def test_state_is_restored_to_where_the_optimizer_makes_it(
     checkpoints.load(find_newest(checkpoints), model, optimizer)
     for parameter in model.parameters():
         state = optimizer.state[parameter]
-        assert (state["step"].device.type, state["row"].device.type, type(state["count"])) == ("meta", "cpu", int)
+        assert (state["step"].device.type, state["row"].device.type, type(state["count"])) == (
+            "meta",
+            "cpu",
+            int,
+        )
 
 
 def test_the_writing_thread_uses_the_gpu_of_its_rank(
@@ -122,7 +140,9 @@ def test_the_writing_thread_uses_the_gpu_of_its_rank(
 ) -> None:
     """A new thread would use the first GPU, and create a context there."""
     chosen: list[tuple[str, torch.device]] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda to: chosen.append((threading.current_thread().name, to)))
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda to: chosen.append((threading.current_thread().name, to))
+    )
     save(checkpoints, 1)
     assert chosen == []
     checkpoints.ranks.device = torch.device("cuda", 1)
@@ -176,7 +196,9 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     assert "step-00000020 is not complete (rank 0:" in capsys.readouterr().err
 
 
-def test_a_damaged_later_checkpoint_is_not_counted_and_is_deleted(checkpoints: CheckpointStore) -> None:
+def test_a_damaged_later_checkpoint_is_not_counted_and_is_deleted(
+    checkpoints: CheckpointStore,
+) -> None:
     save(checkpoints, 10, 30)
     (checkpoints.folder / "step-00000030" / "shared.json").unlink()
     save(checkpoints, 20)
@@ -216,8 +238,12 @@ def store_of_run(folder: Path, run: str) -> CheckpointStore:
     return CheckpointStore(folder, keep=9, ranks=Ranks(), run=run)
 
 
-def test_a_restarted_run_keeps_its_own_checkpoints_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With --no-resume, on a new machine whose folder is restored from storage, with this run's files and another's."""
+def test_a_restarted_run_keeps_its_own_checkpoints_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With --no-resume, on a new machine whose folder is restored from storage, with this run's
+    files and another's.
+    """
     before = tmp_path / "before"
     save(store_of_run(before, "digits-1"), 20, 40)
     (before / "best.safetensors").write_text("of digits-1")
@@ -236,7 +262,9 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(tmp_path: Path, capfd: p
         checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
         assert torch.equal(model.weight, torch.full((2, 4), 30.0))
     aside = here / "before-digits-2"
-    assert {"step-00000020", "step-00000040", "best.safetensors"} == {path.name for path in aside.iterdir()}
+    assert {"step-00000020", "step-00000040", "best.safetensors"} == {
+        path.name for path in aside.iterdir()
+    }
     assert not (here / "step-00000040").exists()
 
 

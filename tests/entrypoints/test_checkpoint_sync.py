@@ -22,7 +22,9 @@ distributed = pytest.importorskip("torch.distributed")
 
 
 class Nodes:
-    """The nodes of one job, each with a checkpoint folder of its own; the store is a real one of torch."""
+    """The nodes of one job, each with a checkpoint folder of its own; the store is a real one of
+    torch.
+    """
 
     def __init__(self, base: Path, count: int) -> None:
         self.folders = [base / f"node-{node}" for node in range(count)]
@@ -32,12 +34,15 @@ class Nodes:
         self.journals = [base / f"journal-{node}" for node in range(count)]
         self.shared = [
             CheckpointSync(folder, "127.0.0.1", journal, logged.append)
-            for folder, journal, logged in zip(self.folders, self.journals, self.logged, strict=True)
+            for folder, journal, logged in zip(
+                self.folders, self.journals, self.logged, strict=True
+            )
         ]
 
     def start(self) -> list[BaseException]:
         """Do what torchrun does before it starts the programs; returns the errors of all nodes."""
-        store, errors = distributed.HashStore(), list[BaseException]()
+        store = distributed.HashStore()
+        errors = list[BaseException]()
 
         def node(rank: int) -> None:
             try:
@@ -45,7 +50,10 @@ class Nodes:
             except (OSError, RuntimeError) as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(len(self.folders))]
+        threads = [
+            threading.Thread(target=node, args=(rank,), daemon=True)
+            for rank in range(len(self.folders))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -70,7 +78,9 @@ class Nodes:
         """What a program finds on each node."""
         return [
             {
-                path.relative_to(folder).as_posix(): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+                path.relative_to(folder).as_posix(): (
+                    f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+                )
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             }
@@ -119,7 +129,9 @@ def test_what_one_node_deletes_is_deleted_on_all_with_its_folder(nodes: Nodes) -
     (nodes.folders[1] / "step-1").rmdir()
     assert nodes.start() == []
     assert nodes.contents() == [{f"step-{step}/model.pt": "weights" for step in (2, 3)}] * 2
-    assert [sorted(path.name for path in folder.iterdir()) for folder in nodes.folders] == [["step-2", "step-3"]] * 2
+    assert [sorted(path.name for path in folder.iterdir()) for folder in nodes.folders] == [
+        ["step-2", "step-3"]
+    ] * 2
 
 
 def test_the_newer_of_two_versions_wins_and_a_rewritten_file_is_not_deleted(nodes: Nodes) -> None:
@@ -158,14 +170,22 @@ def test_a_folder_that_only_its_node_needs_is_not_fetched(nodes: Nodes) -> None:
         nodes.write(node, f"step-1/weights-{node}/model.pt", "the whole model")
         nodes.write(node, f"step-1/weights-{node}/.own", "")
     assert nodes.start() == []
-    names = [{f"step-1/weights-{node}/{name}" for name in ("model.pt", ".own")} for node in range(2)]
-    assert [set(found) for found in nodes.contents()] == [{*own, "step-1/shared.json"} for own in names]
+    names = [
+        {f"step-1/weights-{node}/{name}" for name in ("model.pt", ".own")} for node in range(2)
+    ]
+    assert [set(found) for found in nodes.contents()] == [
+        {*own, "step-1/shared.json"} for own in names
+    ]
 
 
 def test_nodes_that_share_a_disk_find_nothing_to_do(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 1)
     sync = nodes.shared[0]
-    nodes.shared.append(CheckpointSync(nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.logged[0].append))
+    nodes.shared.append(
+        CheckpointSync(
+            nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.logged[0].append
+        )
+    )
     nodes.folders.append(nodes.folders[0])
     nodes.write(0, "old", "old")
     nodes.start()
@@ -184,11 +204,16 @@ def test_the_journal_lists_what_was_done_for_other_nodes(nodes: Nodes) -> None:
     nodes.start()
     journal = [json.loads(line) for line in nodes.journals[1].read_text().splitlines()]
     new = list(list_files(nodes.folders[1])["new.pt"])
-    assert journal[1:] == [[str(nodes.folders[1] / "old.pt"), None], [str(nodes.folders[1] / "new.pt"), new]]
+    assert journal[1:] == [
+        [str(nodes.folders[1] / "old.pt"), None],
+        [str(nodes.folders[1] / "new.pt"), new],
+    ]
     assert not nodes.journals[0].exists()
 
 
-def test_a_full_disk_on_one_node_fails_the_start_on_all_nodes(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_on_one_node_fails_the_start_on_all_nodes(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -204,9 +229,12 @@ def test_a_full_disk_on_one_node_fails_the_start_on_all_nodes(nodes: Nodes, monk
 def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ranks save and the first one deletes: the files of its peers are deleted too, but nothing new or renamed."""
+    """All ranks save and the first one deletes: the files of its peers are deleted too, but nothing
+    new or renamed.
+    """
     monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0.02)
-    nodes, steps = Nodes(tmp_path, 2), 12
+    nodes = Nodes(tmp_path, 2)
+    steps = 12
     assert nodes.start() == []
     for node in range(2):
         for step in range(steps):
@@ -218,10 +246,17 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
     (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
     assert eventually(lambda: not (nodes.folders[1] / f"step-{steps - 3}").exists())
-    kept = [{f"step-{step}/rank-{node}.pt": "part" for step in (steps - 2, steps - 1)} for node in range(2)]
+    kept = [
+        {f"step-{step}/rank-{node}.pt": "part" for step in (steps - 2, steps - 1)}
+        for node in range(2)
+    ]
     assert eventually(lambda: nodes.contents()[1] == {**kept[1], "draft/model.pt": "of node 1"})
     assert nodes.contents()[0] == {**kept[0], "final/model.pt": "of node 0"}
-    journal = {path for path, entry in map(json.loads, nodes.journals[1].read_text().splitlines()) if entry is None}
+    journal = {
+        path
+        for path, entry in map(json.loads, nodes.journals[1].read_text().splitlines())
+        if entry is None
+    }
     assert str(nodes.folders[1] / "step-0/rank-1.pt") in journal
     nodes.write(0, "step-20/rank-0.pt", "of a draft that went at once")
     shutil.rmtree(nodes.folders[0] / "step-20")
@@ -239,7 +274,9 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0)
     store = distributed.HashStore()
     (tmp_path / "disk").mkdir()
-    sync, peer = (DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
+    sync, peer = (
+        DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2)
+    )
     last = tmp_path / "disk" / "last" / "model.pt"
     for each in (sync, peer):
         each._snapshots = [Snapshot({"last/model.pt": FileId(1, 1, 1)}, {"last": 2})] * 3
@@ -261,24 +298,35 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
 
 def reported_deletions(snapshots: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The deletions that a node reports when it takes these snapshots."""
-    store, scripted = distributed.HashStore(), iter(snapshots)
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.take_snapshot", lambda _: next(scripted))
+    store = distributed.HashStore()
+    scripted = iter(snapshots)
+    monkeypatch.setattr(
+        "cloudtrain_launcher.checkpoint_deletions.take_snapshot", lambda _: next(scripted)
+    )
     node = DeletionSync(Path("nowhere"), lambda path, _: pytest.fail(path))
     node._snapshots = [next(scripted)] * 3
     for _ in snapshots[1:]:
         node.exchange(store, 0)
-    messages = [json.loads(store.get(f"gone/{number + 1}")) for number in range(store.add("gone/count", 0))]
+    messages = [
+        json.loads(store.get(f"gone/{number + 1}")) for number in range(store.add("gone/count", 0))
+    ]
     return [path for _, paths in messages for path in paths]
 
 
-MODEL, OTHER = FileId(1, 10, 100), FileId(2, 10, 100)
+MODEL = FileId(1, 10, 100)
+OTHER = FileId(2, 10, 100)
 
 
 @pytest.mark.parametrize("name", ["draft/model.pt", "model.pt"], ids=["folder", "file"])
-def test_a_file_that_is_renamed_during_a_poll_is_not_deleted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The poll found neither name: the new one did not exist yet when it was read, the old one no longer afterwards."""
+def test_a_file_that_is_renamed_during_a_poll_is_not_deleted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll found neither name: the new one did not exist yet when it was read, the old one no
+    longer afterwards.
+    """
     old, new = ({} if "/" not in name else {top: 7} for top in ("draft", "final"))
-    before, after = Snapshot({name: MODEL}, old), Snapshot({name.replace("draft", "final"): MODEL}, new)
+    before = Snapshot({name: MODEL}, old)
+    after = Snapshot({name.replace("draft", "final"): MODEL}, new)
     if "/" not in name:
         after = Snapshot({"best.pt": MODEL}, {})
     assert reported_deletions([before, Snapshot({}, {}), after, after, after], monkeypatch) == []
@@ -298,7 +346,8 @@ def test_a_folder_is_reported_as_a_whole_however_slowly_it_is_deleted(
     during: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder itself must be reported, since the other nodes have files of their own in it."""
-    before, after = Snapshot({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7}), Snapshot({}, {})
+    before = Snapshot({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7})
+    after = Snapshot({}, {})
     assert reported_deletions([before, *during, after, after, after], monkeypatch)[-1] == "step-1"
 
 
@@ -315,10 +364,14 @@ def test_a_deletion_just_before_a_restart_includes_the_files_of_other_nodes(tmp_
 
 
 @pytest.mark.parametrize("path", ["../outside", "/outside"], ids=["upwards", "absolute"])
-def test_a_path_to_outside_is_refused(nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_to_outside_is_refused(
+    nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "cloudtrain_launcher.checkpoint_sync.list_files",
         lambda folder: {path: Entry(1, 1)} if folder == nodes.folders[0] else {},
     )
-    assert all("which is not a path inside the checkpoint folder" in str(error) for error in nodes.start())
+    assert all(
+        "which is not a path inside the checkpoint folder" in str(error) for error in nodes.start()
+    )
     assert not (nodes.folders[1].parent / "outside").exists()

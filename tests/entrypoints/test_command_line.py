@@ -51,11 +51,15 @@ def test_defaults_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_arguments_are_parsed_without_torch() -> None:
     code = (
-        "import sys, json; sys.path[:0] = sys.argv[1:3]; from cloudtrain_trainer import arguments; arguments.parse([]);"
-        "print(json.dumps(sorted(sys.modules)))"
+        "import sys, json; sys.path[:0] = sys.argv[1:3]; from cloudtrain_trainer import arguments;"
+        " arguments.parse([]);print(json.dumps(sorted(sys.modules)))"
     )
     argv = [sys.executable, "-c", code, str(ENTRYPOINTS), str(ENTRYPOINTS / "job")]
     loaded = set(
-        json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_SECONDS).stdout)
+        json.loads(
+            subprocess.run(
+                argv, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
+            ).stdout
+        )
     )
     assert not loaded & {"torch", "numpy", "sklearn"}

@@ -1,4 +1,6 @@
-"""What was compiled is there after a restart on another machine, if this very run wrote it, and whole."""
+"""What was compiled is there after a restart on another machine, if this very run wrote it, and
+whole.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Compiler:
     """Stands for torch's cache of one machine: what a training has compiled, and what it was given."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, compiled: bytes = COMPILED) -> None:
-        self.compiled, self.given, self.saved = compiled, list[bytes](), 0
+        self.compiled = compiled
+        self.given = list[bytes]()
+        self.saved = 0
         monkeypatch.setattr(torch.compiler, "save_cache_artifacts", self.save)
         monkeypatch.setattr(torch.compiler, "load_cache_artifacts", self.given.append)
 
@@ -49,13 +53,17 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return start(tmp_path).path
 
 
-def test_a_restart_on_another_machine_gets_what_was_compiled(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_on_another_machine_gets_what_was_compiled(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = Compiler(monkeypatch)
     start(written.parent)
     assert there.given == [COMPILED]
 
 
-def test_it_is_written_once_after_the_steps_that_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_written_once_after_the_steps_that_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiler = Compiler(monkeypatch)
     cache = start(tmp_path, steps=STEPS - 1)
     assert not cache.path.exists()
@@ -65,7 +73,9 @@ def test_it_is_written_once_after_the_steps_that_compile(tmp_path: Path, monkeyp
     assert compiler.saved == 1
 
 
-def test_it_is_written_again_only_if_something_new_was_compiled(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_written_again_only_if_something_new_was_compiled(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = written.stat()
     Compiler(monkeypatch)
     start(written.parent)
@@ -77,7 +87,9 @@ def test_it_is_written_again_only_if_something_new_was_compiled(written: Path, m
     assert third.given == [b"another graph"]
 
 
-def test_code_of_another_run_is_never_given_to_torch(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_another_run_is_never_given_to_torch(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Compiler(monkeypatch)
     start(written.parent, run="job-2", steps=0)
     start(written.parent, run="", steps=0)
@@ -130,7 +142,9 @@ def test_a_process_killed_while_writing_leaves_the_file_that_was_there(
     assert compiler.given == [COMPILED, COMPILED]
 
 
-def test_a_newer_torch_or_another_device_compiles_itself(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_torch_or_another_device_compiles_itself(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiler = Compiler(monkeypatch)
     with monkeypatch.context() as context:
         context.setattr(torch, "__version__", "9.0.0")
@@ -140,7 +154,9 @@ def test_a_newer_torch_or_another_device_compiles_itself(written: Path, monkeypa
     assert compiler.given == []
 
 
-def test_too_much_is_neither_written_nor_read(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_is_neither_written_nor_read(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compile_cache, "MAX_BYTES", 1000)
     monkeypatch.setattr(compile_cache, "_MAX_HEADER_BYTES", 0)
     compiler = Compiler(monkeypatch, compiled=b"x" * 1001)
@@ -173,7 +189,9 @@ def test_torchs_own_switch_turns_it_off(written: Path, monkeypatch: pytest.Monke
     assert (compiler.given, compiler.saved) == ([], 0)
 
 
-def test_only_ranks_of_the_first_node_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_ranks_of_the_first_node_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "1")
     Compiler(monkeypatch)
@@ -188,15 +206,21 @@ def test_a_training_keeps_what_it_compiles(
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", "eager")
     compiler = Compiler(monkeypatch)
     loop = make_loop(*flags.split(), "--max-steps", "4")
-    assert not loop.compile_cache.enabled, "a training by hand has no id by which its files are known"
+    assert not loop.compile_cache.enabled, (
+        "a training by hand has no id by which its files are known"
+    )
     loop.compile_cache.enabled = loop.step.compiles
     loop.run()
     assert compiler.saved == (flags == "--compile yes")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of inductor's own imports
-def test_torch_finds_what_it_compiled_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With inductor itself, and an empty cache of the machine; its C++ is left out, since g++ takes seconds."""
+def test_torch_finds_what_it_compiled_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With inductor itself, and an empty cache of the machine; its C++ is left out, since g++ takes
+    seconds.
+    """
 
     def compile_once(machine: str) -> tuple[int, int]:
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / machine))

@@ -1,4 +1,6 @@
-"""`--compile`: the number of graphs of a training, the same losses as without, and a resume to the same bits."""
+"""`--compile`: the number of graphs of a training, the same losses as without, and a resume to the
+same bits.
+"""
 
 from __future__ import annotations
 
@@ -44,19 +46,26 @@ def test_recomputed_layers_are_in_that_graph(how: str, monkeypatch: pytest.Monke
     torch._dynamo.reset()
     counter = GraphCounter(differentiate=True)
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
-    found = train(begin(small_task("gpt"), [*task_flags("gpt"), "--compile", "--recompute", how], one_process()))
+    found = train(
+        begin(
+            small_task("gpt"), [*task_flags("gpt"), "--compile", "--recompute", how], one_process()
+        )
+    )
     assert len(counter.graphs) == 1
     assert relative_difference(found.losses, expected.losses) < TOLERANCE
     assert relative_difference(found.norms, expected.norms) < TOLERANCE
 
 
-def test_nothing_is_compiled_again_after_the_third_step(make_loop: Callable[..., Loop], monkeypatch: Any) -> None:
+def test_nothing_is_compiled_again_after_the_third_step(
+    make_loop: Callable[..., Loop], monkeypatch: Any
+) -> None:
     """Micro-batches of two sizes, and an evaluation between the steps."""
     torch._dynamo.reset()
     counter = GraphCounter()
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
     loop = make_loop("--compile", "--batch-size", "33", "--accumulate", "2")
-    batches, graphs = loop.batches.load(0, 0), []
+    batches = loop.batches.load(0, 0)
+    graphs = []
     for step in range(6):
         loop.step.wrapped.train()
         loop.step.train_step(batches, step, 10)
@@ -66,7 +75,9 @@ def test_nothing_is_compiled_again_after_the_third_step(make_loop: Callable[...,
     assert graphs[2:] == [graphs[2]] * 4
 
 
-def test_a_compiled_training_resumes_bit_identically(make_loop: Callable[..., Loop], monkeypatch: Any) -> None:
+def test_a_compiled_training_resumes_bit_identically(
+    make_loop: Callable[..., Loop], monkeypatch: Any
+) -> None:
     """With dropout, whose random numbers a compiled graph draws, too."""
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", GraphCounter(differentiate=True))
     flags = ["--compile", "--epochs", "1", "--batch-size", "256"]

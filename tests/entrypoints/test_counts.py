@@ -19,16 +19,24 @@ from tests.support.counted_steps import (
 )
 from tests.support.counts import counting, fake_tensors, launches_of
 
-NORMAL = {"resnet50": (resnet50.MEAN, resnet50.DEVIATION), "mnist": ([mnist.MEAN], [mnist.DEVIATION])}
-LAUNCHES, GIGABYTES = 545, 54.8
-"""Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what lowers the counts."""
+NORMAL = {
+    "resnet50": (resnet50.MEAN, resnet50.DEVIATION),
+    "mnist": ([mnist.MEAN], [mnist.DEVIATION]),
+}
+LAUNCHES = 545
+GIGABYTES = 54.8
+"""Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what
+lowers the counts.
+"""
 
-COMPILED_LAUNCHES, COMPILED_GIGABYTES = 116, 13.4
+COMPILED_LAUNCHES = 116
+COMPILED_GIGABYTES = 13.4
 """The same of two layers, compiled."""
 
 
 def test_a_step_of_gpt2_needs_no_more_than_one_written_by_hand() -> None:
-    ours, by_hand = count_ours(16), count_by_hand(16)
+    ours = count_ours(16)
+    by_hand = count_by_hand(16)
     assert ours.waits == by_hand.waits == []
     assert ours.launches <= min(LAUNCHES, by_hand.launches)
     assert ours.other_bytes <= min(GIGABYTES * 1e9, by_hand.other_bytes)
@@ -37,7 +45,8 @@ def test_a_step_of_gpt2_needs_no_more_than_one_written_by_hand() -> None:
 
 def test_a_compiled_step_moves_less_than_one_written_by_hand() -> None:
     """Two layers, since all are alike. Counting also shows that the second step compiles nothing."""
-    ours, by_hand = count_ours(16, compiled=True, layers=2), count_by_hand(16, compiled=True, layers=2)
+    ours = count_ours(16, compiled=True, layers=2)
+    by_hand = count_by_hand(16, compiled=True, layers=2)
     theirs = count_torchtitan(16, compiled=True, layers=2)
     assert ours.waits == by_hand.waits == []
     assert ours.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
@@ -45,12 +54,16 @@ def test_a_compiled_step_moves_less_than_one_written_by_hand() -> None:
     assert ours.launches <= by_hand.launches + 2 * 2 + 3, (
         "rotary positions, which GPT-2 does not have, forward and backward"
     )
-    assert ours.other_bytes <= min(COMPILED_GIGABYTES * 1e9, by_hand.other_bytes, theirs.other_bytes)
+    assert ours.other_bytes <= min(
+        COMPILED_GIGABYTES * 1e9, by_hand.other_bytes, theirs.other_bytes
+    )
     eager = count_ours(16, layers=2)
     assert ours.launches < eager.launches
     assert ours.other_bytes < 0.6 * eager.other_bytes
     assert ours.by_name["mm"] == eager.by_name["mm"]
-    assert ours.by_name["_fused_adamw_"] == eager.by_name["_fused_adamw_"], "the optimizer is not compiled"
+    assert ours.by_name["_fused_adamw_"] == eager.by_name["_fused_adamw_"], (
+        "the optimizer is not compiled"
+    )
 
 
 def test_a_step_of_torchtitan_has_the_products_that_its_structure_asks_for() -> None:
@@ -61,18 +74,23 @@ def test_a_step_of_torchtitan_has_the_products_that_its_structure_asks_for() -> 
 
 
 def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:
-    one, two = count_ours(16, "--accumulate", "1"), count_ours(32, "--accumulate", "2")
+    one = count_ours(16, "--accumulate", "1")
+    two = count_ours(32, "--accumulate", "2")
     assert two.waits == []
     assert two.by_name["_fused_adamw_"] == one.by_name["_fused_adamw_"]
     assert two.by_name["mm"] == 2 * one.by_name["mm"]
 
 
 def test_recomputing_repeats_forward_passes_but_no_products_if_selective() -> None:
-    kept, blocks, selective = (count_ours(16, "--recompute", how).by_name for how in ("none", "blocks", "selective"))
+    kept, blocks, selective = (
+        count_ours(16, "--recompute", how).by_name for how in ("none", "blocks", "selective")
+    )
     attention = "_scaled_dot_product_flash_attention_for_cpu"
     assert (kept[attention], blocks[attention], selective[attention]) == (12, 24, 12)
     assert kept["mm"] == selective["mm"]
-    assert kept["mm"] < blocks["mm"] <= kept["mm"] + 12 * 4, "what the backward pass does not need is left out"
+    assert kept["mm"] < blocks["mm"] <= kept["mm"] + 12 * 4, (
+        "what the backward pass does not need is left out"
+    )
     assert selective["rms_norm"] == blocks["rms_norm"] > kept["rms_norm"]
 
 
@@ -104,11 +122,13 @@ def test_a_fused_optimizer_takes_as_many_tensors_as_fit_into_a_launch(
 
 
 def test_context_adds_four_exchanges_per_layer_to_fsdp_and_one_number() -> None:
-    """Queries, keys and values, then the result, and back: 4 float32 of each feature. Each exchange is of the rank's
-    part, of which it keeps 1/n.
+    """Queries, keys and values, then the result, and back: 4 float32 of each feature. Each exchange
+    is of the rank's part, of which it keeps 1/n.
     """
     *_, layers = matrices_and_all()
-    fsdp, counts = (count_collectives(4, "--strategy", strategy) for strategy in ("fsdp", "context"))
+    fsdp, counts = (
+        count_collectives(4, "--strategy", strategy) for strategy in ("fsdp", "context")
+    )
     assert +counts.collectives == {**fsdp.collectives, "all_to_all": 4 * layers, "all_reduce": 1}
     features_of_part = 32 * (64 // 4) * 64
     assert counts.collective_bytes["all_to_all"] == 2 * layers * 4 * 4 * features_of_part
@@ -117,8 +137,8 @@ def test_context_adds_four_exchanges_per_layer_to_fsdp_and_one_number() -> None:
 
 @pytest.mark.parametrize("flags", ["--strategy context", "--strategy hybrid --context-ranks 2"])
 def test_ranks_that_share_a_sequence_share_its_activations(flags: str) -> None:
-    """Under fsdp a rank keeps all that the backward pass needs of a sequence, here 1/n, and the attention's result once
-    more, as it was exchanged.
+    """Under fsdp a rank keeps all that the backward pass needs of a sequence, here 1/n, and the
+    attention's result once more, as it was exchanged.
     """
     whole, part = (activation_bytes(4, *line.split()) for line in ("--strategy fsdp", flags))
     n = 2 if "hybrid" in flags else 4
@@ -139,7 +159,9 @@ def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them(
     images, _ = task.train[Draw(0, list(range(4)))]
     assert task.on_device is not None
     mean, deviation = NORMAL[name]
-    expected = (images.float() / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[:, None, None]
+    expected = (images.float() / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[
+        :, None, None
+    ]
     for memory_format in (torch.contiguous_format, torch.channels_last):
         with counting() as counts:
             found = task.on_device(images.to(memory_format=memory_format))
@@ -149,7 +171,9 @@ def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them(
 
 
 def matrices_and_all() -> tuple[int, int, int]:
-    """Bytes in float32 of one of the tiny gpt's layers, of all its parameters, and the number of layers."""
+    """Bytes in float32 of one of the tiny gpt's layers, of all its parameters, and the number of
+    layers.
+    """
     task = tasks.build("gpt", 0)
     model = task.model()
     assert task.layers is not None
@@ -172,15 +196,20 @@ def test_ddp_sends_the_gradients_once_per_step(flags: str) -> None:
 
 @pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
 def test_fsdp_gathers_each_layer_twice_and_reduces_it_once(clip: str) -> None:
-    """The embedding is gathered for the forward pass only; last norm and head stay gathered until the backward pass.
+    """The embedding is gathered for the forward pass only; last norm and head stay gathered until
+    the backward pass.
 
-    As many bytes as if they were one unit, in one message more: so the head's gradients need not wait for the
-    embedding's, which are the last.
+    As many bytes as if they were one unit, in one message more: so the head's gradients need not
+    wait for the embedding's, which are the last.
     """
     layer, parameters, layers = matrices_and_all()
     counts = count_collectives(4, "--strategy", "fsdp", *clip.split())
     norm = {"all_reduce": 1} if clip else {}
-    assert +counts.collectives == {"all_gather": 2 * layers + 2, "reduce_scatter": layers + 2, **norm}
+    assert +counts.collectives == {
+        "all_gather": 2 * layers + 2,
+        "reduce_scatter": layers + 2,
+        **norm,
+    }
     assert counts.collective_bytes["all_gather"] == parameters + layers * layer
     assert counts.collective_bytes["reduce_scatter"] == parameters
     assert counts.waits == []
@@ -189,14 +218,23 @@ def test_fsdp_gathers_each_layer_twice_and_reduces_it_once(clip: str) -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_hsdp_sums_its_shard_between_groups_once_per_step(accumulate: int) -> None:
     _, parameters, layers = matrices_and_all()
-    counts = count_collectives(4, "--strategy", "hsdp", "--shard", "2", "--accumulate", str(accumulate))
-    gathers, sums = accumulate * (2 * layers + 2), accumulate * (layers + 2)
-    assert counts.collectives == {"all_gather": gathers, "reduce_scatter": sums, "all_reduce": layers + 2}
+    counts = count_collectives(
+        4, "--strategy", "hsdp", "--shard", "2", "--accumulate", str(accumulate)
+    )
+    gathers = accumulate * (2 * layers + 2)
+    sums = accumulate * (layers + 2)
+    assert counts.collectives == {
+        "all_gather": gathers,
+        "reduce_scatter": sums,
+        "all_reduce": layers + 2,
+    }
     assert counts.collective_bytes["all_reduce"] == parameters / 2
     assert counts.waits == []
 
 
-@pytest.mark.parametrize(("strategy", "between_groups"), [("fsdp", False), ("hsdp --shard 2", True)])
+@pytest.mark.parametrize(
+    ("strategy", "between_groups"), [("fsdp", False), ("hsdp --shard 2", True)]
+)
 def test_gradients_of_several_micro_batches_are_sent_once_where_that_is_asked_for(
     strategy: str, between_groups: bool
 ) -> None:
@@ -204,26 +242,40 @@ def test_gradients_of_several_micro_batches_are_sent_once_where_that_is_asked_fo
     flags = f"--strategy {strategy} --accumulate 4 --gradient-sync last"
     counts = count_collectives(4, *flags.split())
     sums = {"all_reduce": layers + 2} if between_groups else {}
-    assert +counts.collectives == {"all_gather": 4 * (2 * layers + 2), "reduce_scatter": layers + 2, **sums}
+    assert +counts.collectives == {
+        "all_gather": 4 * (2 * layers + 2),
+        "reduce_scatter": layers + 2,
+        **sums,
+    }
     assert counts.collective_bytes["reduce_scatter"] == parameters
 
 
 @pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
-def test_tp_gathers_and_scatters_the_tokens_four_times_per_layer_and_sums_the_norms_once(clip: str) -> None:
-    """Of each layer twice in the forward and twice in the backward pass; embedding and head once in each.
+def test_tp_gathers_and_scatters_the_tokens_four_times_per_layer_and_sums_the_norms_once(
+    clip: str,
+) -> None:
+    """Of each layer twice in the forward and twice in the backward pass; embedding and head once in
+    each.
 
-    The head's output is gathered in the forward pass only. Clipping adds one number for each of two ways of splitting.
+    The head's output is gathered in the forward pass only. Clipping adds one number for each of two
+    ways of splitting.
     """
     _, _, layers = matrices_and_all()
     counts = count_collectives(4, "--strategy", "tp", *clip.split())
     sums = 3 if clip else 1
-    assert counts.collectives == {"all_gather": 4 * layers + 3, "reduce_scatter": 4 * layers + 2, "all_reduce": sums}
+    assert counts.collectives == {
+        "all_gather": 4 * layers + 3,
+        "reduce_scatter": 4 * layers + 2,
+        "all_reduce": sums,
+    }
     assert counts.waits == []
 
 
 @pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
 def test_data_by_tensor_sends_what_both_send(clip: str) -> None:
-    """And the gradient of each norm, which tp alone sends together. Clipping adds numbers for the ways of splitting."""
+    """And the gradient of each norm, which tp alone sends together. Clipping adds numbers for the
+    ways of splitting.
+    """
     _, _, layers = matrices_and_all()
     norms = 2 * layers + 1
     counts = count_collectives(4, "--strategy", "hybrid", "--tensor", "2", *clip.split())
@@ -247,13 +299,24 @@ def test_data_by_tensor_sends_what_both_send(clip: str) -> None:
 def test_a_pipeline_sends_each_micro_batch_over_each_boundary_forward_and_back(
     ranks: int, rank: int, schedule: str, boundaries: int
 ) -> None:
-    """`boundaries`: between this rank's stages and those of others; interleaved has two stages per rank."""
-    shape, batch, microbatches = SIZES["tiny"], 32, 2 * ranks
+    """`boundaries`: between this rank's stages and those of others; interleaved has two stages per
+    rank.
+    """
+    shape = SIZES["tiny"]
+    batch = 32
+    microbatches = 2 * ranks
     counts = count_collectives(ranks, "--strategy", "pipeline", "--schedule", schedule, rank=rank)
     messages = boundaries * microbatches
-    assert +counts.collectives == {"send": messages, "receive": messages}, "an activation one way, a gradient the other"
+    assert +counts.collectives == {
+        "send": messages,
+        "receive": messages,
+    }, "an activation one way, a gradient the other"
     activations = batch * shape.context * shape.width * 4
-    assert counts.collective_bytes["send"] == counts.collective_bytes["receive"] == boundaries * activations
+    assert (
+        counts.collective_bytes["send"]
+        == counts.collective_bytes["receive"]
+        == boundaries * activations
+    )
     assert counts.waits == []
 
 

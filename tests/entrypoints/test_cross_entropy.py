@@ -1,4 +1,6 @@
-"""The loss of bf16 logits and its gradient are those of float32, for tokens that are known well too."""
+"""The loss of bf16 logits and its gradient are those of float32, for tokens that are known well
+too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def test_loss_and_gradient_of_bf16_logits_are_those_of_float32(lead: int) -> Non
     values[torch.arange(512), targets] += lead
     narrow = values.bfloat16().requires_grad_()
     wide = narrow.detach().float().requires_grad_()
-    loss, expected = cross_entropy(narrow, targets), F.cross_entropy(wide, targets)
+    loss = cross_entropy(narrow, targets)
+    expected = F.cross_entropy(wide, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     expected.backward()  # type: ignore[no-untyped-call]
     assert narrow.grad is not None

@@ -1,4 +1,6 @@
-"""--patience: training ends without improvement, the best model is exported, and a resume continues the count."""
+"""--patience: training ends without improvement, the best model is exported, and a resume continues
+the count.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ def build():
     return Task(model=model, loss=nn.MSELoss(), correct=right, train=Ones(2.0), validation=Ones(1.0),
                 epochs=12, batch_size=4, lr=0.25, weight_decay=0.0)
 """
-"""A task with one weight, which moves from 0 to 2 and fits the validation data best at 1, as an overfitting model does.
-Each epoch has one step."""
+"""A task with one weight, which moves from 0 to 2 and fits the validation data best at 1, as an
+overfitting model does. Each epoch has one step.
+"""
 
 FLAGS = "--model overfitting:build --lr-schedule constant --warm-up 0"
 PATIENCE = 3
@@ -95,7 +98,9 @@ def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
     assert model_loss(tmp_path) == pytest.approx(min(found), abs=1e-7)
 
 
-def test_a_resume_continues_the_count_and_keeps_the_best_model(train: Callable[..., Group], tmp_path: Path) -> None:
+def test_a_resume_continues_the_count_and_keeps_the_best_model(
+    train: Callable[..., Group], tmp_path: Path
+) -> None:
     """Interrupted one evaluation after the best: a count from zero would train longer."""
     flags = f"--patience {PATIENCE}"
     whole = val_losses(train(flags, "whole"))
@@ -108,4 +113,6 @@ def test_a_resume_continues_the_count_and_keeps_the_best_model(train: Callable[.
 
     finished = train(flags, "interrupted")
     assert val_losses(finished) == []
-    assert [event["step"] for event in finished.events("result")] == [best + PATIENCE], "it is not trained further"
+    assert [event["step"] for event in finished.events("result")] == [best + PATIENCE], (
+        "it is not trained further"
+    )

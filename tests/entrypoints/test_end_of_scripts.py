@@ -1,7 +1,9 @@
-"""A program whose DDP model outlives its process group ends well, though torch 2.13 may hang when the model goes.
+"""A program whose DDP model outlives its process group ends well, though torch 2.13 may hang when
+the model goes.
 
-The model's reducer destroys the group while it holds Python's lock, and joins a thread of gloo that may wait for that
-lock (~Reducer in torch/csrc/distributed/c10d). A rank keeps the group; scripts that we give away free the model first.
+The model's reducer destroys the group while it holds Python's lock, and joins a thread of gloo that
+may wait for that lock (~Reducer in torch/csrc/distributed/c10d). A rank keeps the group; scripts
+that we give away free the model first.
 """
 
 from __future__ import annotations
@@ -38,14 +40,29 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.parametrize(
     ("script", "flag"),
-    [("cloudtrain/cli/starter/train.py", "--epochs=1"), ("examples/existing-script/classify.py", "--steps=2")],
+    [
+        ("cloudtrain/cli/starter/train.py", "--epochs=1"),
+        ("examples/existing-script/classify.py", "--steps=2"),
+    ],
     ids=["starter", "existing-script"],
 )
 def test_the_model_is_gone_before_its_process_group(script: str, flag: str, tmp_path: Path) -> None:
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    alone = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
     argv = [sys.executable, "-c", LOOK, str(ROOT / script), flag]
     done = subprocess.run(
-        argv, cwd=tmp_path, env=os.environ | alone, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        argv,
+        cwd=tmp_path,
+        env=os.environ | alone,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "models left: 0" in done.stdout
@@ -86,8 +103,12 @@ def test_a_group_does_not_end_with_the_model_that_outlives_it_but_later(tmp_path
     assert int(found[1]) > int(found[2])
 
 
-def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    used, unused, alive = "used", "unused", "alive"
+def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = "used"
+    unused = "unused"
+    alive = "alive"
     c10d = ModuleType("c10d")
     registry = dict.fromkeys((used, unused, alive))
 
@@ -100,7 +121,10 @@ def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(monk
     monkeypatch.setattr(destroyed_groups, "_kept", [])
     monkeypatch.setattr(destroyed_groups, "_used_by_models", lambda: {id(used), id(alive)})
     destroyed_groups._watch(c10d)
-    assert [c10d.destroy_process_group(group) for group in (used, unused)] == ["used is gone", "unused is gone"]
+    assert [c10d.destroy_process_group(group) for group in (used, unused)] == [
+        "used is gone",
+        "unused is gone",
+    ]
     assert destroyed_groups._kept == [used]
     with pytest.raises(KeyError):
         c10d.destroy_process_group(used)
@@ -112,7 +136,9 @@ def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(monk
 
 
 @pytest.mark.linux("the C library's timers")
-def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_shows_where_it_is() -> None:
+def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_shows_where_it_is() -> (
+    None
+):
     program = (
         "import ctypes, sys\nfrom cloudtrain_launcher import shutdown\n"
         "sys.setswitchinterval(1000)  # no other thread of Python's gets the lock meanwhile\n"
@@ -120,7 +146,12 @@ def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        [sys.executable, "-c", program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert done.returncode == 7
     assert "Timeout" in done.stderr

@@ -20,7 +20,9 @@ def train(name: str, folder: Path, group: StartGroup, ranks: int, flags: str, **
     """Ranks of the example with the arguments of its job.yaml, and with other `flags`."""
     shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True)
     args = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())["args"]
-    given = " ".join(f"--{option}={value}" for option, value in args.items() if f"--{option}" not in flags)
+    given = " ".join(
+        f"--{option}={value}" for option, value in args.items() if f"--{option}" not in flags
+    )
     return group(ranks, f"{given} {flags}", **env)
 
 
@@ -41,7 +43,9 @@ def test_pictures_in_folders_are_classified(tmp_path: Path, group: StartGroup) -
                 pixels = random.integers(level - 50, level + 50, (24, 24, 3), dtype=np.uint8)
                 image.fromarray(pixels).save(folder / f"{number}.png")
     flags = "--epochs=3 --batch-size=8 --workers=0"
-    found = train("images", tmp_path, group, 1, flags, CLOUDTRAIN_INPUT_PICTURES=str(tmp_path / "pictures"))
+    found = train(
+        "images", tmp_path, group, 1, flags, CLOUDTRAIN_INPUT_PICTURES=str(tmp_path / "pictures")
+    )
     assert last_metrics(found)["val_accuracy"] >= 0.9
 
 
@@ -54,7 +58,8 @@ def test_a_language_model_learns_its_tokens_under_fsdp(tmp_path: Path, group: St
 
 
 def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: StartGroup) -> None:
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
     pytest.importorskip("peft"), pytest.importorskip("datasets")
     words = {word: number for number, word in enumerate(["<end>", "<unknown>", *"abcdefgh"])}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unknown>"))
@@ -68,10 +73,21 @@ def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: Start
     transformers.LlamaForCausalLM(shape).save_pretrained(tmp_path / "model")
     (tmp_path / "texts").mkdir()
     for part, count in (("train", 64), ("val", 10)):
-        lines = [json.dumps({"text": " ".join("abcdefgh"[number % 8 :])}) for number in range(count)]
+        lines = [
+            json.dumps({"text": " ".join("abcdefgh"[number % 8 :])}) for number in range(count)
+        ]
         (tmp_path / "texts" / f"{part}.jsonl").write_text("\n".join(lines))
-    env = {"CLOUDTRAIN_INPUT_MODEL": str(tmp_path / "model"), "CLOUDTRAIN_INPUT_TEXTS": str(tmp_path / "texts")}
-    found = train("lora", tmp_path, group, 2, "--epochs=6 --lr=0.03", HF_HOME=str(tmp_path / "cache"), **env)
-    losses = [event["values"]["val_loss"] for event in found.events("metrics")] if found.wait() == [0, 0] else []
+    env = {
+        "CLOUDTRAIN_INPUT_MODEL": str(tmp_path / "model"),
+        "CLOUDTRAIN_INPUT_TEXTS": str(tmp_path / "texts"),
+    }
+    found = train(
+        "lora", tmp_path, group, 2, "--epochs=6 --lr=0.03", HF_HOME=str(tmp_path / "cache"), **env
+    )
+    losses = (
+        [event["values"]["val_loss"] for event in found.events("metrics")]
+        if found.wait() == [0, 0]
+        else []
+    )
     assert losses, found.output()
     assert losses[-1] < losses[0]

@@ -1,4 +1,6 @@
-"""NCCL's timeouts are written into the output, and named at the end of the run; what the user says counts more."""
+"""NCCL's timeouts are written into the output, and named at the end of the run; what the user says
+counts more.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ GPUS = replace(JOB, gpus=4)
         ("2.6.0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
     ],
 )
-def test_timeouts_are_recorded_into_a_folder_of_the_output(tmp_path: Path, version: str, file: str, size: str) -> None:
+def test_timeouts_are_recorded_into_a_folder_of_the_output(
+    tmp_path: Path, version: str, file: str, size: str
+) -> None:
     environ = dict[str, str]()
     flight_recorder.enable(GPUS, str(tmp_path), version, environ)
     assert environ == {
@@ -48,7 +52,9 @@ def test_what_the_user_has_set_stays_under_either_name(tmp_path: Path, version: 
 
 
 def test_the_names_are_those_that_this_torch_reads() -> None:
-    """Those of NCCL are in the library for GPUs, which a torch for CPUs lacks; their names are in its headers."""
+    """Those of NCCL are in the library for GPUs, which a torch for CPUs lacks; their names are in
+    its headers.
+    """
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     headers = Path(torch.__file__).parent / "include" / "torch" / "csrc" / "distributed" / "c10d"
     code = library.read_bytes() + (headers / "ProcessGroupNCCL.hpp").read_bytes()
@@ -94,5 +100,8 @@ open(os.path.join(folder, "rank_0"), "w").write("last collectives")
     log = finish(start(tmp_path, program))
     assert "[rank 0] []" in log
     warnings = [event["message"] for event in events(log) if event["type"] == "warning"]
-    told = "a collective of NCCL has timed out: the last ones of rank 0 are in flight-recorder/ of the output"
+    told = (
+        "a collective of NCCL has timed out: the last ones of rank 0 are in flight-recorder/ of the"
+        " output"
+    )
     assert [warning.startswith(told) for warning in warnings].count(True) == 1

@@ -1,4 +1,6 @@
-"""`--amp fp8`: which layers are converted, where it is refused, and, with torchao, that models still learn."""
+"""`--amp fp8`: which layers are converted, where it is refused, and, with torchao, that models
+still learn.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,21 @@ from cloudtrain_trainer.models import float8
 from cloudtrain_trainer.models.float8 import candidates, convert
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.loop import Loop
-from tests.entrypoints.loss_curves import begin, one_process, relative_difference, small_task, task_flags, train
+from tests.entrypoints.loss_curves import (
+    begin,
+    one_process,
+    relative_difference,
+    small_task,
+    task_flags,
+    train,
+)
 
-GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 FP8_TOLERANCE = 2e-2
-"""Relative, of the losses of some steps; 2.3e-3 was seen. FP8 has 3 bits after the point, and bf16 7."""
+"""Relative, of the losses of some steps; 2.3e-3 was seen. FP8 has 3 bits after the point, and bf16
+7.
+"""
 
 
 def test_linear_layers_of_all_blocks_are_chosen_but_not_the_head() -> None:
@@ -30,7 +42,12 @@ def test_linear_layers_of_all_blocks_are_chosen_but_not_the_head() -> None:
 
 def test_first_and_last_layer_and_odd_sizes_stay() -> None:
     model = nn.Sequential(
-        nn.Linear(16, 32), nn.Linear(32, 24), nn.Linear(24, 32), nn.ReLU(), nn.Linear(32, 48), nn.Linear(48, 16)
+        nn.Linear(16, 32),
+        nn.Linear(32, 24),
+        nn.Linear(24, 32),
+        nn.ReLU(),
+        nn.Linear(32, 48),
+        nn.Linear(48, 16),
     )
     assert candidates(model) == (["4"], ["0", "1", "2", "5"])
 
@@ -38,7 +55,12 @@ def test_first_and_last_layer_and_odd_sizes_stay() -> None:
 @pytest.mark.parametrize(
     ("device", "capability", "installed", "message"),
     [
-        (CPU, None, True, "needs a GPU of compute capability 8.9 .* and this is a CPU: use --amp bf16"),
+        (
+            CPU,
+            None,
+            True,
+            "needs a GPU of compute capability 8.9 .* and this is a CPU: use --amp bf16",
+        ),
         (GPU, (8, 0), True, "and this is NVIDIA A100: use --amp bf16"),
         (GPU, (8, 9), False, "needs torchao .the extra fp8; .* or use --amp bf16"),
         (GPU, (8, 9), True, None),
@@ -81,7 +103,8 @@ def test_the_losses_are_near_those_of_bf16_and_not_the_same(flags: str) -> None:
     torch.set_num_threads(1)
     given = [*task_flags("gpt"), *flags.split()]
     found, expected = (
-        train(begin(small_task("gpt"), [*given, "--amp", amp], one_process())) for amp in ("fp8", "bf16")
+        train(begin(small_task("gpt"), [*given, "--amp", amp], one_process()))
+        for amp in ("fp8", "bf16")
     )
     assert found.norms != expected.norms
     assert relative_difference(found.losses[:-1], expected.losses[:-1]) < FP8_TOLERANCE

@@ -1,4 +1,6 @@
-"""Ranks that are forked from a process which has imported torch: what `python program` is, and as safe."""
+"""Ranks that are forked from a process which has imported torch: what `python program` is, and as
+safe.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,18 @@ def probe(folder: Path, *, warm: bool) -> dict[str, Any]:
     (folder.parent / "found").mkdir(exist_ok=True)
     text = finish(process)
     assert process.returncode == 0, text
-    ranks = [json.loads((folder.parent / "found" / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+    ranks = [
+        json.loads((folder.parent / "found" / f"rank-{rank}.json").read_text())
+        for rank in range(RANKS)
+    ]
     return {"ranks": ranks, "text": text, "only": [rank.pop("only") for rank in ranks]}
 
 
 @pytest.fixture(scope="module")
 def forked_and_new(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """The same program in the same folder, its ranks forked and as new processes; SIGHUP is ignored by their parent."""
+    """The same program in the same folder, its ranks forked and as new processes; SIGHUP is ignored
+    by their parent.
+    """
     folder = tmp_path_factory.mktemp("probe")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -65,7 +72,9 @@ def test_what_must_differ_between_ranks_differs(forked_and_new: Found) -> None:
 @pytest.mark.torchrun
 def test_exit_handlers_run_last_registered_first(forked_and_new: Found) -> None:
     for kind in forked_and_new:
-        lines = [line for line in kind["text"].splitlines() if line.startswith("[rank 0] registered")]
+        lines = [
+            line for line in kind["text"].splitlines() if line.startswith("[rank 0] registered")
+        ]
         assert lines == ["[rank 0] registered last", "[rank 0] registered first"]
 
 
@@ -76,15 +85,27 @@ def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new
 
 
 @pytest.mark.torchrun
-def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_program_wants(tmp_path: Path) -> None:
-    script = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads(), 'threads')"
-    text = finish(start(tmp_path, script, processes=2))  # by default each of two has half of the cores
+def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_program_wants(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport"
+        " torch\nprint(torch.get_num_threads(), 'threads')"
+    )
+    text = finish(
+        start(tmp_path, script, processes=2)
+    )  # by default each of two has half of the cores
     assert "[rank 0] 2 threads" in text
-    assert f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported" in text
+    assert (
+        f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported"
+        in text
+    )
 
 
 @pytest.mark.torchrun
-def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_processes(tmp_path: Path) -> None:
+def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_processes(
+    tmp_path: Path,
+) -> None:
     script = (
         "import os, signal, time\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
@@ -109,7 +130,10 @@ def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_pr
         ("os.environ['OMP_NUM_THREADS'] = '1'", "train.py:2 sets OMP_NUM_THREADS"),
         ('environ["TORCH_LOGS"]="+dynamo"', "train.py:2 sets TORCH_LOGS"),
         ("os.environ.setdefault('MKL_NUM_THREADS', '1')", "train.py:2 sets MKL_NUM_THREADS"),
-        ("os.environ.pop('PYTORCH_CUDA_ALLOC_CONF', None)", "train.py:2 sets PYTORCH_CUDA_ALLOC_CONF"),
+        (
+            "os.environ.pop('PYTORCH_CUDA_ALLOC_CONF', None)",
+            "train.py:2 sets PYTORCH_CUDA_ALLOC_CONF",
+        ),
         ("os.putenv('KMP_AFFINITY', 'none')", "train.py:2 sets KMP_AFFINITY"),
         (
             "os.environ.update({'A': '1', 'TORCH_SHOW_CPP_STACKTRACES': '1'})",
@@ -127,14 +151,18 @@ def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_pr
         ("import jaxtyping", ""),
     ],
 )
-def test_what_speaks_against_a_fork_is_named_with_its_line(line: str, reason: str, tmp_path: Path) -> None:
+def test_what_speaks_against_a_fork_is_named_with_its_line(
+    line: str, reason: str, tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text(f"import os\n{line}\n")
     found = reason_in_source(read_source(tmp_path / "train.py", tmp_path), tmp_path)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
 
 
-def test_modules_beside_the_program_and_notebooks_are_read_too_but_no_installed_packages(tmp_path: Path) -> None:
+def test_modules_beside_the_program_and_notebooks_are_read_too_but_no_installed_packages(
+    tmp_path: Path,
+) -> None:
     sets = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n"
     (tmp_path / "train.py").write_text("import data\n")
     for folder in (".venv/lib", "lib/site-packages", "__pycache__"):
@@ -148,7 +176,9 @@ def test_modules_beside_the_program_and_notebooks_are_read_too_but_no_installed_
     assert reason_in_source(source, tmp_path).startswith("data/loading.py:2 sets")
     cells = {"cells": [{"cell_type": "code", "source": ['os.environ["OMP_NUM_THREADS"] = "1"\n']}]}
     (tmp_path / "train.ipynb").write_text(json.dumps(cells))
-    assert "OMP_NUM_THREADS" in reason_in_source(read_source(tmp_path / "train.ipynb", tmp_path / "none"), tmp_path)
+    assert "OMP_NUM_THREADS" in reason_in_source(
+        read_source(tmp_path / "train.ipynb", tmp_path / "none"), tmp_path
+    )
 
 
 def test_no_file_of_the_trainer_or_the_launcher_speaks_against_a_fork() -> None:
@@ -177,9 +207,18 @@ def test_what_is_imported_for_the_ranks_of_the_trainer_is_there() -> None:
     ("before", "reason"),
     [
         ("", ""),
-        ("import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "1 threads"),
         (
-            "import mmap; m = mmap.mmap((f := open('libcuda.so.1', 'rb')).fileno(), 0, prot=mmap.PROT_READ)",
+            (
+                "import threading, time; threading.Thread(target=time.sleep, args=(600,),"
+                " daemon=True).start()"
+            ),
+            "1 threads",
+        ),
+        (
+            (
+                "import mmap; m = mmap.mmap((f := open('libcuda.so.1', 'rb')).fileno(), 0,"
+                " prot=mmap.PROT_READ)"
+            ),
             "the CUDA driver",
         ),
         ("open('json.py', 'w').close(); import json.decoder", "json.py has the name of a module"),
@@ -197,10 +236,20 @@ def test_what_is_imported_for_the_ranks_of_the_trainer_is_there() -> None:
         "a program",
     ],
 )
-def test_a_process_that_must_not_be_forked_is_recognised(before: str, reason: str, tmp_path: Path) -> None:
+def test_a_process_that_must_not_be_forked_is_recognised(
+    before: str, reason: str, tmp_path: Path
+) -> None:
     (tmp_path / "libcuda.so.1").write_bytes(b"driver")
-    code = f"import sys\nfrom pathlib import Path\nsys.path.append({str(ENTRYPOINTS)!r})\nimport json\n{before}\n"
-    code += "from cloudtrain_launcher.fork_rules import reason_in_process\nprint(reason_in_process([Path.cwd()]))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code = (
+        f"import sys\nfrom pathlib import Path\nsys.path.append({str(ENTRYPOINTS)!r})\nimport"
+        f" json\n{before}\n"
+    )
+    code += (
+        "from cloudtrain_launcher.fork_rules import"
+        " reason_in_process\nprint(reason_in_process([Path.cwd()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert reason in done.stdout
     assert bool(done.stdout.strip()) == bool(reason)

@@ -1,4 +1,6 @@
-"""A program that could not write is told which disk is full, also where its own error does not say so."""
+"""A program that could not write is told which disk is full, also where its own error does not say
+so.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_the_full_disk_is_named_with_what_to_do(disks: dict[str, int]) -> None:
     assert full_disk_hint(OSError("write failed"), ENVIRON).startswith("the disk of /model is full")
 
 
-def test_nothing_is_said_of_a_disk_with_space_or_of_an_error_that_cannot_come_from_it(disks: dict[str, int]) -> None:
+def test_nothing_is_said_of_a_disk_with_space_or_of_an_error_that_cannot_come_from_it(
+    disks: dict[str, int],
+) -> None:
     disks["/saved"] = FULL_BYTES
     assert full_disk_hint(TORCH, ENVIRON) == ""
     disks["/saved"] = 0

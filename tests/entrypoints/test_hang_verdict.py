@@ -1,4 +1,6 @@
-"""What a rank does is judged by its samples, and which rank the others wait for by what all of them do."""
+"""What a rank does is judged by its samples, and which rank the others wait for by what all of them
+do.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,21 @@ def test_a_rank_that_wakes_up_or_reads_does_not_wait(
     wakeups: int, bytes_read: int, inner: list[tuple[str, int, str]], kind: str, tmp_path: Path
 ) -> None:
     at = stack(*inner, (str(tmp_path / "train.py"), 7, "main"))
-    samples = [Sample(5.0 * n, 0.0, at, "S", moves=ProcessMoves(wakeups * n // 20, bytes_read * n)) for n in range(21)]
+    samples = [
+        Sample(5.0 * n, 0.0, at, "S", moves=ProcessMoves(wakeups * n // 20, bytes_read * n))
+        for n in range(21)
+    ]
     assert activity(0, samples, tmp_path).kind == kind
 
 
 @pytest.mark.parametrize(
     ("wakeups", "bytes_read", "inner", "kind"),
-    [(20, 0, [], "blocked"), (200, 0, [], "busy"), (0, 9, [], "busy"), (200, 9, ALL_REDUCE, "collective")],
+    [
+        (20, 0, [], "blocked"),
+        (200, 0, [], "busy"),
+        (0, 9, [], "busy"),
+        (200, 9, ALL_REDUCE, "collective"),
+    ],
     ids=["waits for work", "wakes up", "reads", "is of a rank in a collective"],
 )
 def test_processes_of_a_rank_count_unless_it_waits_for_its_peers(
@@ -59,16 +69,27 @@ def test_processes_of_a_rank_count_unless_it_waits_for_its_peers(
 ) -> None:
     at = stack(*inner, (str(tmp_path / "train.py"), 7, "main"))
     samples = [
-        Sample(5.0 * n, 0.0, at, "S", children={77: ProcessMoves(wakeups * n // 20, bytes_read * n)}) for n in range(21)
+        Sample(
+            5.0 * n, 0.0, at, "S", children={77: ProcessMoves(wakeups * n // 20, bytes_read * n)}
+        )
+        for n in range(21)
     ]
     assert activity(0, samples, tmp_path).kind == kind
 
 
 def stack(*frames: tuple[str, int, str]) -> str:
     """As faulthandler writes it: another thread first, the main thread last."""
-    lines = ["Thread 0x01 (most recent call first):", '  File "/usr/lib/python3/threading.py", line 1 in wait']
+    lines = [
+        "Thread 0x01 (most recent call first):",
+        '  File "/usr/lib/python3/threading.py", line 1 in wait',
+    ]
     lines += ["", "Current thread 0x02 (most recent call first):"]
-    return "\n".join([*lines, *(f'  File "{file}", line {line} in {function}' for file, line, function in frames)])
+    return "\n".join(
+        [
+            *lines,
+            *(f'  File "{file}", line {line} in {function}' for file, line, function in frames),
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,9 +98,21 @@ def stack(*frames: tuple[str, int, str]) -> str:
         (ALL_REDUCE, 0.0, True, "collective", "all_reduce"),
         (ALL_REDUCE, 5.0, True, "collective", "all_reduce"),
         (ALL_REDUCE, 5.0, False, "busy", "all_reduce"),
-        ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 0.0, True, "collective", "backward"),
+        (
+            [(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")],
+            0.0,
+            True,
+            "collective",
+            "backward",
+        ),
         ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 5.0, True, "busy", ""),
-        ([(f"{TORCH}/nn/parallel/distributed.py", 1, "_sync_buffers")], 0.0, True, "collective", "forward"),
+        (
+            [(f"{TORCH}/nn/parallel/distributed.py", 1, "_sync_buffers")],
+            0.0,
+            True,
+            "collective",
+            "forward",
+        ),
         ([], 0.0, True, "blocked", ""),
         ([], 5.0, True, "busy", ""),
         ([], 0.0, False, "busy", ""),
@@ -109,7 +142,9 @@ def test_what_a_rank_does_is_told_by_stack_and_cpu(
 
 
 def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> RankActivity:
-    return RankActivity(number, kind, call=call if kind == "collective" else "", file="train.py", line=line)
+    return RankActivity(
+        number, kind, call=call if kind == "collective" else "", file="train.py", line=line
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,9 +190,12 @@ def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("state", "words"), [("T", "it is stopped (SIGSTOP)"), ("D", "it waits in the kernel, as for a disk")]
+    ("state", "words"),
+    [("T", "it is stopped (SIGSTOP)"), ("D", "it waits in the kernel, as for a disk")],
 )
-def test_a_rank_whose_process_does_not_run_is_told_from_one_that_waits(state: str, words: str, tmp_path: Path) -> None:
+def test_a_rank_whose_process_does_not_run_is_told_from_one_that_waits(
+    state: str, words: str, tmp_path: Path
+) -> None:
     found = activity(1, [Sample(float(n), 0.0, "", state) for n in range(4)], tmp_path)
     assert found.kind == "frozen"
     assert words in describe(found, [rank(0, "collective")], 60, processes=2)
@@ -171,12 +209,16 @@ def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another(
     assert found is not None
     assert found[0] in found[1]
     message = describe(*found, 1800, processes=2)
-    assert message.endswith("30 min: all ranks of its node wait in all_reduce at train.py:7 for another node")
+    assert message.endswith(
+        "30 min: all ranks of its node wait in all_reduce at train.py:7 for another node"
+    )
 
 
 def test_ranks_that_wait_for_ranks_of_their_own_are_told_what_to_ask_for() -> None:
     spawning = rank(0, "blocked")._replace(has_children=True)
-    assert describe(spawning, [], 60, processes=2).endswith("if those are the ranks, use processes: 1")
+    assert describe(spawning, [], 60, processes=2).endswith(
+        "if those are the ranks, use processes: 1"
+    )
     assert "processes: 1" not in describe(spawning, [], 60, processes=1)
 
 
@@ -191,4 +233,6 @@ def test_a_stack_ends_where_the_program_begins_whatever_has_forked_it() -> None:
         "<string>",
     )
     frames = [program, *(f'  File "{file}", line 1 in main' for file in below)]
-    assert stacks.program_lines("\n".join(["Current thread 0x1 (most recent call first):", *frames])) == [program]
+    assert stacks.program_lines(
+        "\n".join(["Current thread 0x1 (most recent call first):", *frames])
+    ) == [program]

@@ -1,4 +1,6 @@
-"""A job that hangs is ended with the rank that it waits for named; one that computes in silence is left alone."""
+"""A job that hangs is ended with the rank that it waits for named; one that computes in silence is
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -39,27 +41,35 @@ dist.all_reduce(torch.ones(1))
 print("ready", flush=True)
 """
 HANGS = {
-    "a collective that one rank skips": """
+    "a collective that one rank skips": (
+        """
 if rank == 0:
     dist.all_reduce(torch.ones(1))
 dist.barrier()
-""",
-    "a lock that is never released": """
+"""
+    ),
+    "a lock that is never released": (
+        """
 lock = threading.Lock()
 if rank == 1:
     lock.acquire(); lock.acquire()
 dist.barrier()
-""",
-    "an endless loop": """
+"""
+    ),
+    "an endless loop": (
+        """
 while rank == 1:
     pass
 dist.barrier()
-""",
-    "a loader process that does not answer": """
+"""
+    ),
+    "a loader process that does not answer": (
+        """
 if rank == 1:
     next(iter(DataLoader(Stuck(), num_workers=1)))
 dist.barrier()
-""",
+"""
+    ),
 }
 SILENT = f"spin({LIMIT_SECONDS * 1.5})\ndist.barrier()\n"
 MOVING = f"""
@@ -103,7 +113,9 @@ lock = threading.Lock()
 lock.acquire(); lock.acquire()
 """
 ENDING_WELL = [*list(HANGS)[:2], "silence"]
-"""What a job does in each of its attempts: it hangs twice, and then computes for longer than the limit."""
+"""What a job does in each of its attempts: it hangs twice, and then computes for longer than the
+limit.
+"""
 FAILING = list(HANGS)[2:]
 """The same of a job that has no restart left at its second hang."""
 
@@ -111,15 +123,22 @@ FAILING = list(HANGS)[2:]
 def start_job(folder: Path, attempts: list[str]) -> Launcher:
     """A job of two ranks that are restarted for each further attempt."""
     programs = {**HANGS, "silence": SILENT, "moving": MOVING, "hang after silence": THEN_STUCK}
-    blocks = [f"if attempt == {n}:\n" + indent(programs[name].strip(), "    ") for n, name in enumerate(attempts)]
+    blocks = [
+        f"if attempt == {n}:\n" + indent(programs[name].strip(), "    ")
+        for n, name in enumerate(attempts)
+    ]
     # A fork would have its parent's functions in its stack.
-    return start(folder, BEGIN + "\n".join(blocks), new_process=True, restarts=len(attempts) - 1, **OPTIONS)
+    return start(
+        folder, BEGIN + "\n".join(blocks), new_process=True, restarts=len(attempts) - 1, **OPTIONS
+    )
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """What the two jobs print: the one that ends well, and the one that fails."""
-    jobs = [start_job(tmp_path_factory.mktemp("hang"), attempts) for attempts in (ENDING_WELL, FAILING)]
+    jobs = [
+        start_job(tmp_path_factory.mktemp("hang"), attempts) for attempts in (ENDING_WELL, FAILING)
+    ]
     well, failed = (finish(job) for job in jobs)
     return well, failed
 
@@ -144,7 +163,9 @@ def test_a_hang_is_found_after_a_long_silence_in_which_ranks_moved(tmp_path: Pat
 
 def errors(text: str) -> list[dict[str, Any]]:
     """The errors that are hangs."""
-    return [event for event in events(text) if event["type"] == "error" and event["exception"] == "Hang"]
+    return [
+        event for event in events(text) if event["type"] == "error" and event["exception"] == "Hang"
+    ]
 
 
 @pytest.mark.torchrun
@@ -160,7 +181,8 @@ def test_the_rank_that_all_wait_for_is_the_cause(name: str, outputs: tuple[str, 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
 def test_a_hang_ends_the_job_where_no_restarts_are_left(outputs: tuple[str, str]) -> None:
-    text, end = outputs[1], events(outputs[1])[-1]
+    text = outputs[1]
+    end = events(outputs[1])[-1]
     assert end["outcome"] == "failed"
     assert end["error"].items() <= errors(text)[-1].items()
     assert f"[node 0] failed: rank 1 (node 0) {end['error']['message']}" in text
@@ -205,9 +227,15 @@ def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: tuple[str, str
     assert "[node 0] rank 1 is blocked:" in text
     frames = [line for line in text.splitlines() if line.startswith("[node 0]   File")]
     assert any("train.py" in line for line in frames)
-    assert [line for line in frames if "cloudtrain_launcher" in line] == [], "those of the launcher say nothing"
+    assert [line for line in frames if "cloudtrain_launcher" in line] == [], (
+        "those of the launcher say nothing"
+    )
     doing = [event["activity"] for event in events(text) if event["type"] == "activity"]
-    told = [number for number, text in enumerate(doing) if text.startswith("waiting for rank 1, which is blocked at")]
+    told = [
+        number
+        for number, text in enumerate(doing)
+        if text.startswith("waiting for rank 1, which is blocked at")
+    ]
     assert re.fullmatch(r"waiting for rank 1, which is blocked at train\.py:\d+", doing[told[0]])
     assert doing[told[0] + 1] == ""
     assert f"after {LIMIT_SECONDS} s the job ends (limits.hang)" in text
@@ -217,12 +245,19 @@ def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: tuple[str, str
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
 @pytest.mark.xfail(
     sys.version_info[:3] == (3, 13, 0),
-    reason="faulthandler of Python 3.13.0 can crash a process that runs Python code while it is asked for its stack",
+    reason=(
+        "faulthandler of Python 3.13.0 can crash a process that runs Python code while it is asked"
+        " for its stack"
+    ),
     strict=False,
 )
 def test_a_long_computation_in_silence_is_no_hang(outputs: tuple[str, str]) -> None:
     told = events(outputs[0])
-    (began,) = (e["time"] for e in told if e["type"] == "restarted" and e["attempt"] == ENDING_WELL.index("silence"))
+    (began,) = (
+        e["time"]
+        for e in told
+        if e["type"] == "restarted" and e["attempt"] == ENDING_WELL.index("silence")
+    )
     assert told[-1]["outcome"] == "succeeded", outputs[0]
     assert told[-1]["time"] - began > LIMIT_SECONDS
     assert len(errors(outputs[0])) == outputs[0].count("(limits.hang)") == len(ENDING_WELL) - 1

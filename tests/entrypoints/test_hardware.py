@@ -16,12 +16,18 @@ from train import use_expandable_segments
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
     ("requested", "capability", "expected"),
-    [("auto", (9, 0), "bf16"), ("auto", (8, 0), "bf16"), ("auto", (7, 5), "no"), ("fp16", (9, 0), "fp16")],
+    [
+        ("auto", (9, 0), "bf16"),
+        ("auto", (8, 0), "bf16"),
+        ("auto", (7, 5), "no"),
+        ("fp16", (9, 0), "fp16"),
+    ],
 )
 def test_amp_auto_is_bf16_on_gpus_that_support_it(
     requested: str, capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
@@ -31,7 +37,11 @@ def test_amp_auto_is_bf16_on_gpus_that_support_it(
 
 
 def test_amp_auto_is_float32_on_a_cpu() -> None:
-    assert [hardware.resolve_precision(requested, CPU) for requested in ("auto", "no", "bf16")] == ["no", "no", "bf16"]
+    assert [hardware.resolve_precision(requested, CPU) for requested in ("auto", "no", "bf16")] == [
+        "no",
+        "no",
+        "bf16",
+    ]
 
 
 def test_all_devices_has_every_gpu_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +83,9 @@ def test_compile_auto_is_for_gpus_with_all_that_it_needs(
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/cc" if compiler else None)
     with torch._dynamo.config.patch(suppress_errors=False):
         assert hardware.resolve_compile("auto", device, possible) is expected
-        assert torch._dynamo.config.suppress_errors is expected, "what cannot be compiled runs as it is"
+        assert torch._dynamo.config.suppress_errors is expected, (
+            "what cannot be compiled runs as it is"
+        )
     assert hardware.resolve_compile("no", device, possible) is False
 
 
@@ -85,7 +97,9 @@ def test_peak_flops_are_looked_up_by_gpu_name() -> None:
     assert hardware.peak_flops("Some Card", "bf16") == 0
 
 
-@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+@pytest.mark.parametrize(
+    "name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"]
+)
 def test_the_allocator_grows_its_blocks_unless_the_user_has_set_something_for_it(name: str) -> None:
     own = {name: "max_split_size_mb:64"}
     use_expandable_segments(own)
@@ -101,5 +115,7 @@ def test_torch_reads_that_variable_after_it_is_imported() -> None:
     clean = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
     paths = os.pathsep.join(str(ROOT / part) for part in ("entrypoints", "entrypoints/job"))
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env={**clean, "PYTHONPATH": paths}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env={**clean, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "expandable_segments:True"

@@ -1,4 +1,6 @@
-"""`docker run IMAGE train`: the image's command launches the job in a SageMaker container, or a manual training."""
+"""`docker run IMAGE train`: the image's command launches the job in a SageMaker container, or a
+manual training.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def train(environ: dict[str, str], **more: str) -> subprocess.CompletedProcess[s
 def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
     inputs = {"train": {"channel": "train", "file": "k.csv"}}
     secrets = {"HF_TOKEN": "secretsmanager:hf-token"}
-    environ = container(tmp_path, {"processes": 2, "restarts": 1, "inputs": inputs, "secrets": secrets})
+    environ = container(
+        tmp_path, {"processes": 2, "restarts": 1, "inputs": inputs, "secrets": secrets}
+    )
     del environ["CLOUDTRAIN_PLATFORM"]
     data = tmp_path / "input/data"
     for path, text in {"train/k.csv": "1", "cloudtrain-resume/step-1/shared.pt": "weights"}.items():
@@ -85,12 +89,17 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
 @pytest.mark.torchrun
 def test_the_failure_file_names_the_rank_and_its_exception(tmp_path: Path) -> None:
     environ = container(tmp_path)
-    put_source(tmp_path, train="def shard(n):\n    raise ValueError(f'the dog ate shard {n}')\nshard(3)\n")
+    put_source(
+        tmp_path, train="def shard(n):\n    raise ValueError(f'the dog ate shard {n}')\nshard(3)\n"
+    )
     done = train(environ)
     assert done.returncode == 1
     failure = (tmp_path / "output/failure").read_text()
     assert failure.startswith("rank 0 (node 0) raised ValueError: the dog ate shard 3\nTraceback")
-    assert done.stdout.splitlines()[-1] == "[node 0] failed: rank 0 (node 0) raised ValueError: the dog ate shard 3"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "[node 0] failed: rank 0 (node 0) raised ValueError: the dog ate shard 3"
+    )
     assert events(done.stdout)[-1]["outcome"] == "failed"
 
 
@@ -101,7 +110,8 @@ def test_a_stop_is_handled_while_the_source_is_extracted(
     for name, value in container(tmp_path).items():
         monkeypatch.setenv(name, value)
     put_source(tmp_path, train="print('never')")
-    image, before = load(), {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    image = load()
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setattr(image, "unpack", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         with pytest.raises(SystemExit) as ended:
@@ -115,7 +125,9 @@ def test_a_stop_is_handled_while_the_source_is_extracted(
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, 1 if kind == tarfile.REGTYPE else 0
+    info.type = kind
+    info.linkname = link
+    info.size = 1 if kind == tarfile.REGTYPE else 0
     return info
 
 
@@ -161,7 +173,9 @@ def test_nothing_is_written_outside(
     assert list((tmp_path / "code").iterdir()) == []
 
 
-def test_extracting_again_gives_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extracting_again_gives_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     run = member("bin/run")
     run.mode = 0o755
@@ -181,7 +195,9 @@ def test_extracting_again_gives_the_same_files(tmp_path: Path, monkeypatch: pyte
         ([member("../evil")], "is not a source archive: ../evil is not a plain path"),
     ],
 )
-def test_a_job_that_cannot_start_writes_why_into_the_failure_file(tmp_path: Path, content: Any, message: str) -> None:
+def test_a_job_that_cannot_start_writes_why_into_the_failure_file(
+    tmp_path: Path, content: Any, message: str
+) -> None:
     environ = container(tmp_path)
     archive = tmp_path / "input/data/cloudtrain-source/source.tar.gz"
     if isinstance(content, list):
@@ -193,7 +209,9 @@ def test_a_job_that_cannot_start_writes_why_into_the_failure_file(tmp_path: Path
     assert done.returncode == 1
     assert message in done.stdout
     assert "Traceback" not in done.stdout
-    assert (tmp_path / "output/failure").read_text() == done.stdout.removeprefix("train: ").rstrip("\n")
+    assert (tmp_path / "output/failure").read_text() == done.stdout.removeprefix("train: ").rstrip(
+        "\n"
+    )
 
 
 MANUAL = """
@@ -212,7 +230,8 @@ Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "saved").write_text("weights")
 
 @pytest.mark.torchrun
 def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path) -> None:
-    base, work = tmp_path / "ml", tmp_path / "work"
+    base = tmp_path / "ml"
+    work = tmp_path / "work"
     (base / "input/data/my-data").mkdir(parents=True)
     (base / "input/data/my-data/x").write_text("mine")
     work.mkdir()

@@ -1,4 +1,6 @@
-"""A Keras model under ddp: as accurate as in one process, with equal batch norm statistics on all ranks."""
+"""A Keras model under ddp: as accurate as in one process, with equal batch norm statistics on all
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ from tests.entrypoints.launching import exported
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
 
 TOLERANCE = 0.04
-"""Of the accuracy; the largest difference seen with four seeds is 0.017. On two ranks dropout draws other noise and
-batch norm sees half of the batch, so it is another training of the same model. With an accuracy of 0.96 on 360 samples,
-the difference of two such trainings has a standard deviation of sqrt(2 x 0.96 x 0.04 / 360) = 0.015 if their errors are
-independent, and less since most are the same."""
+"""Of the accuracy; the largest difference seen with four seeds is 0.017. On two ranks dropout draws
+other noise and batch norm sees half of the batch, so it is another training of the same model. With
+an accuracy of 0.96 on 360 samples, the difference of two such trainings has a standard deviation of
+sqrt(2 x 0.96 x 0.04 / 360) = 0.015 if their errors are independent, and less since most are the
+same.
+"""
 
 
 HOOKS = "tests.entrypoints.keras_hooks"
@@ -35,7 +39,8 @@ RUNS = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
     """Finished trainings of keras-mnist, by name."""
-    folder, finished = tmp_path_factory.mktemp("keras"), {}
+    folder = tmp_path_factory.mktemp("keras")
+    finished = {}
     with closing(ForkServer(*TRAINER, HOOKS)) as server:
         for name, (ranks, epochs, hook) in RUNS.items():
             flags = f"--task keras-mnist --data digits --batch-size 64 --epochs {epochs}"
@@ -58,7 +63,9 @@ def are_equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
-def test_batch_norm_statistics_are_equal_on_all_ranks_at_every_evaluation(runs: dict[str, Group]) -> None:
+def test_batch_norm_statistics_are_equal_on_all_ranks_at_every_evaluation(
+    runs: dict[str, Group],
+) -> None:
     first, second = evaluations(runs["two ranks"])
     assert len(first) == len(second) == 4
     assert all(map(are_equal, first, second))
@@ -94,6 +101,8 @@ def test_the_parameters_are_equal_on_all_ranks_at_the_end(runs: dict[str, Group]
 
 
 def test_two_ranks_are_as_accurate_as_one_process(runs: dict[str, Group]) -> None:
-    found, expected = (metrics(runs[name])[-1]["val_accuracy"] for name in ("two ranks", "one process"))
+    found, expected = (
+        metrics(runs[name])[-1]["val_accuracy"] for name in ("two ranks", "one process")
+    )
     assert expected > 0.94, "lower where the moving statistics follow too slowly"
     assert found == pytest.approx(expected, abs=TOLERANCE)

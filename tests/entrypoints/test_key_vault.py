@@ -29,12 +29,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
 
 @pytest.fixture
 def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
-    """A vault with the secret hf-token; trusted, without a proxy, and without delay between retries."""
+    """A vault with the secret hf-token; trusted, without a proxy, and without delay between
+    retries.
+    """
     server.requests.clear()
     server.answers.clear()
     server.answers["/msi"] = [(200, {"access_token": TOKEN, "expires_on": "1795000000"})]
     server.answers["/secrets/hf-token"] = [(200, {"value": SECRET, "id": "x"})]
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
     monkeypatch.setattr(azure_secrets, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
@@ -71,7 +80,8 @@ def test_a_name_is_a_vault_and_a_secret_or_a_url(name: str, url: str) -> None:
 )  # fmt: skip
 def test_an_invalid_name_is_reported_before_any_request(name: str) -> None:
     with pytest.raises(
-        RuntimeError, match=r"(?s)secret B .*: does not name a Key Vault secret; write keyvault:VAULT/NAME,"
+        RuntimeError,
+        match=r"(?s)secret B .*: does not name a Key Vault secret; write keyvault:VAULT/NAME,",
     ):
         look_up({"B": f"keyvault:{name}"}, {})
 
@@ -93,8 +103,12 @@ def test_the_token_is_for_the_cloud_of_the_vault(host: str, cloud: str) -> None:
 def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")  # not for what is on the node itself
-    vault.answers["/secrets/db/0a1b"] = [(200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})]
+    monkeypatch.setenv(
+        "http_proxy", f"http://127.0.0.1:{free_port()}"
+    )  # not for what is on the node itself
+    vault.answers["/secrets/db/0a1b"] = [
+        (200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})
+    ]
     wanted = {"T": "hf-token", "P": "db/0a1b#password", "N": "db/0a1b#port"}
     environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
     found = look_up({name: vault.reference(rest) for name, rest in wanted.items()}, environ)
@@ -106,13 +120,17 @@ def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
         "clientid": ["client-1"],
     }
     assert vault.requests[0][2]["secret"] == MSI_SECRET
-    assert vault.asked("https") == [f"/secrets/{rest.partition('#')[0]}?api-version=7.4" for rest in wanted.values()]
+    assert vault.asked("https") == [
+        f"/secrets/{rest.partition('#')[0]}?api-version=7.4" for rest in wanted.values()
+    ]
     for scheme, _, headers in vault.requests:
         assert headers.get("authorization") == (f"Bearer {TOKEN}" if scheme == "https" else None)
         assert ("secret" in headers) == (scheme == "http")
 
 
-def test_microsofts_library_sends_the_same_token_request(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_microsofts_library_sends_the_same_token_request(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     identity = pytest.importorskip("azure.identity")
     for name in ("IDENTITY_ENDPOINT", "IDENTITY_HEADER"):
         monkeypatch.delenv(name, raising=False)
@@ -122,7 +140,9 @@ def test_microsofts_library_sends_the_same_token_request(vault: Vault, monkeypat
         monkeypatch.setenv(name, value)
     with identity.ManagedIdentityCredential(client_id="client-1") as credential:
         assert credential.get_token("https://vault.azure.net/.default").token == TOKEN
-    (_, ours, mine), (_, theirs, yours) = (request for request in vault.requests if request[0] == "http")
+    (_, ours, mine), (_, theirs, yours) = (
+        request for request in vault.requests if request[0] == "http"
+    )
     assert parse_qs(urlsplit(ours).query) == parse_qs(urlsplit(theirs).query)
     assert mine["secret"] == yours["secret"]
 
@@ -133,7 +153,10 @@ def test_with_the_users_identity_the_token_is_requested_on_their_behalf(vault: V
     assert look_up({"T": vault.reference("hf-token")}, environ) == {"T": SECRET}
     (requested,) = vault.asked("http")
     assert urlsplit(requested).path == "/obo"
-    assert parse_qs(urlsplit(requested).query) == {"v": ["1"], "resource": ["https://vault.azure.net"]}
+    assert parse_qs(urlsplit(requested).query) == {
+        "v": ["1"],
+        "resource": ["https://vault.azure.net"],
+    }
     assert "secret" not in vault.requests[0][2]
 
 
@@ -186,26 +209,41 @@ def test_a_refusal_of_the_vault_is_reported_with_what_to_do(
         (302, "", "answered 302"),
     ],
 )
-def test_a_missing_token_is_reported_with_what_the_job_needs(vault: Vault, status: int, answer: Any, why: str) -> None:
+def test_a_missing_token_is_reported_with_what_the_job_needs(
+    vault: Vault, status: int, answer: Any, why: str
+) -> None:
     vault.answers["/msi"] = [(status, answer)]
     error = failure(vault)
-    assert f"no token for the compute's identity: the node's own endpoint {why}; say `azure: {{identity: " in error
+    assert (
+        f"no token for the compute's identity: the node's own endpoint {why}; say `azure:"
+        " {identity: " in error
+    )
     assert vault.asked("https") == []
 
 
 def test_a_missing_identity_is_reported_with_how_to_add_one(vault: Vault) -> None:
     for environ in ({"MSI_ENDPOINT": ""}, {"MSI_SECRET": ""}, {"MSI_SECRET": f"{MSI_SECRET}\n"}):
-        assert "no identity for the vault; say `azure: {identity: managed}`" in failure(vault, **environ)
+        assert "no identity for the vault; say `azure: {identity: managed}`" in failure(
+            vault, **environ
+        )
     nowhere = f"http://127.0.0.1:{free_port()}/"
-    assert "the node's own endpoint cannot be reached (Connection refused)" in failure(vault, MSI_ENDPOINT=nowhere)
+    assert "the node's own endpoint cannot be reached (Connection refused)" in failure(
+        vault, MSI_ENDPOINT=nowhere
+    )
     assert "no token for the user" in failure(vault, OBO_ENDPOINT=nowhere)
     assert vault.requests == []
 
 
-def test_an_unreachable_or_untrusted_vault_is_reported(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, vault.host = vault.host, f"localhost:{free_port()}"
+def test_an_unreachable_or_untrusted_vault_is_reported(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = vault.host
+    vault.host = f"localhost:{free_port()}"
     try:
-        assert "cannot be reached (Connection refused); the job needs a way to the vault" in failure(vault)
+        assert (
+            "cannot be reached (Connection refused); the job needs a way to the vault"
+            in failure(vault)
+        )
     finally:
         vault.host = real
     monkeypatch.delenv("SSL_CERT_FILE")
@@ -213,11 +251,15 @@ def test_an_unreachable_or_untrusted_vault_is_reported(vault: Vault, monkeypatch
     assert vault.asked("https") == []
 
 
-def test_a_stop_ends_the_wait_for_a_vault_that_does_not_answer(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_wait_for_a_vault_that_does_not_answer(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(azure_secrets, "BACKOFF_SECONDS", (600.0,))
     vault.answers["/secrets/hf-token"] = [(503, "")]
     began = time.monotonic()
-    found = look_up({"T": vault.reference("hf-token")}, vault.environ(), lambda: time.monotonic() > began + 0.5)
+    found = look_up(
+        {"T": vault.reference("hf-token")}, vault.environ(), lambda: time.monotonic() > began + 0.5
+    )
     assert found == {}
     assert time.monotonic() - began < HANG_SECONDS
 
@@ -226,5 +268,8 @@ def test_a_launcher_whose_job_has_no_identity_fails_before_torchrun(tmp_path: Pa
     process = start(tmp_path, "print('never')", secrets={"A": "keyvault:v/hf-token"})
     text = finish(process)
     assert process.returncode == 1
-    assert "secret A (keyvault:v/hf-token): the job has no identity" in events(text)[-1]["error"]["message"]
+    assert (
+        "secret A (keyvault:v/hf-token): the job has no identity"
+        in events(text)[-1]["error"]["message"]
+    )
     assert "never" not in text

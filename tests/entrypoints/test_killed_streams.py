@@ -1,4 +1,6 @@
-"""Ranks that read a user's iterable are killed with kill -9: a resume trains on every sample as often as it should."""
+"""Ranks that read a user's iterable are killed with kill -9: a resume trains on every sample as
+often as it should.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,15 @@ from tests.entrypoints.rank_hooks import KILL
 
 OWN = "tests.entrypoints.own_streams"
 STEPS = 15
-FLAGS = f"--optimizer {OWN}:optimizer --lr-schedule constant --warm-up 0 --max-steps {STEPS} --epochs 2"
+FLAGS = (
+    f"--optimizer {OWN}:optimizer --lr-schedule constant --warm-up 0 --max-steps {STEPS} --epochs 2"
+)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "shards", "forgetful"])
-def test_a_resume_after_a_kill_continues_at_the_very_sample(tmp_path: Path, group: StartGroup, kind: str) -> None:
+def test_a_resume_after_a_kill_continues_at_the_very_sample(
+    tmp_path: Path, group: StartGroup, kind: str
+) -> None:
     """An epoch has ten steps: the kill is in the first or in the second."""
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
     flags = f"--task {OWN}:{kind} {FLAGS} --checkpoint-every-steps 2"
@@ -33,4 +39,6 @@ def test_a_resume_after_a_kill_continues_at_the_very_sample(tmp_path: Path, grou
     assert 0 < resumed["step"] <= STEPS
     twice = STEPS * BATCH - SAMPLES
     found = exported(tmp_path / "cloudtrain-output/model")["used"].tolist()
-    assert found == [-2.0] * twice + [-1.0] * (SAMPLES - twice), f"killed at {kill}, resumed at {resumed['step']}"
+    assert found == [-2.0] * twice + [-1.0] * (SAMPLES - twice), (
+        f"killed at {kill}, resumed at {resumed['step']}"
+    )

@@ -1,4 +1,6 @@
-"""Ranks that are still there long after others have ended well: reported once, with their stacks, and not an error."""
+"""Ranks that are still there long after others have ended well: reported once, with their stacks,
+and not an error.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ STACK = """Current thread 0x02 (most recent call first):
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
-def test_a_rank_that_works_on_alone_is_reported_with_its_stack_and_left_alone(tmp_path: Path) -> None:
+def test_a_rank_that_works_on_alone_is_reported_with_its_stack_and_left_alone(
+    tmp_path: Path,
+) -> None:
     process = start(tmp_path, EVALUATING_ALONE, processes=2, hang_seconds=8)
     text = output_until(process, '"activity":"rank 1 ended, waiting for rank 0"')
     (tmp_path / "go").touch()
@@ -44,27 +48,39 @@ def test_a_rank_that_works_on_alone_is_reported_with_its_stack_and_left_alone(tm
     assert process.returncode == 0, text
     (line,) = (line for line in text.splitlines() if "is still running" in line)
     assert line.startswith("[node 0] rank 1 ended ")
-    assert line.endswith(" s ago with exit code 0; rank 0 is still running; nothing has been heard since")
-    assert re.search(r"^\[node 0\] rank 0 is (busy|blocked):$", text, re.MULTILINE)  # too little CPU looks like none
-    assert any(line.startswith("[node 0]   File") and "in evaluate" in line for line in text.splitlines())
+    assert line.endswith(
+        " s ago with exit code 0; rank 0 is still running; nothing has been heard since"
+    )
+    assert re.search(
+        r"^\[node 0\] rank 0 is (busy|blocked):$", text, re.MULTILINE
+    )  # too little CPU looks like none
+    assert any(
+        line.startswith("[node 0]   File") and "in evaluate" in line for line in text.splitlines()
+    )
     assert [event for event in events(text) if event["type"] == "error"] == []
 
 
 class Node:
     """A node of three ranks whose processes are made up, and what its launcher says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: tuple[int, ...]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: tuple[int, ...]
+    ) -> None:
         (tmp_path / "job.json").write_text(json.dumps(document(processes=3, hang_seconds=400)))
         job = read_job(tmp_path / "job.json")
         self.said: list[str] = []
         self.activities: list[str] = []
         self.ranks = RankTracker(job, 0)
         monkeypatch.setattr("cloudtrain_launcher.rank_tracker.is_alive", alive.__contains__)
-        monkeypatch.setattr(late_ranks, "emit", lambda event: self.activities.append(event.activity))
+        monkeypatch.setattr(
+            late_ranks, "emit", lambda event: self.activities.append(event.activity)
+        )
         self._late = LateRanks(job, self.ranks, tmp_path, self.said.append)
         monkeypatch.setattr(self._late, "_samples", Samples())
         for number in range(3):
-            self.ranks.on_event(RankStarted(rank=number, local_rank=number, time=1.0, pid=100 + number))
+            self.ranks.on_event(
+                RankStarted(rank=number, local_rank=number, time=1.0, pid=100 + number)
+            )
 
     def end(self, *ranks: int) -> None:
         """These ranks report that they have ended well."""
@@ -99,7 +115,9 @@ class Samples:
         return min(map(len, self._known.values()), default=0)
 
 
-def test_nothing_is_said_while_all_run_or_something_is_heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_said_while_all_run_or_something_is_heard(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     node = Node(monkeypatch, tmp_path, alive=(100, 101, 102))
     node.hear_nothing(1000)
     node.end(1)
@@ -115,7 +133,9 @@ def test_it_is_said_once_and_taken_back_when_something_is_heard(
     node.hear_nothing(61)
     node.hear_nothing(90)
     assert "ranks 1 and 2 ended" in node.said[0]
-    assert node.said[0].endswith("with exit code 0; rank 0 is still running; nothing has been heard since")
+    assert node.said[0].endswith(
+        "with exit code 0; rank 0 is still running; nothing has been heard since"
+    )
     assert node.said[1:] == ["rank 0 is blocked:", '  File "/job/train.py", line 7 in evaluate']
     node.hear_nothing(0)
     node.hear_nothing(61)
@@ -129,7 +149,10 @@ def test_a_rank_that_is_stuck_on_its_way_out_is_told_from_one_that_runs(
     node.end(1, 2)
     node.hear_nothing(61)
     assert "rank 2 ended" in node.said[0]
-    assert "; rank 0 is still running; rank 1 is at the end of the program, but not gone; " in node.said[0]
+    assert (
+        "; rank 0 is still running; rank 1 is at the end of the program, but not gone; "
+        in node.said[0]
+    )
     assert node.activities == ["rank 2 ended, waiting for ranks 0 and 1"]
 
 

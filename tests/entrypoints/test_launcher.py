@@ -1,4 +1,6 @@
-"""The launcher without the client: started as on any platform, by one process, a few variables and a job document."""
+"""The launcher without the client: started as on any platform, by one process, a few variables and
+a job document.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,24 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 def start(
-    folder: Path, script: str, *, new_process: bool = False, node: int = 0, port: int = 0, **changes: Any
+    folder: Path,
+    script: str,
+    *,
+    new_process: bool = False,
+    node: int = 0,
+    port: int = 0,
+    **changes: Any,
 ) -> Launcher:
-    """Start a launcher: as a fork, which has imported torch, or as a new process. `port`: of the first node."""
+    """Start a launcher: as a fork, which has imported torch, or as a new process. `port`: of the
+    first node.
+    """
     (folder / "train.py").write_text(script)
     (folder / "job.json").write_text(json.dumps(document(**changes)))
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_"))}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("CLOUDTRAIN_", "PET_"))
+    }
     env |= {
         "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"),
         "CLOUDTRAIN_NODE_RANK": str(node),
@@ -60,7 +74,9 @@ def start(
         "WORLD_SIZE": "99",
     }
     if changes.get("nodes", 1) > 1 and sys.platform == "linux":
-        env["CLOUDTRAIN_NODE_ADDR"] = f"127.0.0.{101 + node}"  # by which c10d keeps the nodes in order
+        env["CLOUDTRAIN_NODE_ADDR"] = (
+            f"127.0.0.{101 + node}"  # by which c10d keeps the nodes in order
+        )
     if not new_process and sys.platform == "linux":
         return ForkedLauncher(ENTRYPOINTS, folder, env)
     return subprocess.Popen(
@@ -78,7 +94,9 @@ def start(
 
 def events(text: str) -> list[dict[str, Any]]:
     marker = "::cloudtrain:: "
-    return [json.loads(line[len(marker) :]) for line in text.splitlines() if line.startswith(marker)]
+    return [
+        json.loads(line[len(marker) :]) for line in text.splitlines() if line.startswith(marker)
+    ]
 
 
 def output_until(process: Launcher, text: str) -> str:
@@ -103,12 +121,18 @@ def finish(process: Launcher) -> str:
 @pytest.mark.torchrun
 def test_output_of_ranks_is_written_in_whole_marked_lines(tmp_path: Path) -> None:
     script = (
-        "import os, sys\nsys.stdout.write('half '); sys.stdout.flush(); sys.stdout.write('and half\\n')\n"
-        "os.write(2, b'step 1\\rstep 2\\rstep 3\\n'); os.write(1, b'\\xff raw\\n'); os.write(1, b'no end')\n"
+        "import os, sys\nsys.stdout.write('half '); sys.stdout.flush(); sys.stdout.write('and"
+        " half\\n')\nos.write(2, b'step 1\\rstep 2\\rstep 3\\n'); os.write(1, b'\\xff raw\\n');"
+        " os.write(1, b'no end')\n"
     )
     text = finish(start(tmp_path, script))
     lines = [line for line in text.splitlines() if line.startswith("[rank 0]")]
-    assert lines == ["[rank 0] half and half", "[rank 0] step 3", "[rank 0] � raw", "[rank 0] no end"]
+    assert lines == [
+        "[rank 0] half and half",
+        "[rank 0] step 3",
+        "[rank 0] � raw",
+        "[rank 0] no end",
+    ]
 
 
 @pytest.mark.torchrun
@@ -155,17 +179,23 @@ with open("output", "wb") as output:
     group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
     SimpleElasticAgent._exit_barrier(SimpleNamespace(_store=store, _worker_group=group, _exit_barrier_timeout=600))
 """
-"""torchrun's agent of a node whose ranks have ended well, as it waits for those of a second node, in C++ code."""
+"""torchrun's agent of a node whose ranks have ended well, as it waits for those of a second node,
+in C++ code.
+"""
 
 
 @pytest.mark.torchrun
-def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_a_peer_that_has_left(tmp_path: Path) -> None:
+def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_a_peer_that_has_left(
+    tmp_path: Path,
+) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 
     env = os.environ | {"PYTHONPATH": f"{ENTRYPOINTS}{os.pathsep}{ENTRYPOINTS / 'job'}"}
     command = [sys.executable, "-c", WAITING_AGENT]
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as agent:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as agent:
         try:
             assert agent.stdout is not None
             peer = TCPStore("127.0.0.1", int(agent.stdout.readline()))
@@ -189,7 +219,11 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
     (tmp_path / "train.py").write_text("print('never')")
     os.mkfifo(tmp_path / "rank-0")
     reader = os.open(tmp_path / "rank-0", os.O_RDWR | os.O_NONBLOCK)
-    env = {**os.environ, "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"), "CLOUDTRAIN_STREAM_DIR": str(tmp_path)}
+    env = {
+        **os.environ,
+        "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"),
+        "CLOUDTRAIN_STREAM_DIR": str(tmp_path),
+    }
     env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}
     done = subprocess.run(
         [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")],
@@ -208,7 +242,8 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
 @pytest.mark.torchrun
 def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> None:
     script = (
-        "import atexit, time\natexit.register(time.sleep, 600)\natexit.register(print, 'goodbye')\nraise OSError('x')\n"
+        "import atexit, time\natexit.register(time.sleep, 600)\natexit.register(print,"
+        " 'goodbye')\nraise OSError('x')\n"
     )
     process = start(tmp_path, script)
     text = finish(process)

@@ -1,4 +1,6 @@
-"""The launcher's parts as pure functions: the job's environment, torchrun's arguments, the first cause, event lines."""
+"""The launcher's parts as pure functions: the job's environment, torchrun's arguments, the first
+cause, event lines.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,12 @@ def error(rank: int, time: float, **fields: Any) -> Error:
 
 def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
     arguments = torchrun.torchrun_arguments(JOB, platforms.plain_context(ENVIRON))
-    assert {"--node-rank=1", "--master-addr=algo-1", "--master-port=7777", "--max-restarts=0"} <= set(arguments)
+    assert {
+        "--node-rank=1",
+        "--master-addr=algo-1",
+        "--master-port=7777",
+        "--max-restarts=0",
+    } <= set(arguments)
     assert not any("rdzv-backend" in argument for argument in arguments)
     assert "--shutdown-timeout=115" in arguments
 
@@ -65,7 +72,9 @@ def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
 def test_restarts_mean_a_c10d_rendezvous_that_keeps_the_nodes_in_order() -> None:
     job = contract.Job(**{**vars(JOB), "restarts": 3})
     arguments = torchrun.torchrun_arguments(job, platforms.plain_context(ENVIRON))
-    assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(arguments)
+    assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(
+        arguments
+    )
     assert any(argument.startswith("--rdzv-conf=is_host=false") for argument in arguments)
 
 
@@ -78,7 +87,9 @@ def test_the_environment_drops_variables_of_an_outer_torchrun(tmp_path: Path) ->
         "MASTER_PORT": "1",
         "MINE": "ok",
     }
-    env = environment.job_environment(JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | foreign)
+    env = environment.job_environment(
+        JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | foreign
+    )
     assert env["MINE"] == "ok"
     assert env["PET_NNODES"] == "2"
     assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
@@ -94,29 +105,38 @@ def test_the_environment_has_the_interface_the_inputs_and_a_fresh_store(tmp_path
 
 def test_variables_with_a_similar_name_are_left_to_the_user(tmp_path: Path) -> None:
     env = environment.job_environment(
-        JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"}
+        JOB,
+        platforms.plain_context(ENVIRON),
+        tmp_path,
+        ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"},
     )
     assert (env["MASTER_KEY"], env["RANKER"]) == ("k", "r")
 
 
 def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:
     answers = iter((False, False, True))
-    platforms.wait_for_dns("no-such-host.invalid", timeout_seconds=60, cancelled=lambda: next(answers))
+    platforms.wait_for_dns(
+        "no-such-host.invalid", timeout_seconds=60, cancelled=lambda: next(answers)
+    )
 
 
 def test_a_stop_after_the_end_does_not_change_the_outcome(tmp_path: Path) -> None:
     launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
-    launcher.stop.reason, launcher.stop.requested_at = "sigterm", 1.0
+    launcher.stop.reason = "sigterm"
+    launcher.stop.requested_at = 1.0
     assert launcher._outcome(0) == ("succeeded", None)
     assert launcher._outcome(143) == ("stopped", None)
 
 
 @pytest.mark.parametrize(("restarts", "outcome"), [(0, "failed"), (1, "stopped")])
-def test_a_stop_during_a_restart_ends_as_stopped(tmp_path: Path, restarts: int, outcome: str) -> None:
+def test_a_stop_during_a_restart_ends_as_stopped(
+    tmp_path: Path, restarts: int, outcome: str
+) -> None:
     job = contract.Job(**{**vars(JOB), "restarts": restarts})
     launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
     launcher.ranks.errors.append(error(1, 5.0, attempt=0))
-    launcher.stop.reason, launcher.stop.requested_at = "sigterm", 6.0
+    launcher.stop.reason = "sigterm"
+    launcher.stop.requested_at = 6.0
     assert launcher._outcome(143)[0] == outcome
 
 
@@ -137,7 +157,14 @@ def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
         ({"processes": 2}, {}, True, None),
         ({"processes": 2}, {"ACCELERATE_USE_CPU": "false"}, False, "false"),
     ],
-    ids=["two processes", "two nodes", "one process", "GPUs are planned", "GPUs are there", "the user's own"],
+    ids=[
+        "two processes",
+        "two nodes",
+        "one process",
+        "GPUs are planned",
+        "GPUs are there",
+        "the user's own",
+    ],
 )
 def test_accelerate_is_set_to_cpus_for_several_ranks_without_gpus(
     changes: dict[str, Any],
@@ -149,18 +176,29 @@ def test_accelerate_is_set_to_cpus_for_several_ranks_without_gpus(
 ) -> None:
     monkeypatch.setattr(environment, "has_accelerator", lambda: has_accelerator)
     job = replace(JOB, **{"gpus": 0, "nodes": 1, "processes": 1, **changes})
-    env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | environ)
+    env = environment.job_environment(
+        job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | environ
+    )
     assert env.get("ACCELERATE_USE_CPU") == expected
 
 
 def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
-    trial = {"trial": 0, "metric": "samples_per_s", "goal": "maximize", "rungs": [], "eta": 2, "measures": True}
+    trial = {
+        "trial": 0,
+        "metric": "samples_per_s",
+        "goal": "maximize",
+        "rungs": [],
+        "eta": 2,
+        "measures": True,
+    }
     for job, told in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):
         env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
         assert env.get("CLOUDTRAIN_MEASURE") == told
 
 
-def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> None:
+def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> (
+    None
+):
     found = failure.root_cause(
         [
             error(5, 1.0, attempt=0),
@@ -175,17 +213,24 @@ def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_
 
 
 def test_an_exit_without_an_exception_is_described_by_its_signal_or_code() -> None:
-    assert "SIGKILL (out of host memory?)" in failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False).message
+    assert (
+        "SIGKILL (out of host memory?)"
+        in failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False).message
+    )
     killed = failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False, memory_was_short=True)
     assert killed.message == "was killed by SIGKILL: out of host memory"
-    assert "after its script had ended well" in failure.exit_error(2, -signal.SIGABRT, 1.0, finished=True).message
+    assert (
+        "after its script had ended well"
+        in failure.exit_error(2, -signal.SIGABRT, 1.0, finished=True).message
+    )
     assert failure.exit_error(2, 3, 1.0, finished=False).message == "exited with code 3"
     assert failure.exit_error(2, -signal.SIGTERM, 1.0, finished=False).consequence
     assert "signal 63" in failure.exit_error(2, -63, 1.0, finished=False).message
 
 
 def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
-    counts, times = [100], [0.0]
+    counts = [100]
+    times = [0.0]
     kills = OutOfMemoryKills(lambda: counts[-1], lambda: times[-1])
     assert not kills.any()
     counts.append(101)
@@ -198,7 +243,10 @@ def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
 
 
 def test_an_error_that_no_rank_raised_is_described_as_the_nodes() -> None:
-    assert failure.one_line(error(-1, 1.0, message="this node shows 0 GPUs")) == "node 0: this node shows 0 GPUs"
+    assert (
+        failure.one_line(error(-1, 1.0, message="this node shows 0 GPUs"))
+        == "node 0: this node shows 0 GPUs"
+    )
     ended = error(1, 1.0, exception="SystemExit", message="no data today", traceback="")
     assert failure.one_line(ended) == "rank 1 (node 0) ended by sys.exit: no data today"
 
@@ -220,7 +268,11 @@ def test_an_event_is_one_line_below_the_limit_of_an_atomic_write(first: str, sec
     assert line.count(b"\n") == 1
     assert len(line) <= MAX_LINE_BYTES
     event = json.loads(line.decode()[len(MARKER) :])
-    assert len(first) > 200 or len(second) > 200 or event["first"] == first.encode("utf-8", "replace").decode()
+    assert (
+        len(first) > 200
+        or len(second) > 200
+        or event["first"] == first.encode("utf-8", "replace").decode()
+    )
 
 
 def test_events_of_one_process_never_share_a_number() -> None:
@@ -230,8 +282,12 @@ def test_events_of_one_process_never_share_a_number() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_each_node_reads_the_result_of_its_own_first_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node whose ranks stopped with all others has not succeeded, even if the node itself was not asked to stop."""
+def test_each_node_reads_the_result_of_its_own_first_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose ranks stopped with all others has not succeeded, even if the node itself was not
+    asked to stop.
+    """
     from cloudtrain_job import write_result
 
     monkeypatch.setenv("CLOUDTRAIN_RESULT_FILE", str(tmp_path / "result.json"))
@@ -248,7 +304,10 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip("prctl is Linux's own")
     child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\n"
     child += "from cloudtrain_launcher.host import set_parent_death_signal\n"
-    child += "set_parent_death_signal(os.getppid()); print('ready', os.getpid(), flush=True); time.sleep(600)"
+    child += (
+        "set_parent_death_signal(os.getppid()); print('ready', os.getpid(), flush=True);"
+        " time.sleep(600)"
+    )
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -74,17 +74,32 @@ def test_a_stop_during_an_evaluation_repeats_only_the_evaluation(
     assert again.position.epoch == 1
 
 
-def test_evaluations_within_an_epoch_come_beside_those_at_its_end(make_loop: Callable[..., Loop]) -> None:
+def test_evaluations_within_an_epoch_come_beside_those_at_its_end(
+    make_loop: Callable[..., Loop],
+) -> None:
     """An epoch has 44 steps; the loss is the mean of the epoch so far."""
-    found = reports_of(make_loop("--max-steps", "66", "--eval-every-steps", "22", "--patience", "9"))
+    found = reports_of(
+        make_loop("--max-steps", "66", "--eval-every-steps", "22", "--patience", "9")
+    )
     assert list(found) == [22, 44, 66]
     assert all({"loss", "val_loss"} <= values.keys() for values in found.values())
     plain = reports_of(make_loop("--max-steps", "66"))
     assert (found[44]["loss"], found[66]["loss"]) == (plain[44]["loss"], plain[66]["loss"])
 
 
-def test_a_run_that_is_resumed_where_an_evaluation_is_due_makes_it_once(make_loop: Callable[..., Loop]) -> None:
-    flags = ("--max-steps", "44", "--eval-every-steps", "11", "--lr-schedule", "constant", "--warm-up", "0")
+def test_a_run_that_is_resumed_where_an_evaluation_is_due_makes_it_once(
+    make_loop: Callable[..., Loop],
+) -> None:
+    flags = (
+        "--max-steps",
+        "44",
+        "--eval-every-steps",
+        "11",
+        "--lr-schedule",
+        "constant",
+        "--warm-up",
+        "0",
+    )
     whole = make_loop(*flags)
     expected = reports_of(whole)
     assert list(expected) == [11, 22, 33, 44]
@@ -96,7 +111,9 @@ def test_a_run_that_is_resumed_where_an_evaluation_is_due_makes_it_once(make_loo
     assert fingerprint(resumed) == fingerprint(whole)
 
 
-def test_a_stop_during_an_evaluation_within_an_epoch_repeats_it(make_loop: Callable[..., Loop]) -> None:
+def test_a_stop_during_an_evaluation_within_an_epoch_repeats_it(
+    make_loop: Callable[..., Loop],
+) -> None:
     flags = ("--max-steps", "33", "--eval-every-steps", "22")
     loop = make_loop(*flags)
 
@@ -128,7 +145,9 @@ def test_a_target_accuracy_ends_the_run_early(make_loop: Callable[..., Loop]) ->
     assert loop.position.epoch == 1
 
 
-def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(make_loop: Callable[..., Loop]) -> None:
+def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(
+    make_loop: Callable[..., Loop],
+) -> None:
     first = make_loop("--target-accuracy", "0.2")
     first.run()
     again = make_loop("--target-accuracy", "0.2")
@@ -153,14 +172,19 @@ def test_a_resume_with_another_seed_is_refused(make_loop: Callable[..., Loop]) -
         make_loop("--max-steps", "1", "--seed", "1").resume()
 
 
-def test_an_evaluation_only_needs_weights_and_validation_data(make_loop: Callable[..., Loop]) -> None:
-    with pytest.raises(Refused, match=r"--eval-only: there is no checkpoint in .*: name weights by --weights"):
+def test_an_evaluation_only_needs_weights_and_validation_data(
+    make_loop: Callable[..., Loop],
+) -> None:
+    with pytest.raises(
+        Refused, match=r"--eval-only: there is no checkpoint in .*: name weights by --weights"
+    ):
         make_loop("--eval-only").resume()
     with pytest.raises(Refused, match="--eval-only needs validation data"):
         make_loop("--eval-only", task=replace(tasks.build("digits", 0), validation=None))
     make_loop("--max-steps", "1").run()
     with pytest.raises(
-        Refused, match=r"was saved with --task digits --seed 0, not --task digits --seed 1: use the same"
+        Refused,
+        match=r"was saved with --task digits --seed 0, not --task digits --seed 1: use the same",
     ):
         make_loop("--eval-only", "--seed", "1").resume()
 

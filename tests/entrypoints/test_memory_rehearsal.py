@@ -1,4 +1,6 @@
-"""A rehearsal without values says what a real step takes; what fits follows, and `--strategy auto` from that."""
+"""A rehearsal without values says what a real step takes; what fits follows, and `--strategy auto`
+from that.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,11 @@ from tests.entrypoints.loss_curves import one_process
 from tests.support.step_memory import estimated, measured
 
 MIB = 1 << 20
-ABOVE, BELOW = 1.15, 0.95
-"""The bounds of an estimate; tests/bench/bench_memory.py holds every task, strategy and 21 other models to them."""
+ABOVE = 1.15
+BELOW = 0.95
+"""The bounds of an estimate; tests/bench/bench_memory.py holds every task, strategy and 21 other
+models to them.
+"""
 
 
 @pytest.mark.parametrize(
@@ -38,16 +43,21 @@ ABOVE, BELOW = 1.15, 0.95
     ],
     ids=["convolutions", "recomputed", "sharded", "recurrent"],
 )
-def test_a_rehearsal_takes_what_the_step_takes(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_takes_what_the_step_takes(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     flags = [*flags, "--batch-size", "16"]
     assert BELOW < estimated(flags, World(1, 1)) / measured(flags, one_process()) < ABOVE
 
 
 @pytest.mark.parametrize(
-    ("steps", "batch", "width", "hidden"), [(17, 33, 8, 40), (64, 3, 512, 40), (5, 8, 400, 256), (40, 16, 64, 128)]
+    ("steps", "batch", "width", "hidden"),
+    [(17, 33, 8, 40), (64, 3, 512, 40), (5, 8, 400, 256), (40, 16, 64, 128)],
 )
-def test_what_an_lstm_keeps_is_what_its_kernel_returns(steps: int, batch: int, width: int, hidden: int) -> None:
+def test_what_an_lstm_keeps_is_what_its_kernel_returns(
+    steps: int, batch: int, width: int, hidden: int
+) -> None:
     weights = [torch.zeros(4 * hidden, size) for size in (width, hidden)]
     given = [
         torch.zeros(steps, batch, width),
@@ -56,9 +66,13 @@ def test_what_an_lstm_keeps_is_what_its_kernel_returns(steps: int, batch: int, w
         *[torch.zeros(batch, hidden)] * 2,
     ]
     layer = torch.ops.aten.mkldnn_rnn_layer.default
-    kept = layer(*given, False, [], 2, hidden, 1, True, False, False, True)[3]  # mode 2: LSTM; the last: in training
+    kept = layer(*given, False, [], 2, hidden, 1, True, False, False, True)[
+        3
+    ]  # mode 2: LSTM; the last: in training
     found = scratch.lstm_workspace(steps, batch, width, hidden)
-    assert found == pytest.approx(kept.numel() * kept.element_size(), rel=0.05), "another CPU may align it otherwise"
+    assert found == pytest.approx(kept.numel() * kept.element_size(), rel=0.05), (
+        "another CPU may align it otherwise"
+    )
 
 
 def of_four(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> Held:
@@ -68,7 +82,8 @@ def of_four(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def test_strategies_share_what_they_say_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied, shared = of_four(["--strategy", "ddp"], monkeypatch), of_four(["--strategy", "fsdp"], monkeypatch)
+    copied = of_four(["--strategy", "ddp"], monkeypatch)
+    shared = of_four(["--strategy", "fsdp"], monkeypatch)
     staged = of_four(["--strategy", "pipeline"], monkeypatch)
     for part in ("parameters", "gradients"):
         assert getattr(shared, part) == pytest.approx(getattr(copied, part) / 4, rel=0.05)
@@ -84,10 +99,13 @@ def test_nothing_is_drawn_and_no_group_is_left(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Measures:
-    """A model whose activations are 1 GiB per sample; parameters, gradients and state 8 GiB, which fsdp divides."""
+    """A model whose activations are 1 GiB per sample; parameters, gradients and state 8 GiB, which
+    fsdp divides.
+    """
 
     def __init__(self, ranks: int) -> None:
-        self.ranks, self.whole = ranks, list[str]()
+        self.ranks = ranks
+        self.whole = list[str]()
 
     def __call__(self, options: Options, limit: int) -> Held:
         assert options.batch_size
@@ -101,7 +119,9 @@ class Measures:
         return Held(peak, fixed * device.GIB // 4, 0, 0)
 
 
-def chosen(gib: int, monkeypatch: pytest.MonkeyPatch, *flags: str, ranks: int = 4) -> tuple[str, bool]:
+def chosen(
+    gib: int, monkeypatch: pytest.MonkeyPatch, *flags: str, ranks: int = 4
+) -> tuple[str, bool]:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     options = parse(["--task", "gpt", "--batch-size", "64", "--strategy", "auto", *flags])
     search = plans.Search(Measures(ranks), device.Device(gib * device.GIB, "A100"), ranks)
@@ -130,16 +150,24 @@ def test_what_holds_too_much_is_given_up_early(monkeypatch: pytest.MonkeyPatch) 
     options = parse(["--task", "gpt", "--batch-size", "64", "--strategy", "auto"])
     measures = Measures(4)
     plans.Search(measures, device.Device(9 * device.GIB, "A100"), 4).cheapest(options, 4)
-    assert measures.whole == ["fsdp 16 none", "fsdp 4 none"]  # ddp does not fit, nor does fsdp in larger micro-batches
+    assert measures.whole == [
+        "fsdp 16 none",
+        "fsdp 4 none",
+    ]  # ddp does not fit, nor does fsdp in larger micro-batches
 
 
 def test_a_rehearsal_stops_at_its_limit_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = of_four(["--strategy", "fsdp"], monkeypatch)
     options = parse(["--task", "digits", "--batch-size", "16", "--strategy", "fsdp"])
     with pytest.raises(device.Exceeded):
-        rehearse(options, World(4, 4), like_gpu=True, amp="no", block=512, limit=2 * whole.parameters)
+        rehearse(
+            options, World(4, 4), like_gpu=True, amp="no", block=512, limit=2 * whole.parameters
+        )
     assert not torch.distributed.is_initialized()
-    assert rehearse(options, World(4, 4), like_gpu=True, amp="no", block=512, limit=whole.peak) == whole
+    assert (
+        rehearse(options, World(4, 4), like_gpu=True, amp="no", block=512, limit=whole.peak)
+        == whole
+    )
 
 
 def test_auto_keeps_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,15 +197,21 @@ def test_the_interval_is_wider_on_a_gpu_and_holds_its_libraries() -> None:
     assert on_gpu.low > 0.95 * 10 * device.GIB
 
 
-def test_all_ranks_take_the_plan_of_rank_0(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_ranks_take_the_plan_of_rank_0(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     options = parse(["--task", "digits", "--strategy", "auto", "--batch-size", "8"])
-    taken = auto.choose(options, one_process(), ["--task", "digits", "--strategy", "auto", "--batch-size", "8"])
+    taken = auto.choose(
+        options, one_process(), ["--task", "digits", "--strategy", "auto", "--batch-size", "8"]
+    )
     assert (taken.strategy, taken.recompute) == ("single", "none")
     assert "--strategy auto: --strategy single" in capfd.readouterr().out
     assert replace(taken, strategy="auto", accumulate=1) == options
 
 
-def test_a_model_that_cannot_be_rehearsed_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_rehearsed_is_refused_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(auto, "_ask", lambda *_: {"error": "ValueError: no"})
     options = parse(["--strategy", "auto"])
     with pytest.raises(rules.Refused, match="could not find a plan: ValueError: no"):
@@ -205,12 +239,19 @@ def run_script(text: str, folder: Path) -> dict[str, Any]:
     """In a process of its own, since it changes torch."""
     import subprocess
 
-    path, root = folder / "train.py", Path(auto.__file__).parents[2]
+    path = folder / "train.py"
+    root = Path(auto.__file__).parents[2]
     path.write_text(text)
-    request = json.dumps({"path": str(path), "argv": [], "ranks": 2, "per_node": 2, "gpu": "A100", "gpu_gib": 80})
+    request = json.dumps(
+        {"path": str(path), "argv": [], "ranks": 2, "per_node": 2, "gpu": "A100", "gpu_gib": 80}
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "job")))}
     done = subprocess.run(
-        [sys.executable, "-m", script_program.__name__, request], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-m", script_program.__name__, request],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
@@ -221,7 +262,9 @@ def test_any_script_is_measured_by_its_first_steps_and_ended(tmp_path: Path) -> 
     held = found["plan"]["held"]
     assert (held["parameters"], held["gradients"]) == (4 * MIB, 4 * MIB)
     assert held["optimizer"] == pytest.approx(8 * MIB, rel=0.01)
-    assert 20 * MIB <= held["peak"] < 30 * MIB  # gradients twice: DDP's buckets, and what AdamW computes with
+    assert (
+        20 * MIB <= held["peak"] < 30 * MIB
+    )  # gradients twice: DDP's buckets, and what AdamW computes with
     assert found["fits"]
 
 
@@ -236,7 +279,9 @@ def test_a_rank_has_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
     ranks: Ranks = one_process()
     whole = hardware.memory_per_rank(ranks.device, 1)
     assert 0 < hardware.memory_per_rank(ranks.device, 4) < whole
-    assert [hardware.gpu_model(name) for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "Other")] == [
+    assert [
+        hardware.gpu_model(name) for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "Other")
+    ] == [
         "A100",
         "T4",
         "Other",

@@ -54,7 +54,9 @@ class TimedData:
     """Data of which each batch takes so many seconds of a simulated clock."""
 
     def __init__(self, data: tasks.Data, now: list[float], seconds: float) -> None:
-        self.data, self.now, self.seconds = data, now, seconds
+        self.data = data
+        self.now = now
+        self.seconds = seconds
 
     def __len__(self) -> int:
         return len(self.data)
@@ -71,7 +73,8 @@ def test_the_rate_after_an_evaluation_does_not_include_its_time(
     now = [0.0]
     loop = make_loop("--epochs", "2")
     loop.meter = Meter(clock=lambda: now[0])
-    train, validation = TimedData(loop.task.train, now, 1.0), TimedData(loop.task.validation, now, 60.0)
+    train = TimedData(loop.task.train, now, 1.0)
+    validation = TimedData(loop.task.validation, now, 60.0)
     assert isinstance(loop.batches, Batches)
     loop.batches = replace(loop.batches, data=train)
     loop.step.task = replace(loop.task, validation=validation)

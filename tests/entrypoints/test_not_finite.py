@@ -1,4 +1,6 @@
-"""Losses, gradients, weights and evaluations that are NaN or infinite: training stops, or skips the step."""
+"""Losses, gradients, weights and evaluations that are NaN or infinite: training stops, or skips the
+step.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.loop import Loop
 
 BAD = 7
-"""The index of the bad sample. 40 samples in batches of 4 are 10 steps per epoch, and one of them has it."""
+"""The index of the bad sample. 40 samples in batches of 4 are 10 steps per epoch, and one of them
+has it.
+"""
 
 
 class Points:
@@ -48,12 +52,16 @@ def model() -> nn.Module:
 
 
 def loss_with_bad_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A finite loss whose gradient is NaN if a target is large: the derivative of a square root at zero, times zero."""
+    """A finite loss whose gradient is NaN if a target is large: the derivative of a square root at
+    zero, times zero.
+    """
     loss = F.mse_loss(outputs, targets.clamp(max=10))
     return loss + (outputs * 0).sum().abs().sqrt() if bool((targets > 50).any()) else loss
 
 
-def task(train: Points, validation: Points | None = None, loss: Callable[..., Tensor] = F.mse_loss) -> Task:
+def task(
+    train: Points, validation: Points | None = None, loss: Callable[..., Tensor] = F.mse_loss
+) -> Task:
     return Task(
         model=model,
         loss=loss,
@@ -72,13 +80,19 @@ NAN = {
     "input-inf": task(Points(bad_input=math.inf)),
     "gradient": task(Points(bad_target=99), loss=loss_with_bad_gradient),
 }
-MESSAGES = {"input": "the loss is nan", "input-inf": "the loss is nan", "gradient": "the norm of the gradients is nan"}
+MESSAGES = {
+    "input": "the loss is nan",
+    "input-inf": "the loss is nan",
+    "gradient": "the norm of the gradients is nan",
+}
 
 
 @pytest.fixture
 def train_loop(make_loop: Callable[..., Loop]) -> Callable[..., Loop]:
     """Makes a loop of a task, with a constant learning rate."""
-    return lambda task, *argv: make_loop("--lr-schedule", "constant", "--warm-up", "0", *argv, task=task)
+    return lambda task, *argv: make_loop(
+        "--lr-schedule", "constant", "--warm-up", "0", *argv, task=task
+    )
 
 
 def bad_step(loop: Loop) -> int:
@@ -94,7 +108,9 @@ def parameters(loop: Loop) -> str:
 
 @pytest.mark.parametrize("kind", list(NAN))
 @pytest.mark.parametrize("flags", ["", "--clip-norm 1"], ids=["unclipped", "clipped"])
-def test_training_stops_and_names_the_step(train_loop: Callable[..., Loop], kind: str, flags: str) -> None:
+def test_training_stops_and_names_the_step(
+    train_loop: Callable[..., Loop], kind: str, flags: str
+) -> None:
     loop = train_loop(NAN[kind], *flags.split())
     with pytest.raises(NotFinite, match=f"^step {bad_step(loop)}: {MESSAGES[kind]}$"):
         loop.run()
@@ -134,17 +150,23 @@ def test_a_stop_after_a_bad_step_saves_no_checkpoint(train_loop: Callable[..., L
 def test_a_skipped_step_changes_nothing(
     train_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, kind: str, fast: bool
 ) -> None:
-    """Weights, AdamW's moments and batch norm's statistics are bit-identical to those of a training without it."""
+    """Weights, AdamW's moments and batch norm's statistics are bit-identical to those of a training
+    without it.
+    """
     if fast:  # as on a GPU: one kernel, which reads the flag itself
         monkeypatch.setattr(step_module, "FUSED_ON", ("cuda", "cpu"))
-    skipping, without = train_loop(NAN[kind], "--on-nan", "skip"), train_loop(NAN[kind])
+    skipping = train_loop(NAN[kind], "--on-nan", "skip")
+    without = train_loop(NAN[kind])
     for loop in (skipping, without):
         loop.step.wrapped.train()
         batches = list(loop.batches.load(0, 0))
         for at, batch in enumerate(batches):
             if loop is skipping or at + 1 != bad_step(loop):
                 loop.step.train_step(iter([batch]), at, 100)
-    assert (skipping.step.finite_watch.skipped_steps, without.step.finite_watch.skipped_steps) == (1, 0)
+    assert (skipping.step.finite_watch.skipped_steps, without.step.finite_watch.skipped_steps) == (
+        1,
+        0,
+    )
     assert parameters(skipping) == parameters(without)
     assert finite.all_finite(skipping.step.model.state_dict().values())
 
@@ -157,7 +179,10 @@ def test_a_run_that_skips_steps_logs_them_and_succeeds(
     assert loop.metrics["skipped_steps"] == 2
     assert all(math.isfinite(value) for value in loop.metrics.values())
     assert finite.all_finite(loop.step.model.state_dict().values())
-    assert f"step {bad_step(loop)}: the loss is nan: skipped (--on-nan skip), 1 steps so far" in capfd.readouterr()[0]
+    assert (
+        f"step {bad_step(loop)}: the loss is nan: skipped (--on-nan skip), 1 steps so far"
+        in capfd.readouterr()[0]
+    )
 
 
 def test_a_resume_continues_the_count_of_skipped_steps(train_loop: Callable[..., Loop]) -> None:
@@ -173,9 +198,13 @@ def test_ten_bad_steps_in_a_row_stop_training_in_spite_of_skip(
     train_loop: Callable[..., Loop],
 ) -> None:
     loop = train_loop(
-        task(Points(), loss=lambda outputs, targets: F.mse_loss(outputs, targets) * math.nan), "--on-nan", "skip"
+        task(Points(), loss=lambda outputs, targets: F.mse_loss(outputs, targets) * math.nan),
+        "--on-nan",
+        "skip",
     )
-    with pytest.raises(NotFinite, match=r"^step 1: the loss is nan, and so on for 10 steps in a row$"):
+    with pytest.raises(
+        NotFinite, match=r"^step 1: the loss is nan, and so on for 10 steps in a row$"
+    ):
         loop.run()
     assert finite.all_finite(loop.step.model.parameters())
 
@@ -203,7 +232,9 @@ def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(
     next(loop.step.model.parameters()).data.fill_(math.nan)
     loop.checkpointer.save(last=True)
     monkeypatch.undo()
-    with pytest.raises(Refused, match=r"step-00000001 contains weights that are not finite.* --no-resume here"):
+    with pytest.raises(
+        Refused, match=r"step-00000001 contains weights that are not finite.* --no-resume here"
+    ):
         train_loop(task(Points())).resume()
 
 
@@ -233,13 +264,22 @@ def test_with_skip_such_an_evaluation_is_never_the_best_and_counts_for_patience(
 ) -> None:
     loop = train_loop(BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--epochs", "5")
     assert loop.run() == "succeeded"
-    assert (loop.position.step, loop.checkpointer.best.step, loop.checkpointer.best.evaluations_since) == (20, -1, 2)
+    assert (
+        loop.position.step,
+        loop.checkpointer.best.step,
+        loop.checkpointer.best.evaluations_since,
+    ) == (20, -1, 2)
     assert not list(tmp_path.glob("best.*"))
     lines = [line for line in capfd.readouterr()[0].splitlines() if '"type":"metrics"' in line]
-    assert [parse_json(line.partition(" ")[2])["values"]["val_loss"] for line in lines] == [None, None]
+    assert [parse_json(line.partition(" ")[2])["values"]["val_loss"] for line in lines] == [
+        None,
+        None,
+    ]
     (shared,) = tmp_path.glob("step-00000020/shared.json")
     assert parse_json(shared.read_text())["metrics"]["val_loss"] is None
-    again = train_loop(BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--target-accuracy", "0.9")
+    again = train_loop(
+        BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--target-accuracy", "0.9"
+    )
     again.resume()
     assert again.checkpointer.best == loop.checkpointer.best
     assert again.run() == "succeeded"
@@ -259,7 +299,9 @@ def fp16(train_loop: Callable[..., Loop], one: Task, scale: float, *flags: str) 
     return loop
 
 
-def test_in_fp16_the_scaler_handles_gradients_that_overflow(train_loop: Callable[..., Loop]) -> None:
+def test_in_fp16_the_scaler_handles_gradients_that_overflow(
+    train_loop: Callable[..., Loop],
+) -> None:
     loop = fp16(train_loop, task(Points()), 2.0**40)
     assert loop.run() == "succeeded"
     assert loop.step.scaler is not None
@@ -267,7 +309,9 @@ def test_in_fp16_the_scaler_handles_gradients_that_overflow(train_loop: Callable
     assert loop.step.finite_watch.skipped_steps == 0
 
 
-@pytest.mark.parametrize(("kind", "scale"), [("input", 1024.0), ("gradient", 1.0)], ids=["loss", "lowest-scale"])
+@pytest.mark.parametrize(
+    ("kind", "scale"), [("input", 1024.0), ("gradient", 1.0)], ids=["loss", "lowest-scale"]
+)
 def test_in_fp16_a_bad_loss_or_overflow_at_the_lowest_scale_stops_training(
     train_loop: Callable[..., Loop], kind: str, scale: float
 ) -> None:
@@ -299,12 +343,19 @@ def parse_json(text: str) -> Any:
     return json.loads(text, parse_constant=refuse_constant)
 
 
-def test_log_metrics_refuses_a_name_that_exceeds_the_line_length(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_metrics_refuses_a_name_that_exceeds_the_line_length(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     long: dict[str, Any] = {"x" * 3000: 1.0, "y" * 3000: 2.0}
     log_metrics(step=1, **long)
     lines = capfd.readouterr().out.splitlines()
-    assert [list(parse_json(line.partition(" ")[2])["values"].values()) for line in lines] == [[1.0], [2.0]]
+    assert [list(parse_json(line.partition(" ")[2])["values"].values()) for line in lines] == [
+        [1.0],
+        [2.0],
+    ]
     assert all(len(line) < MAX_LINE_BYTES for line in lines)
     longer: dict[str, Any] = {"x" * 5000: 1.0}
-    with pytest.raises(ValueError, match="log_metrics: a name of 5000 characters is too long: 'xxx"):
+    with pytest.raises(
+        ValueError, match="log_metrics: a name of 5000 characters is too long: 'xxx"
+    ):
         log_metrics(**longer)

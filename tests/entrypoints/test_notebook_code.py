@@ -67,13 +67,17 @@ def test_a_cell_of_another_language_is_left_out_whole() -> None:
     assert plain_code("") == ("\n", [])
 
 
-@pytest.mark.parametrize("line", ["pip install x", "!pip3 install x", "%conda install x", "!python -m pip install x"])
+@pytest.mark.parametrize(
+    "line", ["pip install x", "!pip3 install x", "%conda install x", "!python -m pip install x"]
+)
 def test_lines_that_install_are_known(line: str) -> None:
     assert INSTALLS.match(line)
     assert not INSTALLS.match(line.replace("install", "list"))
 
 
-def test_a_notebook_displays_and_installs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notebook_displays_and_installs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cells = ["pip install einops\nx = 1", "x?\ndisplay([x], 'text')\nx += 1"]
     notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
     path = tmp_path / "n.ipynb"
@@ -83,5 +87,8 @@ def test_a_notebook_displays_and_installs_nothing(tmp_path: Path, capsys: pytest
     output = capsys.readouterr()
     assert namespace["x"] == 2
     assert output.out == "[1]\ntext\n"
-    assert "[cell 1]: left out the line 'pip install einops': packages are installed before" in output.err
+    assert (
+        "[cell 1]: left out the line 'pip install einops': packages are installed before"
+        in output.err
+    )
     assert "[cell 2]: left out the line 'x?': a notebook's magic" in output.err

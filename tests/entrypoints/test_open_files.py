@@ -73,7 +73,10 @@ ENDINGS = {
     "by its last line": ("", 0),
     "by sys.exit": ("sys.exit(0)", 0),
     "by an exception": ("raise ValueError('on purpose')", 1),
-    "by an exception inside a function": ("def fail():\n    raise ValueError('on purpose')\nfail()", 1),
+    "by an exception inside a function": (
+        "def fail():\n    raise ValueError('on purpose')\nfail()",
+        1,
+    ),
 }
 
 
@@ -81,13 +84,19 @@ def content(folder: Path) -> dict[str, bytes]:
     found = {name: (folder / name).read_bytes() for name in EXPECTED}
     with zipfile.ZipFile(folder / "all.zip") as archive:
         found |= {name: archive.read(name) for name in archive.namelist()}
-    return found | {name: gzip.decompress((folder / name).read_bytes()) for name in ("log.gz", "bare.gz")}
+    return found | {
+        name: gzip.decompress((folder / name).read_bytes()) for name in ("log.gz", "bare.gz")
+    }
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_files_that_a_program_leaves_open_are_written_completely(tmp_path: Path, ending: str) -> None:
+def test_files_that_a_program_leaves_open_are_written_completely(
+    tmp_path: Path, ending: str
+) -> None:
     last, code = ENDINGS[ending]
-    (tmp_path / "mine.py").write_text("kept = []\ndef keep(file):\n    kept.append(file)\n    return file\n")
+    (tmp_path / "mine.py").write_text(
+        "kept = []\ndef keep(file):\n    kept.append(file)\n    return file\n"
+    )
     rank = run_rank(tmp_path, UNCLOSED + last)
     assert rank.code == code, rank.output
     more = {"first.txt": b"first", "second.txt": b"second", "log.gz": b"packed", "bare.gz": b"bare"}
@@ -97,7 +106,9 @@ def test_files_that_a_program_leaves_open_are_written_completely(tmp_path: Path,
 
 @pytest.mark.parametrize("kind", ["notebook", "module"])
 def test_a_notebook_and_a_module_lose_nothing_either(tmp_path: Path, kind: str) -> None:
-    code = "import csv\nrows = csv.writer(open('metrics.csv', 'w'))\nrows.writerow(['step', 'loss'])\n"
+    code = (
+        "import csv\nrows = csv.writer(open('metrics.csv', 'w'))\nrows.writerow(['step', 'loss'])\n"
+    )
     if kind == "notebook":
         code = json.dumps({"cells": [{"cell_type": "code", "source": code}]})
     target = {"notebook": "train.ipynb", "module": "train"}[kind]
@@ -108,8 +119,13 @@ def test_a_notebook_and_a_module_lose_nothing_either(tmp_path: Path, kind: str) 
     assert (tmp_path / "metrics.csv").read_bytes() == EXPECTED["metrics.csv"]
 
 
-def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(tmp_path: Path) -> None:
-    script = "full = open('/dev/full', 'w')\nfull.write('lost')\ngood = open('good.txt', 'w')\ngood.write('kept')\n"
+def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "full = open('/dev/full', 'w')\nfull.write('lost')\ngood = open('good.txt',"
+        " 'w')\ngood.write('kept')\n"
+    )
     rank = run_rank(tmp_path, script)
     assert (tmp_path / "good.txt").read_text() == "kept"
     assert "/dev/full could not be closed, and may lack its end: OSError: [Errno 28]" in rank.text
@@ -117,15 +133,17 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(tm
 
 def test_a_pipe_without_a_reader_does_not_block_a_failed_rank(tmp_path: Path) -> None:
     script = (
-        "import os\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\nstuck.write('x' * 900_000)\n"
-        "raise ValueError('on purpose')\n"
+        "import os\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\nstuck.write('x'"
+        " * 900_000)\nraise ValueError('on purpose')\n"
     )
     rank = run_rank(tmp_path, script)
     assert rank.code == 1
     assert rank.error["message"] == "on purpose"
 
 
-def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(tmp_path: Path) -> None:
+def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(
+    tmp_path: Path,
+) -> None:
     program = (
         "import os, sys\nfrom cloudtrain_launcher import shutdown\n"
         "reader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\n"
@@ -134,7 +152,12 @@ def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(tm
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        [sys.executable, "-c", program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert done.returncode == 0
     assert "could not be closed within 0.2 s" in done.stderr
@@ -143,8 +166,9 @@ def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(tm
 def test_a_child_that_a_program_forks_is_not_the_rank(tmp_path: Path) -> None:
     """It returns to the worker's code when it ends, and must not report the end of the rank."""
     script = (
-        "import os, sys\npid = os.fork()\nif pid == 0:\n    kept = open('child.txt', 'w')\n    kept.write('kept')\n"
-        "    sys.exit(7)\nprint('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+        "import os, sys\npid = os.fork()\nif pid == 0:\n    kept = open('child.txt', 'w')\n   "
+        " kept.write('kept')\n    sys.exit(7)\nprint('child',"
+        " os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
     rank = run_rank(tmp_path, script)
     assert rank.code == 0

@@ -1,4 +1,6 @@
-"""The optimizers of `--optimizer`: which parameters each updates, resumes, skipped steps, and a user's own."""
+"""The optimizers of `--optimizer`: which parameters each updates, resumes, skipped steps, and a
+user's own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ OWN = "tests.entrypoints.own_optimizers"
 ALL = [*OPTIMIZERS, f"{OWN}:two_rates"]
 
 
-def trained(optimizer: Callable[[nn.Parameter], torch.optim.Optimizer], start: torch.Tensor) -> torch.Tensor:
+def trained(
+    optimizer: Callable[[nn.Parameter], torch.optim.Optimizer], start: torch.Tensor
+) -> torch.Tensor:
     """A matrix after three steps with the same gradients."""
     matrix = nn.Parameter(start.clone())
     found = optimizer(matrix)
@@ -38,8 +42,13 @@ def trained(optimizer: Callable[[nn.Parameter], torch.optim.Optimizer], start: t
 def test_muon_is_that_of_torch_with_steps_of_the_size_of_adamws(shape: tuple[int, int]) -> None:
     start = torch.randn(shape)
     ours = trained(lambda p: Muon([{"params": [p], "weight_decay": 0.2}], lr=0.1), start)
-    theirs = trained(lambda p: torch.optim.Muon([p], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"), start)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3)  # bf16 rounds sums of several matrices otherwise
+    theirs = trained(
+        lambda p: torch.optim.Muon([p], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"),
+        start,
+    )
+    torch.testing.assert_close(
+        ours, theirs, rtol=0, atol=2e-3
+    )  # bf16 rounds sums of several matrices otherwise
     assert (start - ours).abs().max() > 0.05
 
 
@@ -52,7 +61,8 @@ def test_matrices_of_one_shape_are_each_made_orthogonal() -> None:
 
 def test_a_joined_matrix_is_as_its_parts_would_be() -> None:
     """Rows are (groups, parts, rows of a part), as query, key and value of each head."""
-    rows, start = Rows(parts=3, groups=2), torch.randn(2, 3, 4, 12)
+    rows = Rows(parts=3, groups=2)
+    start = torch.randn(2, 3, 4, 12)
     grad = torch.randn(2, 3, 4, 12)
     whole = nn.Parameter(start.reshape(24, 12).clone())
     whole.grad = grad.reshape(24, 12)
@@ -62,7 +72,10 @@ def test_a_joined_matrix_is_as_its_parts_would_be() -> None:
         alone.grad = grad[:, part].reshape(8, 12)
         Muon([{"params": [alone]}], lr=0.1).step()
         torch.testing.assert_close(
-            whole.detach().view(2, 3, 4, 12)[:, part].reshape(8, 12), alone.detach(), atol=2e-3, rtol=0
+            whole.detach().view(2, 3, 4, 12)[:, part].reshape(8, 12),
+            alone.detach(),
+            atol=2e-3,
+            rtol=0,
         )
 
 
@@ -75,23 +88,44 @@ def test_muon_takes_matrices_of_hidden_layers_only() -> None:
     assert set(found) == expected, "without embedding and head"
     assert found["layers.0.attention.qkv.weight"] == Rows(3, 2)
     assert found["layers.0.feed.down.weight"] == Rows()
-    assert set(hidden_matrices(decoder(replace(shape, tied=True)))) == expected, "the embedding is the head"
+    assert set(hidden_matrices(decoder(replace(shape, tied=True)))) == expected, (
+        "the embedding is the head"
+    )
     assert list(hidden_matrices(tasks.build("digits", 0).model())) == ["9.weight"]
-    optimizer = optimizers.build("muon", dict(model.named_parameters()), 0.1, 0.5, fused=False, matrices=found)
+    optimizer = optimizers.build(
+        "muon", dict(model.named_parameters()), 0.1, 0.5, fused=False, matrices=found
+    )
     names = {id(p): name for name, p in model.named_parameters()}
-    decay = {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    decay = {
+        names[id(p)]: group["weight_decay"]
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
     assert decay == {name: 0.5 if p.dim() == 2 else 0.0 for name, p in model.named_parameters()}
 
 
-def test_a_model_without_matrices_in_hidden_layers_is_refused_for_muon(make_loop: Callable[..., Loop]) -> None:
+def test_a_model_without_matrices_in_hidden_layers_is_refused_for_muon(
+    make_loop: Callable[..., Loop],
+) -> None:
     task = tasks.build("resnet50", 0, size="tiny", data="synthetic")
     with pytest.raises(Refused, match=r"no matrix in a hidden layer, .*: use adamw or sgd"):
         make_loop("--optimizer", "muon", task=task)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_resumed_run_ends_with_the_same_bits(name: str, make_loop: Callable[..., Loop], tmp_path: Path) -> None:
-    flags = ["--optimizer", name, "--batch-size", "160", "--max-steps", "4", "--checkpoint-every-steps", "2"]
+def test_a_resumed_run_ends_with_the_same_bits(
+    name: str, make_loop: Callable[..., Loop], tmp_path: Path
+) -> None:
+    flags = [
+        "--optimizer",
+        name,
+        "--batch-size",
+        "160",
+        "--max-steps",
+        "4",
+        "--checkpoint-every-steps",
+        "2",
+    ]
     whole = make_loop(*flags)
     start = [parameter.detach().clone() for parameter in whole.step.model.parameters()]
     assert whole.run() == "succeeded"
@@ -106,7 +140,9 @@ def test_a_resumed_run_ends_with_the_same_bits(name: str, make_loop: Callable[..
     assert all(map(torch.equal, resumed.step.model.parameters(), ends))
 
 
-def test_another_optimizer_does_not_resume_from_a_checkpoint(make_loop: Callable[..., Loop]) -> None:
+def test_another_optimizer_does_not_resume_from_a_checkpoint(
+    make_loop: Callable[..., Loop],
+) -> None:
     make_loop("--max-steps", "1").run()
     with pytest.raises(Refused, match=r"was saved with .*, not .* --optimizer sgd: use the same"):
         make_loop("--max-steps", "1", "--optimizer", "sgd").resume()
@@ -121,7 +157,10 @@ def test_each_group_follows_the_schedule_from_its_own_rate(make_loop: Callable[.
 @pytest.mark.parametrize("fused", [(), ("cpu",)], ids=["host", "fused"])
 @pytest.mark.parametrize("name", ALL)
 def test_a_bad_step_is_skipped(
-    name: str, fused: tuple[str, ...], make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    fused: tuple[str, ...],
+    make_loop: Callable[..., Loop],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first step of all, at which an optimizer makes its state; then a good one is trained."""
     monkeypatch.setattr(step_module, "FUSED_ON", fused)
@@ -156,7 +195,13 @@ def test_the_loss_scaler_of_fp16_works_with_each(name: str, make_loop: Callable[
     [
         ("lbfgs", "step of LBFGS computes the loss several times"),
         ("foreign", "has parameters that are not the model's"),
-        ("nothing", r"own_optimizers.py:\d+: --optimizer .*:nothing returned nothing: return a torch.optim.Optimizer"),
+        (
+            "nothing",
+            (
+                r"own_optimizers.py:\d+: --optimizer .*:nothing returned nothing: return a"
+                r" torch.optim.Optimizer"
+            ),
+        ),
         ("missing", "has nothing named missing"),
     ],
 )
@@ -169,5 +214,8 @@ def test_an_optimizer_that_cannot_work_is_refused_with_its_place(
 
 def test_state_that_a_checkpoint_cannot_keep_is_told(make_loop: Callable[..., Loop]) -> None:
     loop = make_loop("--optimizer", f"{OWN}:with_list", "--max-steps", "1")
-    with pytest.raises(Refused, match=r"the state history of 0.weight is a list of int, int: checkpoints keep tensors"):
+    with pytest.raises(
+        Refused,
+        match=r"the state history of 0.weight is a list of int, int: checkpoints keep tensors",
+    ):
         loop.run()

@@ -19,11 +19,23 @@ from tests.entrypoints.groups import ForkServer, Group, StartGroup
 @pytest.mark.parametrize(
     ("error", "named"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "CUDA out of memory"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), "DefaultCPUAllocator"),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may"), "cuDNN could not get memory"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "CUDA out of memory",
+        ),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"),
+            "DefaultCPUAllocator",
+        ),
+        (
+            RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may"),
+            "cuDNN could not get memory",
+        ),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN could not get memory"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "cuBLAS could not get memory"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
+            "cuBLAS could not get memory",
+        ),
         (
             RuntimeError("NCCL error: ... Failed to CUDA calloc 6291456 bytes"),
             "NCCL could not get memory for its buffers",
@@ -53,14 +65,19 @@ def test_a_cached_micro_batch_is_used_for_the_same_gpu_only(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("batch", "largest", "steps"), [(24, 12, 2), (24, 8, 3), (24, 7, 4), (25, 5, 5), (25, 1, 25), (24, 24, 2)]
+    ("batch", "largest", "steps"),
+    [(24, 12, 2), (24, 8, 3), (24, 7, 4), (25, 5, 5), (25, 1, 25), (24, 24, 2)],
 )
 def test_a_batch_is_split_into_the_fewest_micro_batches_that_fit(
     make_loop: Callable[..., Loop], batch: int, largest: int, steps: int
 ) -> None:
     loop = make_loop("--batch-size", str(batch))
     loop.split_to_fit(largest)
-    assert (loop.step.accumulation_steps, loop.batches.accumulation_steps, loop.batches.batch_size) == (
+    assert (
+        loop.step.accumulation_steps,
+        loop.batches.accumulation_steps,
+        loop.batches.batch_size,
+    ) == (
         steps,
         steps,
         batch,
@@ -68,16 +85,21 @@ def test_a_batch_is_split_into_the_fewest_micro_batches_that_fit(
     assert loop.micro_batch <= largest
 
 
-def test_a_batch_that_cannot_be_split_further_is_refused_with_a_hint(make_loop: Callable[..., Loop]) -> None:
+def test_a_batch_that_cannot_be_split_further_is_refused_with_a_hint(
+    make_loop: Callable[..., Loop],
+) -> None:
     loop = make_loop("--batch-size", "4", "--accumulate", "4")
-    with pytest.raises(Refused, match=r"micro-batches of 1 samples per rank do not fit .* use --strategy fsdp"):
+    with pytest.raises(
+        Refused, match=r"micro-batches of 1 samples per rank do not fit .* use --strategy fsdp"
+    ):
         loop.split_to_fit(0)
 
 
 def test_probing_runs_the_batch_through_all_stages(
     make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, passed = make_loop("--strategy", "model-parallel", "--probe-memory", "yes"), []
+    loop = make_loop("--strategy", "model-parallel", "--probe-memory", "yes")
+    passed = []
     forward = Chain.forward
 
     def counted(chain: Chain, values: torch.Tensor) -> torch.Tensor:
@@ -85,18 +107,25 @@ def test_probing_runs_the_batch_through_all_stages(
         return forward(chain, values)
 
     monkeypatch.setattr(Chain, "forward", counted)
-    memory.fit_micro_batch(loop, memory.MicroBatchCache(loop.checkpointer.checkpoints.folder, loop.ranks, "digits"))
+    memory.fit_micro_batch(
+        loop, memory.MicroBatchCache(loop.checkpointer.checkpoints.folder, loop.ranks, "digits")
+    )
     assert passed == [32]
 
 
-FLAGS = "--task gpt --epochs 9 --eval-every 9 --max-steps 4 --batch-size 128 --checkpoint-every-steps 2 --warm-up 0"
+FLAGS = (
+    "--task gpt --epochs 9 --eval-every 9 --max-steps 4 --batch-size 128 --checkpoint-every-steps 2"
+    " --warm-up 0"
+)
 
 
 HOOKS = "tests.entrypoints.rank_hooks"
 
 
 @pytest.fixture(scope="module")
-def expected(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, short_text: Path) -> dict[str, float]:
+def expected(
+    fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, short_text: Path
+) -> dict[str, float]:
     """The last metrics of the same run with enough memory."""
     folder = tmp_path_factory.mktemp("enough")
     ranks = Group(fork_server, folder, 2, FLAGS, CLOUDTRAIN_INPUT_TEXT=str(short_text))
@@ -115,7 +144,8 @@ def check_metrics(ranks: Group, expected: dict[str, float]) -> None:
 def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
     group: StartGroup, expected: dict[str, float], short_text: Path
 ) -> None:
-    hook, text = f"{HOOKS}:limit_rank_1_before_probing", str(short_text)
+    hook = f"{HOOKS}:limit_rank_1_before_probing"
+    text = str(short_text)
     ranks = group(2, f"{FLAGS} --probe-memory yes", before=hook, CLOUDTRAIN_INPUT_TEXT=text)
     ranks.succeed()
     (event,) = ranks.events("memory")
@@ -127,15 +157,22 @@ def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
 def test_after_running_out_in_training_the_next_start_halves_the_micro_batch(
     group: StartGroup, expected: dict[str, float], short_text: Path
 ) -> None:
-    hook, text = f"{HOOKS}:limit_rank_1_after_a_checkpoint", str(short_text)
+    hook = f"{HOOKS}:limit_rank_1_after_a_checkpoint"
+    text = str(short_text)
     ranks = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
     assert ranks.wait()[1] == 12, ranks.output()
     (error,) = ranks.events("error", rank=1)
     assert error["exception"] == "OutOfMemory"
-    assert "The next start uses micro-batches of 32 samples per rank, and the same batch" in error["message"]
+    assert (
+        "The next start uses micro-batches of 32 samples per rank, and the same batch"
+        in error["message"]
+    )
     again = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
     again.succeed()
     assert [event["step"] for event in again.events("resumed")] == [2], again.output()
-    line = "an earlier start ran out of memory: micro-batches of 32 samples per rank, 2 per step; the batch stays 128"
+    line = (
+        "an earlier start ran out of memory: micro-batches of 32 samples per rank, 2 per step; the"
+        " batch stays 128"
+    )
     assert line in again.output()
     check_metrics(again, expected)

@@ -1,4 +1,6 @@
-"""A program that starts its ranks itself, as the Keras guide to distributed training does, under one process."""
+"""A program that starts its ranks itself, as the Keras guide to distributed training does, under
+one process.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,12 @@ if __name__ == "__main__":
 
 @pytest.mark.torchrun
 @pytest.mark.parametrize("new_process", [False, True], ids=["forked", "started anew"])
-@pytest.mark.parametrize("call", ['start_processes(work, nprocs=2, start_method="fork")', "spawn(work)"])
-def test_starting_ranks_in_each_of_several_ranks_warns_at_once(call: str, new_process: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "call", ['start_processes(work, nprocs=2, start_method="fork")', "spawn(work)"]
+)
+def test_starting_ranks_in_each_of_several_ranks_warns_at_once(
+    call: str, new_process: bool, tmp_path: Path
+) -> None:
     process = start(tmp_path, OF_TWO_RANKS.format(start=call), processes=2, new_process=new_process)
     text = finish(process)
     assert process.returncode == 0, text
@@ -67,7 +73,11 @@ def test_starting_ranks_in_each_of_several_ranks_warns_at_once(call: str, new_pr
 @pytest.mark.torchrun
 @pytest.mark.parametrize(
     ("use", "is_warned"),
-    [("", True), ("dist.all_reduce(torch.ones(1))", False), ("dist.barrier(dist.new_group())", False)],
+    [
+        ("", True),
+        ("dist.all_reduce(torch.ones(1))", False),
+        ("dist.barrier(dist.new_group())", False),
+    ],
     ids=["unused", "a collective", "a collective of another group"],
 )
 def test_ranks_that_exchange_nothing_in_their_group_end_with_a_warning(

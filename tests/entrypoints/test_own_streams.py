@@ -23,7 +23,9 @@ SAMPLES = 23
 
 
 class Numbers(IterableDataset[Any]):
-    """Each sample is its number and noise, and a target. `reads`: how many samples were read, over all copies."""
+    """Each sample is its number and noise, and a target. `reads`: how many samples were read, over
+    all copies.
+    """
 
     reads = 0
 
@@ -52,7 +54,10 @@ class Stateful(Sized):
         while self.at < SAMPLES:
             type(self).reads += 1
             self.at += 1
-            yield torch.tensor([float(self.at - 1), random.random()]), torch.tensor([self.at / SAMPLES])
+            yield (
+                torch.tensor([float(self.at - 1), random.random()]),
+                torch.tensor([self.at / SAMPLES]),
+            )
         self.at = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,18 +74,25 @@ class Shards(Numbers):
 
     def __init__(self, of: int = 1, index: int = 0) -> None:
         super().__init__()
-        self.of, self.index = of, index
+        self.of = of
+        self.index = index
 
     def shard(self, num_shards: int, index: int) -> Shards:
         return Shards(num_shards, index)
 
     def __iter__(self) -> Iterator[Any]:
-        return (sample for sample in super().__iter__() if int(sample[0][0]) % self.of == self.index)
+        return (
+            sample for sample in super().__iter__() if int(sample[0][0]) % self.of == self.index
+        )
 
 
-def batches(data: Any, rank: int = 0, ranks: int = 1, accumulate: int = 1, **options: Any) -> StreamBatches:
+def batches(
+    data: Any, rank: int = 0, ranks: int = 1, accumulate: int = 1, **options: Any
+) -> StreamBatches:
     stream = adapt(data, 0, "train")
-    return StreamBatches(stream, 0, 4, accumulate, rank, ranks, workers=0, pin_memory=False, **options)
+    return StreamBatches(
+        stream, 0, 4, accumulate, rank, ranks, workers=0, pin_memory=False, **options
+    )
 
 
 def numbers(loaded: Iterator[Any]) -> list[int]:
@@ -89,10 +101,14 @@ def numbers(loaded: Iterator[Any]) -> list[int]:
 
 @pytest.mark.parametrize("kind", [Sized, Stateful])
 @pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (2, 1), (3, 1), (2, 2)])
-def test_each_sample_is_used_once_in_an_epoch(kind: type[Numbers], ranks: int, accumulate: int) -> None:
+def test_each_sample_is_used_once_in_an_epoch(
+    kind: type[Numbers], ranks: int, accumulate: int
+) -> None:
     of_ranks = [batches(kind(), rank, ranks, accumulate) for rank in range(ranks)]
     for epoch in (0, 1):
-        assert sorted(n for each in of_ranks for n in numbers(each.load(epoch, 0))) == list(range(20))
+        assert sorted(n for each in of_ranks for n in numbers(each.load(epoch, 0))) == list(
+            range(20)
+        )
 
 
 def test_noise_is_the_same_on_any_number_of_ranks() -> None:
@@ -125,7 +141,9 @@ def test_a_stream_that_shards_itself_is_read_once_by_all_ranks_together() -> Non
     assert [len(each) for each in found] == [12, 12]
     assert sorted({*found[0], *found[1]}) == list(range(SAMPLES))
     assert found[0] == [n for n in range(SAMPLES) if n % 2 == 0]
-    assert found[1] == [*(n for n in range(SAMPLES) if n % 2), 1], "a part that has ended begins anew"
+    assert found[1] == [*(n for n in range(SAMPLES) if n % 2), 1], (
+        "a part that has ended begins anew"
+    )
 
 
 def test_a_resume_of_a_part_that_began_anew_is_exact() -> None:
@@ -136,8 +154,13 @@ def test_a_resume_of_a_part_that_began_anew_is_exact() -> None:
 
 @pytest.mark.parametrize(("samples", "ranks"), [(SAMPLES, 1), (SAMPLES, 2), (5, 3)])
 def test_an_evaluation_counts_each_sample_once(samples: int, ranks: int) -> None:
-    plans = [list(evaluation_batches(adapt(Numbers(samples), 0, "val"), rank, ranks, 4)) for rank in range(ranks)]
-    counted = [int(row[0]) for plan in plans for (inputs, _), count in plan for row in inputs[:count]]
+    plans = [
+        list(evaluation_batches(adapt(Numbers(samples), 0, "val"), rank, ranks, 4))
+        for rank in range(ranks)
+    ]
+    counted = [
+        int(row[0]) for plan in plans for (inputs, _), count in plan for row in inputs[:count]
+    ]
     assert sorted(counted) == list(range(samples))
     assert len({len(plan) for plan in plans}) == 1, "all ranks call the model equally often"
 
@@ -161,16 +184,25 @@ class BadState(Stateful):
 
 
 def test_mistakes_are_told_with_their_place() -> None:
-    with pytest.raises(Refused, match=r"Numbers \(.*test_own_streams.py:\d+\) does not say .* with --max-steps"):
+    with pytest.raises(
+        Refused, match=r"Numbers \(.*test_own_streams.py:\d+\) does not say .* with --max-steps"
+    ):
         batches(Numbers())
-    with pytest.raises(Refused, match=r"test_own_streams.py:\d+: train says that it has 23 samples and ends after 10"):
+    with pytest.raises(
+        Refused,
+        match=r"test_own_streams.py:\d+: train says that it has 23 samples and ends after 10",
+    ):
         list(batches(TooLong()).load(0, 0))
-    with pytest.raises(Refused, match=r"test_own_streams.py:\d+: state_dict contains an object: use numbers"):
+    with pytest.raises(
+        Refused, match=r"test_own_streams.py:\d+: state_dict contains an object: use numbers"
+    ):
         batches(BadState()).state()
     with pytest.raises(Refused, match="4 shards cannot be shared out over 8 ranks"):
         batches(Shards(), 0, 8, max_steps=1)
     one = Sized()
-    with pytest.raises(Refused, match="an iterable for both training and validation would lose its place"):
+    with pytest.raises(
+        Refused, match="an iterable for both training and validation would lose its place"
+    ):
         complete(Task(model=nn.Identity, train=one, validation=one), 0, "task")
     with pytest.raises(Refused, match="yields no sample"):
         batches(Numbers(0))
@@ -184,8 +216,19 @@ def test_a_run_on_a_stream_resumes_to_the_bit(
 ) -> None:
     def trained(*steps: str) -> dict[str, Tensor]:
         for count in steps:
-            task = Task(model=lambda: nn.Linear(2, 1), train=kind(), validation=Numbers(7), batch_size=4)
-            options = ("--epochs", "3", "--max-steps", count, "--lr-schedule", "constant", "--warm-up", "0")
+            task = Task(
+                model=lambda: nn.Linear(2, 1), train=kind(), validation=Numbers(7), batch_size=4
+            )
+            options = (
+                "--epochs",
+                "3",
+                "--max-steps",
+                count,
+                "--lr-schedule",
+                "constant",
+                "--warm-up",
+                "0",
+            )
             loop = make_loop(*options, task=complete(task, 0, "task"))
             loop.resume()
             assert loop.run() == "succeeded"

@@ -1,4 +1,6 @@
-"""What a user's task leaves out: how its model is called, its loss and its metrics; and its own step."""
+"""What a user's task leaves out: how its model is called, its loss and its metrics; and its own
+step.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 from cloudtrain_trainer.training.loop import Loop
 
-INPUTS, CLASSES = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+INPUTS = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.arange(20) % 3
 
 
 def net() -> nn.Module:
@@ -47,14 +50,19 @@ class WithLoss(Named):
 
 
 PAIRS = [(INPUTS[i], int(CLASSES[i])) for i in range(20)]
-DICTS = [{"measures": INPUTS[i].tolist(), "labels": int(CLASSES[i]), "text": "kept out"} for i in range(20)]
+DICTS = [
+    {"measures": INPUTS[i].tolist(), "labels": int(CLASSES[i]), "text": "kept out"}
+    for i in range(20)
+]
 
 
 def first_loss(task: Task) -> float:
     """Of all samples, with the task's model."""
     torch.manual_seed(0)
     inputs, targets = task.train[Draw(0, list(range(20)))]
-    return task.loss(task.call(task.model(), inputs, True), inputs if targets is None else targets).item()
+    return task.loss(
+        task.call(task.model(), inputs, True), inputs if targets is None else targets
+    ).item()
 
 
 @pytest.mark.parametrize(
@@ -90,28 +98,54 @@ def test_a_batch_of_any_form_has_the_same_loss(task: Task) -> None:
     ],
     ids=["classes", "tokens", "pixels"],
 )
-def test_whole_numbers_are_classes(outputs: tuple[int, ...], targets: tuple[int, ...], expected: str) -> None:
-    logits, classes = torch.randn(outputs), torch.randint(0, 5, targets)
+def test_whole_numbers_are_classes(
+    outputs: tuple[int, ...], targets: tuple[int, ...], expected: str
+) -> None:
+    logits = torch.randn(outputs)
+    classes = torch.randint(0, 5, targets)
     moved = logits if expected == "classes second" else logits.movedim(-1, 1)
     assert default_loss(logits, classes) == F.cross_entropy(moved, classes)
 
 
 def test_other_numbers_are_values_and_are_not_compared_with_each_other() -> None:
-    outputs, targets = torch.randn(6, 1), torch.randn(6)
+    outputs = torch.randn(6, 1)
+    targets = torch.randn(6)
     assert default_loss(outputs, targets) == F.mse_loss(outputs[:, 0], targets)
 
 
 @pytest.mark.parametrize(
     ("outputs", "targets", "message"),
     [
-        (torch.ones(6, 2), torch.ones(6), r"mean squared error, does not fit outputs \(6, 2\) and targets \(6,\)"),
-        (torch.ones(6), torch.ones(6).long(), r"cross-entropy, does not fit .*: return outputs \(batch, classes\)"),
-        ((torch.ones(6), None), torch.ones(6), "a model that returns a tuple of Tensor, NoneType: return"),
-        ({"logits": torch.ones(6)}, {"answer": torch.ones(6)}, "a batch without labels, label, targets, target or y"),
-        (SimpleNamespace(loss=torch.ones(6)), torch.ones(6), r"the model's loss is a tensor of shape \(6,\)"),
+        (
+            torch.ones(6, 2),
+            torch.ones(6),
+            r"mean squared error, does not fit outputs \(6, 2\) and targets \(6,\)",
+        ),
+        (
+            torch.ones(6),
+            torch.ones(6).long(),
+            r"cross-entropy, does not fit .*: return outputs \(batch, classes\)",
+        ),
+        (
+            (torch.ones(6), None),
+            torch.ones(6),
+            "a model that returns a tuple of Tensor, NoneType: return",
+        ),
+        (
+            {"logits": torch.ones(6)},
+            {"answer": torch.ones(6)},
+            "a batch without labels, label, targets, target or y",
+        ),
+        (
+            SimpleNamespace(loss=torch.ones(6)),
+            torch.ones(6),
+            r"the model's loss is a tensor of shape \(6,\)",
+        ),
     ],
 )
-def test_what_has_no_default_loss_is_refused_with_the_shapes(outputs: Any, targets: Any, message: str) -> None:
+def test_what_has_no_default_loss_is_refused_with_the_shapes(
+    outputs: Any, targets: Any, message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         default_loss(outputs, targets)
 
@@ -125,26 +159,38 @@ def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def test_mistakes_of_a_loss_a_metric_and_a_step_are_told_with_their_place() -> None:
-    task = complete(Task(model=net, train=PAIRS, loss=per_sample, metrics={"wrong": everything}), 0, "task")
+    task = complete(
+        Task(model=net, train=PAIRS, loss=per_sample, metrics={"wrong": everything}), 0, "task"
+    )
     with pytest.raises(
-        Refused, match=r"test_own_tasks.py:\d+: the loss is a tensor of shape \(20,\): it must be the mean"
+        Refused,
+        match=r"test_own_tasks.py:\d+: the loss is a tensor of shape \(20,\): it must be the mean",
     ):
         first_loss(task)
     assert task.measures is not None
-    with pytest.raises(Refused, match=r"test_own_tasks.py:\d+: the metric wrong returned a tensor of shape \(20, 4\)"):
+    with pytest.raises(
+        Refused,
+        match=r"test_own_tasks.py:\d+: the metric wrong returned a tensor of shape \(20, 4\)",
+    ):
         task.measures(INPUTS, CLASSES)
     task = complete(Task(model=net, train=PAIRS, step=everything), 0, "task")
     with pytest.raises(Refused, match=r"test_own_tasks.py:\d+: the step returned nothing"):
         first_loss(task)
     task = complete(Task(model=Named, train=[{"pixels": 1.0, "labels": 1}]), 0, "task")
-    with pytest.raises(Refused, match=r"test_own_tasks.py:\d+: forward needs 'measures', and the batch has 'pixels'"):
+    with pytest.raises(
+        Refused,
+        match=r"test_own_tasks.py:\d+: forward needs 'measures', and the batch has 'pixels'",
+    ):
         task.call(task.model(), task.train[Draw(0, [0])][0], True)
 
 
 def test_accuracy_is_measured_where_targets_are_classes() -> None:
     assert default_measures(torch.eye(3), torch.tensor([0, 1, 0]))["accuracy"] == 2
     assert default_measures(torch.randn(3), torch.randn(3)) == {}
-    assert default_measures({"logits": torch.eye(3)}, {"labels": torch.tensor([0, 1, 2])})["accuracy"] == 3
+    assert (
+        default_measures({"logits": torch.eye(3)}, {"labels": torch.tensor([0, 1, 2])})["accuracy"]
+        == 3
+    )
 
 
 def error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -176,12 +222,15 @@ def test_the_loop_trains_it_and_reports_its_metrics(
     loop = make_loop("--epochs", "2", task=complete(task, 0, "task"))
     assert loop.run() == "succeeded"
     assert {name for name in loop.metrics if name.startswith("val_")} == {"val_loss", *names}
-    model, wanted = loop.step.model.eval(), CLASSES
+    model = loop.step.model.eval()
+    wanted = CLASSES
     with torch.no_grad():
         found = model(INPUTS)
     outputs = found["logits"] if isinstance(found, dict) else found
     share = float(error(outputs, wanted).mean())
-    assert loop.metrics.get("val_error", 1 - loop.metrics.get("val_accuracy", 0.0)) == pytest.approx(share)
+    assert loop.metrics.get(
+        "val_error", 1 - loop.metrics.get("val_accuracy", 0.0)
+    ) == pytest.approx(share)
 
 
 def test_without_validation_data_nothing_is_evaluated(make_loop: Callable[..., Loop]) -> None:
@@ -195,7 +244,11 @@ def test_without_validation_data_nothing_is_evaluated(make_loop: Callable[..., L
 
 
 def test_a_target_accuracy_needs_a_metric_of_that_name(make_loop: Callable[..., Loop]) -> None:
-    task = complete(Task(model=net, train=PAIRS, validation=PAIRS, metrics={"error": error}, batch_size=8), 0, "task")
+    task = complete(
+        Task(model=net, train=PAIRS, validation=PAIRS, metrics={"error": error}, batch_size=8),
+        0,
+        "task",
+    )
     with pytest.raises(Refused, match="--target-accuracy needs a metric named accuracy"):
         make_loop("--target-accuracy", "0.5", "--epochs", "1", task=task).run()
 
@@ -203,13 +256,23 @@ def test_a_target_accuracy_needs_a_metric_of_that_name(make_loop: Callable[..., 
 def test_a_run_resumes_at_the_very_sample(make_loop: Callable[..., Loop], tmp_path: Path) -> None:
     class Noisy(list[Any]):
         def __getitem__(self, index: Any) -> Any:
-            return INPUTS[index] + torch.from_numpy(np.random.normal(size=4)).float(), int(CLASSES[index])
+            return INPUTS[index] + torch.from_numpy(np.random.normal(size=4)).float(), int(
+                CLASSES[index]
+            )
 
     def trained(*steps: str) -> dict[str, Tensor]:
         task = complete(Task(model=net, train=Noisy(PAIRS), batch_size=3), 0, "task")
         for count in steps:
             loop = make_loop(
-                "--epochs", "3", "--max-steps", count, "--lr-schedule", "constant", "--warm-up", "0", task=task
+                "--epochs",
+                "3",
+                "--max-steps",
+                count,
+                "--lr-schedule",
+                "constant",
+                "--warm-up",
+                "0",
+                task=task,
             )
             loop.resume()
             loop.run()

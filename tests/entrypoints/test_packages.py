@@ -1,4 +1,6 @@
-"""A job's packages on one node: what stays of the image, environments made once, what a failure says."""
+"""A job's packages on one node: what stays of the image, environments made once, what a failure
+says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from uv import find_uv_bin
 
 from cloudtrain_launcher import worker
 from cloudtrain_launcher.notebook_code import plain_code
-from cloudtrain_launcher.packages import activate, archives, image, installers, layered, packages_folder
+from cloudtrain_launcher.packages import (
+    activate,
+    archives,
+    image,
+    installers,
+    layered,
+    packages_folder,
+)
 from cloudtrain_launcher.packages.install import Installation, Task, archive_name
 from cloudtrain_launcher.packages.installers import InstallationError
 from cloudtrain_launcher.packages.requirement_files import Requested, requested_list
@@ -67,14 +76,21 @@ def run(folder: Path, given: Task, env: Mapping[str, str]) -> tuple[dict[str, An
     return json.loads((folder / "result.json").read_text()), done.stdout + done.stderr
 
 
-def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(tmp_path: Path, wheels: Path) -> None:
+def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
+    tmp_path: Path, wheels: Path
+) -> None:
     given = task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n")
     result, said = run(tmp_path, given, offline(wheels))
     assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
-    assert result["warnings"][0].startswith(f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}")
+    assert result["warnings"][0].startswith(
+        f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}"
+    )
     python = layered.python_of(Path(result["environment"]))
     code = "import sees, filelock, sys, importlib.util as u"
-    code += "; print(sees.VERSION, filelock.VERSION, sys.prefix, u.find_spec('torch').origin, sep='\\n')"
+    code += (
+        "; print(sees.VERSION, filelock.VERSION, sys.prefix, u.find_spec('torch').origin,"
+        " sep='\\n')"
+    )
     seen = subprocess.check_output([str(python), "-c", code], text=True).splitlines()
     assert seen[:3] == ["1.0", "99.0", result["environment"]]
     assert seen[3].startswith(str(Path(sys.prefix)))
@@ -94,13 +110,19 @@ def test_uv_installs_what_pip_would(tmp_path: Path, wheels: Path) -> None:
     env = with_uv(**offline(wheels))
     result, said = run(tmp_path, task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n"), env)
     assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
-    assert result["warnings"][0].startswith(f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}")
+    assert result["warnings"][0].startswith(
+        f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}"
+    )
     assert "installing: Resolved 3 packages" in said, "which uv says, and pip does not"
     result, said = run(tmp_path, task(tmp_path, "pure\nno-such-package==3\n"), env)
-    assert result["error"].startswith("requirements.txt:2: no-such-package==3 cannot be installed for Python"), said
+    assert result["error"].startswith(
+        "requirements.txt:2: no-such-package==3 cannot be installed for Python"
+    ), said
 
 
-def test_uv_asks_no_index_for_wheels_that_were_sent_with_the_job(tmp_path: Path, wheels: Path) -> None:
+def test_uv_asks_no_index_for_wheels_that_were_sent_with_the_job(
+    tmp_path: Path, wheels: Path
+) -> None:
     nowhere = with_uv(UV_DEFAULT_INDEX="http://127.0.0.1:1/simple", UV_HTTP_RETRIES="0")
     result, said = run(tmp_path, task(tmp_path, "sees\n", wheels=str(wheels)), nowhere)
     assert result.get("installed") == {"sees": "1.0", "pure": "1.0"}, said
@@ -109,16 +131,23 @@ def test_uv_asks_no_index_for_wheels_that_were_sent_with_the_job(tmp_path: Path,
 def test_an_installation_that_fails_names_the_requirement_and_leaves_nothing_behind(
     tmp_path: Path, wheels: Path
 ) -> None:
-    given = task(tmp_path, "pure\nno-such-package==3\n--extra-index-url https://me:s3cret@nowhere.invalid/simple\n")
+    given = task(
+        tmp_path,
+        "pure\nno-such-package==3\n--extra-index-url https://me:s3cret@nowhere.invalid/simple\n",
+    )
     result, said = run(tmp_path, given, offline(wheels))
-    assert result["error"].startswith("requirements.txt:2: no-such-package==3 cannot be installed for Python")
+    assert result["error"].startswith(
+        "requirements.txt:2: no-such-package==3 cannot be installed for Python"
+    )
     assert "ERROR: No matching distribution found for no-such-package==3" in result["error"]
     assert "is the name right" in result["hint"]
     assert "s3cret" not in result["error"] + said
     assert [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()] == []
 
 
-def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(tmp_path: Path, wheels: Path) -> None:
+def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
+    tmp_path: Path, wheels: Path
+) -> None:
     made = Installation(task(tmp_path, "pure\n", wheels=str(wheels)))
     half = made._environment()
     layered.create(half, [])
@@ -131,7 +160,9 @@ def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
 
 
 def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path: Path) -> None:
-    environment, told, made = tmp_path / "kept" / "abc", threading.Event(), []
+    environment = tmp_path / "kept" / "abc"
+    told = threading.Event()
+    made = []
 
     def second() -> None:
         with layered.making(environment, told.set):
@@ -147,7 +178,9 @@ def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path: Path) -> None
     assert [each and each["installed"] for each in made] == [{}]
 
 
-def test_a_full_disk_ends_it_with_a_sentence_and_no_half_environment(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_full_disk_ends_it_with_a_sentence_and_no_half_environment(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     def full(self: Installation, environment: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -176,7 +209,10 @@ def test_the_next_attempt_takes_what_the_first_one_has_left_in_storage(
     assert again == environment
     assert result["reused"] is False
     code = "import pure; print(pure.VERSION)"
-    assert subprocess.check_output([str(layered.python_of(environment)), "-c", code], text=True) == "kept\n"
+    assert (
+        subprocess.check_output([str(layered.python_of(environment)), "-c", code], text=True)
+        == "kept\n"
+    )
 
 
 def test_a_damaged_archive_is_passed_over(tmp_path: Path) -> None:
@@ -193,7 +229,10 @@ def test_the_name_of_an_environment_stands_for_all_that_is_in_it_and_below(
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
     name = image.environment_digest(["einops"], tmp_path)
     assert name == image.environment_digest(["einops"], tmp_path)
-    others = {image.environment_digest(["einops"], tmp_path / "x"), image.environment_digest(["timm"], tmp_path)}
+    others = {
+        image.environment_digest(["einops"], tmp_path / "x"),
+        image.environment_digest(["timm"], tmp_path),
+    }
     (tmp_path / "site-packages" / "b-1.dist-info").mkdir()
     others.add(image.environment_digest(["einops"], tmp_path))
     assert len(others - {name}) == 3
@@ -207,7 +246,14 @@ def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(tmp_path
 def test_torch_and_what_was_built_for_it_stay_and_are_left_out_of_the_requirements() -> None:
     held = {"torch": "2.8.0+cu128", "nvidia-nccl-cu12": "2.27"}
     asked = requested_list(
-        ["torch", "einops", "nvidia-cublas-cu11==1", "torch==2.8.0", "nvidia_nccl_cu12==2.20", "torch<2"]
+        [
+            "torch",
+            "einops",
+            "nvidia-cublas-cu11==1",
+            "torch==2.8.0",
+            "nvidia_nccl_cu12==2.20",
+            "torch<2",
+        ]
     )
     kept, said = image.without_held(asked, held)
     assert [each.text for each in kept] == ["einops"]
@@ -219,7 +265,9 @@ def test_torch_and_what_was_built_for_it_stay_and_are_left_out_of_the_requiremen
     assert "filelock" not in image.held_packages()
 
 
-def test_versions_are_compared_where_nothing_here_reads_specifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_compared_where_nothing_here_reads_specifiers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(image, "packaging_module", lambda _: None)
     exact, open_ended = requested_list(["torch==2.8.0", "torch<2"]).wanted
     assert image.satisfies("2.8.0+cu128", exact)
@@ -250,7 +298,9 @@ def test_uv_is_taken_where_it_would_find_what_pip_finds(tmp_path: Path) -> None:
     path = {"PATH": str(uv.parent), "HOME": str(tmp_path), "UV_INDEX": "https://host/simple"}
     assert installers.find_uv(path) == str(uv)
     (tmp_path / ".config" / "pip").mkdir(parents=True)
-    (tmp_path / ".config" / "pip" / "pip.conf").write_text("[global]\nindex-url = https://own/simple\n")
+    (tmp_path / ".config" / "pip" / "pip.conf").write_text(
+        "[global]\nindex-url = https://own/simple\n"
+    )
     assert installers.find_uv({**path, "UV_INDEX": ""}) == str(uv)
     assert installers.find_uv({"PATH": path["PATH"], "HOME": path["HOME"]}) == ""
     assert installers.find_uv({**path, "PATH": ""}) == ""
@@ -268,27 +318,59 @@ def test_uv_is_told_what_pips_variables_say_unless_its_own_do() -> None:
 
 
 def test_settings_that_would_install_elsewhere_do_not_reach_pip() -> None:
-    told = installers.pip_environ({"PIP_TARGET": "/x", "PIP_USER": "1", "PIP_INDEX_URL": "https://a"})
+    told = installers.pip_environ(
+        {"PIP_TARGET": "/x", "PIP_USER": "1", "PIP_INDEX_URL": "https://a"}
+    )
     assert "PIP_TARGET" not in told
     assert (told["PIP_USER"], told["PIP_INDEX_URL"]) == ("0", "https://a")
 
 
 OUTPUTS = [
     ("ERROR: No matching distribution found for timm==99", "timm", "is the name right"),
-    ("  cause: Because timm was not found in the package registry and you require timm", "timm", "is the name right"),
-    ("ERROR: Cannot install timm because these package versions have conflicting dependencies.", "timm", "torch stays"),
-    ("Because timm>=2.0 depends on torch>=99 and torch==2.13.0+cpu, we can conclude", "timm", "torch stays"),
+    (
+        "  cause: Because timm was not found in the package registry and you require timm",
+        "timm",
+        "is the name right",
+    ),
+    (
+        "ERROR: Cannot install timm because these package versions have conflicting dependencies.",
+        "timm",
+        "torch stays",
+    ),
+    (
+        "Because timm>=2.0 depends on torch>=99 and torch==2.13.0+cpu, we can conclude",
+        "timm",
+        "torch stays",
+    ),
     ("ERROR: Failed building wheel for flash_attn", "flash-attn", "there is no wheel of it"),
     ("  × Failed to build `flash-attn==2.8`", "flash-attn", "there is no wheel of it"),
-    ("Temporary failure in name resolution\nERROR: No matching distribution found for timm", "timm", "vendor: true"),
-    ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE\n timm==1", "timm", "lock again"),
-    ("error: HTTP status client error (401 Unauthorized) for url (https://***@host/timm/)", "timm", "secrets"),
-    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "", "resources.disk"),
+    (
+        "Temporary failure in name resolution\nERROR: No matching distribution found for timm",
+        "timm",
+        "vendor: true",
+    ),
+    (
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE\n timm==1",
+        "timm",
+        "lock again",
+    ),
+    (
+        "error: HTTP status client error (401 Unauthorized) for url (https://***@host/timm/)",
+        "timm",
+        "secrets",
+    ),
+    (
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+        "",
+        "resources.disk",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("output", "name", "hint"), OUTPUTS, ids=range(len(OUTPUTS)))
-def test_what_an_installer_says_is_blamed_on_a_requirement_with_what_to_do(output: str, name: str, hint: str) -> None:
+def test_what_an_installer_says_is_blamed_on_a_requirement_with_what_to_do(
+    output: str, name: str, hint: str
+) -> None:
     found = installers.blamed(output, requested_list(["einops", "timm", "flash-attn==2.8"]).wanted)
     assert (found.name if found else "") == name
     assert hint in installers.hint_for_output(output)
@@ -311,9 +393,10 @@ def test_a_line_of_a_notebook_that_installs_is_left_out_with_the_way_to_install(
     for line in left_out:
         worker._print_left_out("n.ipynb[cell 1]", line)
     first, second = capsys.readouterr().err.splitlines()
-    assert first == (
-        "n.ipynb[cell 1]: left out the line '%pip install einops': packages are installed before a job starts, those "
-        "of requirements.txt beside it, or of dependencies"
+    assert (
+        first
+        == "n.ipynb[cell 1]: left out the line '%pip install einops': packages are installed before"
+        " a job starts, those of requirements.txt beside it, or of dependencies"
     )
     assert second.endswith("'!ls': a notebook's magic does not run in a job")
 
@@ -328,9 +411,14 @@ def test_an_environment_is_active_for_all_that_is_started_afterwards(
     assert sys.executable == f"{tmp_path}/bin/python3"
 
 
-def test_environments_are_kept_where_it_is_said_or_in_the_users_cache_or_not_at_all(tmp_path: Path) -> None:
+def test_environments_are_kept_where_it_is_said_or_in_the_users_cache_or_not_at_all(
+    tmp_path: Path,
+) -> None:
     assert packages_folder({"CLOUDTRAIN_PACKAGES_DIR": "/kept"}, tmp_path) == Path("/kept")
-    assert packages_folder({"HOME": str(tmp_path)}, tmp_path) == tmp_path / ".cache" / "cloudtrain" / "packages"
+    assert (
+        packages_folder({"HOME": str(tmp_path)}, tmp_path)
+        == tmp_path / ".cache" / "cloudtrain" / "packages"
+    )
     (tmp_path / "file").write_text("")
     assert packages_folder({"HOME": str(tmp_path / "file")}, tmp_path) == tmp_path / "kept-packages"
 

@@ -16,10 +16,13 @@ from tests.support.limits import HANG_SECONDS
 HERE = "127.0.0.1"
 
 
-def test_peers_that_are_there_and_those_that_come_later_hear_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_are_there_and_those_that_come_later_hear_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(peer_channel, "CONNECT_SECONDS", 0.05)
     heard: queue.Queue[tuple[str, float]] = queue.Queue()
-    port, began = free_port(), time.time()
+    port = free_port()
+    began = time.time()
     listen(HERE, port, lambda *told: heard.put(told))  # before there is anything to connect to
     first = Announcer(HERE, port)
     first.announce("pruned")
@@ -30,7 +33,9 @@ def test_peers_that_are_there_and_those_that_come_later_hear_the_same(monkeypatc
     first.close()
 
 
-def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(peer_channel, "CONNECT_SECONDS", 0.05)
     heard: list[str] = []
     with socket.create_server((HERE, 0)) as server:
@@ -43,5 +48,7 @@ def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(monkeypatc
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(RuntimeError, match=f"port {port} of {HERE} cannot be used: Address already in use"):
+        with pytest.raises(
+            RuntimeError, match=f"port {port} of {HERE} cannot be used: Address already in use"
+        ):
             Announcer(HERE, port)

@@ -1,4 +1,6 @@
-"""Scheduled Events: an event that ends this machine is found, and polling ends where no service answers."""
+"""Scheduled Events: an event that ends this machine is found, and polling ends where no service
+answers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ import socket
 import pytest
 
 from cloudtrain_launcher import stop_sources
-from cloudtrain_launcher.stop_sources import ScheduledEvents, scheduled_events_url, terminating_event
+from cloudtrain_launcher.stop_sources import (
+    ScheduledEvents,
+    scheduled_events_url,
+    terminating_event,
+)
 from tests.fakes.azure.metadata import Metadata, metadata
 from tests.support.waiting import eventually
 
@@ -72,4 +78,7 @@ def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_url_is_azures_unless_a_variable_changes_it() -> None:
     assert scheduled_events_url({}) == "http://169.254.169.254"
     assert scheduled_events_url({stop_sources.URL_VARIABLE: "off"}) == ""
-    assert scheduled_events_url({stop_sources.URL_VARIABLE: "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
+    assert (
+        scheduled_events_url({stop_sources.URL_VARIABLE: "http://127.0.0.1:1"})
+        == "http://127.0.0.1:1"
+    )

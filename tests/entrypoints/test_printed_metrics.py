@@ -44,14 +44,21 @@ def test_what_is_no_finite_number_is_left_out(text: str) -> None:
     assert found({"x": "x=(.*)"}, f"x={text}") == []
 
 
-def test_an_expression_that_takes_too_long_is_given_up_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_that_takes_too_long_is_given_up_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(printed_metrics, "MAX_CPU_SECONDS", 0.05)
     before = signal.getsignal(signal.SIGVTALRM)
-    slow, *rest = found({"slow": "(a+)+$", **ACCURACY}, "a" * 60 + "b", "Accuracy: 1 " + "a" * 60 + "b")
+    slow, *rest = found(
+        {"slow": "(a+)+$", **ACCURACY}, "a" * 60 + "b", "Accuracy: 1 " + "a" * 60 + "b"
+    )
     assert slow["type"] == "warning"
     assert "metrics.slow: the expression took more than 0.05 s on one line" in slow["message"]
     assert [event["values"] for event in rest] == [{"accuracy": 1}]
-    assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == (before, (0.0, 0.0))
+    assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == (
+        before,
+        (0.0, 0.0),
+    )
 
 
 def test_an_expression_that_this_python_does_not_know_is_given_up() -> None:

@@ -16,8 +16,11 @@ PROFILE = Path("cloudtrain-output/output/profile")
 STEPS = "--epochs 1 --batch-size 64 --max-steps 6 --clip-norm 1"
 
 
-def test_each_rank_leaves_a_trace_of_the_steps_and_training_is_as_without(group: StartGroup, tmp_path: Path) -> None:
-    without, ranks = group(2, STEPS, folder="without"), group(2, f"{STEPS} --profile 3:4", folder="with")
+def test_each_rank_leaves_a_trace_of_the_steps_and_training_is_as_without(
+    group: StartGroup, tmp_path: Path
+) -> None:
+    without = group(2, STEPS, folder="without")
+    ranks = group(2, f"{STEPS} --profile 3:4", folder="with")
     expected = without.succeed()["parameters_sha256"]
     assert ranks.succeed()["parameters_sha256"] == expected
     (event,) = ranks.events("profile")
@@ -28,7 +31,11 @@ def test_each_rank_leaves_a_trace_of_the_steps_and_training_is_as_without(group:
     }
     for rank in (0, 1):
         trace = json.loads(gzip.decompress((files / f"rank-{rank}.json.gz").read_bytes()))
-        steps = [each for each in trace["traceEvents"] if each.get("name", "").startswith("Optimizer.step#")]
+        steps = [
+            each
+            for each in trace["traceEvents"]
+            if each.get("name", "").startswith("Optimizer.step#")
+        ]
         assert len(steps) == 2
         assert "aten::conv" in (files / f"rank-{rank}.txt").read_text()
     progress = ranks.events("progress")

@@ -1,4 +1,6 @@
-"""A job reads what its client publishes: in a folder, which may be a mount that hangs, or in S3 with its own role."""
+"""A job reads what its client publishes: in a folder, which may be a mount that hangs, or in S3
+with its own role.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_a_disk_that_refuses_is_an_error_and_a_mount_that_hangs_is_not_waited_fo
     hanging.set()
 
 
-def test_an_object_of_s3_is_read_with_the_image_s_boto3(aws: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_of_s3_is_read_with_the_image_s_boto3(
+    aws: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import boto3
 
     monkeypatch.setenv("AWS_REGION", "us-east-1")

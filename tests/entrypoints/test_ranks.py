@@ -1,4 +1,6 @@
-"""The size of the world is checked; flags are exchanged every few steps: soon enough to stop, at little cost."""
+"""The size of the world is checked; flags are exchanged every few steps: soon enough to stop, at
+little cost.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,12 @@ class OnlyRank:
         return lambda: list(values)
 
 
-def exchange_steps(step_seconds: float, steps: int, first: int = 0, began: float = 0.0) -> list[int]:
-    """The steps at which flags are exchanged, from `first`; the first step is `began` seconds after the start."""
+def exchange_steps(
+    step_seconds: float, steps: int, first: int = 0, began: float = 0.0
+) -> list[int]:
+    """The steps at which flags are exchanged, from `first`; the first step is `began` seconds after
+    the start.
+    """
     now = 0.0
     flags, requested = CollectiveFlags(OnlyRank(), clock=lambda: now), []  # type: ignore[arg-type]
     now = began
@@ -141,7 +147,9 @@ def test_collectives_have_more_time_until_the_first_step_is_done(alone: Ranks) -
     groups = dist.group.WORLD, of_a_mesh, of_checkpoints
     assert [timeout(group) for group in groups] == [77, 77, 5]
     alone.begin_training(timeout=33)
-    assert [timeout(group) for group in groups] == [33, 33, 5], "writing a checkpoint has a time of its own"
+    assert [timeout(group) for group in groups] == [33, 33, 5], (
+        "writing a checkpoint has a time of its own"
+    )
     alone.begin_training(timeout=1)
     assert timeout(dist.group.WORLD) == 33, "only the first step of a process begins the training"
 
@@ -152,7 +160,9 @@ def test_on_cpus_the_time_stays_that_of_the_start_unless_one_is_asked_for(alone:
     assert timeout(dist.group.WORLD) == 77
 
 
-def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(alone: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(
+    alone: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = list[str]()
     alone.allow_slow_start()
     monkeypatch.setattr(alone, "device", torch.device("cuda"))

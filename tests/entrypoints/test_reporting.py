@@ -42,16 +42,27 @@ WORKERS = {
 
 
 @pytest.mark.parametrize("case", WORKERS)
-def test_an_exception_in_a_worker_process_is_reported_as_the_ranks_own(tmp_path: Path, case: str) -> None:
+def test_an_exception_in_a_worker_process_is_reported_as_the_ranks_own(
+    tmp_path: Path, case: str
+) -> None:
     error = run_rank(tmp_path, LOADER, case).error
-    assert (error["exception"], error["message"]) == ("ValueError", f"the dog ate sample 0 ({WORKERS[case]})")
-    assert (error["file"], error["line"], error["code"][:17]) == ("train.py", 5, "raise ValueError(")
+    assert (error["exception"], error["message"]) == (
+        "ValueError",
+        f"the dog ate sample 0 ({WORKERS[case]})",
+    )
+    assert (error["file"], error["line"], error["code"][:17]) == (
+        "train.py",
+        5,
+        "raise ValueError(",
+    )
     assert "ValueError: the dog ate sample 0" in error["traceback"]
     assert not error["consequence"]
 
 
 class Odd(Exception):
-    """An exception that cannot be created from a message alone: torch raises RuntimeError in its place."""
+    """An exception that cannot be created from a message alone: torch raises RuntimeError in its
+    place.
+    """
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(f"{name} {number}")
@@ -95,14 +106,22 @@ def test_the_original_exception_is_reported_whatever_class_torch_raises_instead(
         passed_on = wrapper(where="in pin memory thread for device 0")
     with pytest.raises(Exception) as raised:
         passed_on.reraise()
-    reported = error_details.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
-    assert (reported.exception, reported.message) == (exception, f"{message} (in pin memory thread for device 0)")
+    reported = error_details.describe(
+        raised.value, raised.tb, Path(__file__).parent, Path("/payload")
+    )
+    assert (reported.exception, reported.message) == (
+        exception,
+        f"{message} (in pin memory thread for device 0)",
+    )
     assert reported.file == Path(__file__).name
     assert not reported.consequence
 
 
 def test_tracebacks_of_torchs_spawn_and_of_threads_are_parsed_too() -> None:
-    block = 'Traceback (most recent call last):\n  File "/job/a.py", line 7, in f\n    g()\npkg.errors.Own: not so\n'
+    block = (
+        'Traceback (most recent call last):\n  File "/job/a.py", line 7, in f\n   '
+        " g()\npkg.errors.Own: not so\n"
+    )
     for text, where in (
         ("\n\n-- Process 3 terminated with the following error:\n" + block, "in process 3"),
         ("Caught Own in replica 1 on device 1.\nOriginal " + block, "in replica 1 on device 1"),
@@ -141,19 +160,31 @@ def test_an_exception_whose_str_raises_is_reported_by_its_name_and_line(tmp_path
         ("def f(:\n", "train.py"),
         ("import broken\n", "broken.py"),
     ],
-    ids=["library below", "method of a library", "code without a file", "syntax", "syntax of a module"],
+    ids=[
+        "library below",
+        "method of a library",
+        "code without a file",
+        "syntax",
+        "syntax of a module",
+    ],
 )
-def test_the_file_is_that_of_the_innermost_line_of_the_program(tmp_path: Path, script: str, file: str) -> None:
+def test_the_file_is_that_of_the_innermost_line_of_the_program(
+    tmp_path: Path, script: str, file: str
+) -> None:
     (tmp_path / "broken.py").write_text("def f(:\n")
     assert run_rank(tmp_path, script).error["file"] == file
 
 
 def test_a_file_outside_the_source_is_reported_by_its_absolute_path(tmp_path: Path) -> None:
-    rank = run_rank(tmp_path, "", "-n", "1", "-r", "1", "import not_there", kind="module", target="json.tool")
+    rank = run_rank(
+        tmp_path, "", "-n", "1", "-r", "1", "import not_there", kind="module", target="json.tool"
+    )
     assert rank.code != 0
     assert error_details.display_path("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
     assert error_details.display_path("sub/../x.py", tmp_path) == "x.py"
-    assert error_details.display_path(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
+    assert (
+        error_details.display_path(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
+    )
 
 
 def test_a_program_does_not_inherit_future_imports_of_the_launcher(tmp_path: Path) -> None:

@@ -28,7 +28,11 @@ def earlier(tmp_path: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_all_files_are_restored_to_their_paths(earlier: Path, tmp_path: Path) -> None:
@@ -58,7 +62,8 @@ def test_missing_files_are_restored_and_existing_ones_stay(earlier: Path, tmp_pa
 
 def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> None:
     logged: list[str] = []
-    new, outside = tmp_path / "new", tmp_path / "outside"
+    new = tmp_path / "new"
+    outside = tmp_path / "outside"
     new.mkdir()
     outside.mkdir()
     (outside / "secret").write_text("s")
@@ -79,7 +84,9 @@ def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> N
     ]
 
 
-def test_a_file_that_cannot_be_read_is_skipped(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_skipped(
+    earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: list[str] = []
     opened = os.open
 
@@ -114,7 +121,9 @@ def test_a_stop_cancels_it_between_two_blocks(earlier: Path, tmp_path: Path) -> 
     assert logged == []
 
 
-def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: Path, tmp_path: Path) -> None:
+def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(
+    earlier: Path, tmp_path: Path
+) -> None:
     logged: list[str] = []
     for name, target in {
         "latest": "step-2",
@@ -127,7 +136,9 @@ def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: P
         (earlier / f"{name}.cloudtrain-link").write_text(target)
     restore(earlier, tmp_path / "new", 0, logged.append)
     links = {
-        str(p.relative_to(tmp_path / "new")): str(p.readlink()) for p in tmp_path.rglob("new/**/*") if p.is_symlink()
+        str(p.relative_to(tmp_path / "new")): str(p.readlink())
+        for p in tmp_path.rglob("new/**/*")
+        if p.is_symlink()
     }
     assert links == {"latest": "step-2", "step-2/up": "../last"}
     assert logged[:-1] == [
@@ -140,7 +151,9 @@ def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: P
     assert (tmp_path / "new" / "latest").readlink() == Path("step-2")
 
 
-def test_large_files_on_a_mount_become_links(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_on_a_mount_become_links(
+    earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: list[str] = []
     monkeypatch.setattr(restore_module, "LINK_MIN_BYTES", 3)
     new = tmp_path / "new"
@@ -148,4 +161,7 @@ def test_large_files_on_a_mount_become_links(earlier: Path, tmp_path: Path, monk
     assert (new / "step-1/shared.pt").readlink() == earlier / "step-1/shared.pt"
     assert not (new / "last").is_symlink(), "what a program may append to is on this disk"
     assert tree(new) == tree(earlier)
-    assert logged[-1] == "2 large files of earlier checkpoints are read from storage when they are needed"
+    assert (
+        logged[-1]
+        == "2 large files of earlier checkpoints are read from storage when they are needed"
+    )

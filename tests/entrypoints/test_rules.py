@@ -1,4 +1,6 @@
-"""Combinations of options that are refused before training; and the table of tasks against the tasks themselves."""
+"""Combinations of options that are refused before training; and the table of tasks against the
+tasks themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from cloudtrain_trainer.rules import TASKS, Refused, capabilities
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 
-def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None) -> Options:
+def parse_on(
+    ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None
+) -> Options:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(per_node or ranks))
     return parse(line.split())
@@ -24,17 +28,49 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
 @pytest.mark.parametrize(
     ("ranks", "line", "message"),
     [
-        (2, "--strategy single", "trains in one process; each of 2 processes would train alone: use --strategy ddp"),
+        (
+            2,
+            "--strategy single",
+            "trains in one process; each of 2 processes would train alone: use --strategy ddp",
+        ),
         (2, "--strategy dp", "drives all GPUs from one process; .* use --strategy ddp"),
         (2, "--strategy model-parallel", "spreads one process .* use --strategy fsdp or pipeline"),
-        (2, "--task resnet50 --strategy tp", "has no tensor-parallel plan .* use --strategy ddp or fsdp"),
-        (2, "--task gpt --tied yes --strategy tp", "has no tensor-parallel plan .* use --strategy ddp or fsdp"),
-        (2, "--task gpt --size gpt2-124m --strategy pipeline", "cannot be split into stages .* use --strategy ddp"),
-        (3, "--task gpt --strategy tp", "into 4 parts .heads, columns., which 3 ranks do not divide: use 1 or 2 ranks"),
-        (8, "--strategy pipeline", "at most 4 stages, not 8: use --strategy hybrid --stages 4 or less"),
-        (1, "--strategy pipeline", "1 ranks cannot form several pipelines of 1 stages: start several processes"),
+        (
+            2,
+            "--task resnet50 --strategy tp",
+            "has no tensor-parallel plan .* use --strategy ddp or fsdp",
+        ),
+        (
+            2,
+            "--task gpt --tied yes --strategy tp",
+            "has no tensor-parallel plan .* use --strategy ddp or fsdp",
+        ),
+        (
+            2,
+            "--task gpt --size gpt2-124m --strategy pipeline",
+            "cannot be split into stages .* use --strategy ddp",
+        ),
+        (
+            3,
+            "--task gpt --strategy tp",
+            "into 4 parts .heads, columns., which 3 ranks do not divide: use 1 or 2 ranks",
+        ),
+        (
+            8,
+            "--strategy pipeline",
+            "at most 4 stages, not 8: use --strategy hybrid --stages 4 or less",
+        ),
+        (
+            1,
+            "--strategy pipeline",
+            "1 ranks cannot form several pipelines of 1 stages: start several processes",
+        ),
         (4, "--strategy hybrid", "choose it with --tensor N .* --stages N .* or --context-ranks N"),
-        (4, "--task gpt --strategy hybrid --tensor 2 --context-ranks 2", "choose it with --tensor N"),
+        (
+            4,
+            "--task gpt --strategy hybrid --tensor 2 --context-ranks 2",
+            "choose it with --tensor N",
+        ),
         (
             4,
             "--task gpt --strategy hybrid --context-ranks 4",
@@ -45,22 +81,70 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
             "--strategy context",
             "does not say where its tokens need each other .* use --strategy fsdp, with --recomp",
         ),
-        (2, "--task gpt --model mine:net --strategy context", "does not say where its tokens need each other"),
-        (3, "--task gpt --strategy context", "64 tokens and 4 heads .* 3 ranks do not divide: use 1 or 2 ranks"),
-        (8, "--task gpt --size gpt2-124m --strategy context", "1024 tokens and 12 heads .*: use 1 or 2 or 4 ranks"),
-        (6, "--task gpt --size gpt2-124m --context 1000 --strategy context", "1000 tokens .*: use 1 or 2 or 4 ranks"),
-        (2, "--task gpt --context-ranks 2", "--context-ranks is for --strategy hybrid, not ddp: leave it out"),
+        (
+            2,
+            "--task gpt --model mine:net --strategy context",
+            "does not say where its tokens need each other",
+        ),
+        (
+            3,
+            "--task gpt --strategy context",
+            "64 tokens and 4 heads .* 3 ranks do not divide: use 1 or 2 ranks",
+        ),
+        (
+            8,
+            "--task gpt --size gpt2-124m --strategy context",
+            "1024 tokens and 12 heads .*: use 1 or 2 or 4 ranks",
+        ),
+        (
+            6,
+            "--task gpt --size gpt2-124m --context 1000 --strategy context",
+            "1000 tokens .*: use 1 or 2 or 4 ranks",
+        ),
+        (
+            2,
+            "--task gpt --context-ranks 2",
+            "--context-ranks is for --strategy hybrid, not ddp: leave it out",
+        ),
         (4, "--strategy hybrid --tensor 2 --stages 2", "choose it with --tensor N"),
-        (4, "--strategy hybrid --tensor 4", "less than the 4 ranks, .* or --strategy tp for all ranks"),
+        (
+            4,
+            "--strategy hybrid --tensor 4",
+            "less than the 4 ranks, .* or --strategy tp for all ranks",
+        ),
         (4, "--strategy hybrid --stages 4", "for all 4 ranks use --strategy pipeline"),
-        (2, "--strategy hybrid --stages 3", "--stages 3 needs as many ranks, and there are 2: start more"),
+        (
+            2,
+            "--strategy hybrid --stages 3",
+            "--stages 3 needs as many ranks, and there are 2: start more",
+        ),
         (4, "--strategy hsdp --shard 3", "--shard 3 does not divide the 4 ranks"),
         (4, "--strategy hsdp", "one group of all 4 ranks, which is --strategy fsdp"),
-        (2, "--gradient-sync last", "is for --strategy fsdp, .*, not ddp, which sends gradients once per step anyway"),
-        (4, "--strategy hybrid --stages 2 --gradient-sync last", "is for --strategy fsdp, hsdp, context and hybrid --"),
-        (2, "--task keras-mnist --strategy fsdp", "FSDP cannot shard the parameters .*: use --strategy ddp"),
-        (2, "--strategy pipeline --batch-size 30", "a batch of 30 cannot .* 4 micro-batches .* use --batch-size 28"),
-        (2, "--strategy pipeline --microbatches 1", "1 micro-batches do not fill 2 stages .* --schedule gpipe"),
+        (
+            2,
+            "--gradient-sync last",
+            "is for --strategy fsdp, .*, not ddp, which sends gradients once per step anyway",
+        ),
+        (
+            4,
+            "--strategy hybrid --stages 2 --gradient-sync last",
+            "is for --strategy fsdp, hsdp, context and hybrid --",
+        ),
+        (
+            2,
+            "--task keras-mnist --strategy fsdp",
+            "FSDP cannot shard the parameters .*: use --strategy ddp",
+        ),
+        (
+            2,
+            "--strategy pipeline --batch-size 30",
+            "a batch of 30 cannot .* 4 micro-batches .* use --batch-size 28",
+        ),
+        (
+            2,
+            "--strategy pipeline --microbatches 1",
+            "1 micro-batches do not fill 2 stages .* --schedule gpipe",
+        ),
         (
             4,
             "--strategy pipeline --schedule interleaved",
@@ -71,21 +155,61 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
             "--strategy pipeline --schedule zero-bubble --microbatches 5",
             "5 micro-batches .* use a multiple of 2",
         ),
-        (2, "--schedule interleaved", "--schedule interleaved is for pipelines: use --strategy pipeline"),
-        (4, "--strategy hybrid --stages 2 --batch-size 4", "2 pipelines x 4 micro-batches .* use --batch-size 8"),
+        (
+            2,
+            "--schedule interleaved",
+            "--schedule interleaved is for pipelines: use --strategy pipeline",
+        ),
+        (
+            4,
+            "--strategy hybrid --stages 2 --batch-size 4",
+            "2 pipelines x 4 micro-batches .* use --batch-size 8",
+        ),
         (2, "--tensor 2", "--tensor is for --strategy hybrid, not ddp: leave it out"),
-        (2, "--strategy fsdp --microbatches 4", "--microbatches is for --strategy pipeline or hybrid, not fsdp"),
+        (
+            2,
+            "--strategy fsdp --microbatches 4",
+            "--microbatches is for --strategy pipeline or hybrid, not fsdp",
+        ),
         (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
-        (2, "--strategy fsdp --optimizer adafactor", "of whole rows and columns, .* use adamw, sgd or muon"),
-        (4, "--strategy hybrid --tensor 2 --optimizer adafactor", "the shards of --strategy hybrid"),
-        (2, "--task gpt --strategy context --optimizer adafactor", "the shards of --strategy context"),
+        (
+            2,
+            "--strategy fsdp --optimizer adafactor",
+            "of whole rows and columns, .* use adamw, sgd or muon",
+        ),
+        (
+            4,
+            "--strategy hybrid --tensor 2 --optimizer adafactor",
+            "the shards of --strategy hybrid",
+        ),
+        (
+            2,
+            "--task gpt --strategy context --optimizer adafactor",
+            "the shards of --strategy context",
+        ),
         (1, "--task resnet50 --optimizer muon", "no matrix in a hidden layer, .* use adamw or sgd"),
-        (1, "--eval-only --no-resume", "--no-resume is about training, which --eval-only leaves out"),
+        (
+            1,
+            "--eval-only --no-resume",
+            "--no-resume is about training, which --eval-only leaves out",
+        ),
         (1, "--eval-only --profile 1:2", "--profile is about training"),
         (1, "--optimizer lion", "choose from 'adamw', 'sgd', 'adafactor', 'muon'.*module:factory"),
-        (2, "--strategy tp --amp fp8", "--amp fp8 is not offered with --strategy tp: use --amp bf16, or one of single"),
-        (2, "--task gpt --strategy tp --recompute blocks --compile", "not offered with --strategy tp and --recompute"),
-        (2, "--strategy pipeline --schedule zero-bubble --recompute selective", "use --recompute blocks, or another"),
+        (
+            2,
+            "--strategy tp --amp fp8",
+            "--amp fp8 is not offered with --strategy tp: use --amp bf16, or one of single",
+        ),
+        (
+            2,
+            "--task gpt --strategy tp --recompute blocks --compile",
+            "not offered with --strategy tp and --recompute",
+        ),
+        (
+            2,
+            "--strategy pipeline --schedule zero-bubble --recompute selective",
+            "use --recompute blocks, or another",
+        ),
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
@@ -120,7 +244,9 @@ def test_invalid_combinations_are_refused_with_a_hint(
         (2, "--strategy tp --optimizer mine:factory"),
     ],
 )
-def test_valid_combinations_are_accepted(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_combinations_are_accepted(
+    ranks: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parse_on(ranks, line, monkeypatch)
 
 
@@ -149,7 +275,10 @@ def test_the_table_has_every_task() -> None:
 def test_the_table_matches_the_task_itself(name: str, options: dict[str, str]) -> None:
     if name == "keras-mnist" and find_spec("keras") is None:
         pytest.skip("keras is not installed")
-    task, known = tasks.build(name, 0, **options), capabilities(name, options)
-    assert tasks.capabilities(task)._replace(fsdp=True) == known._replace(fsdp=True, hidden_matrices=True)
+    task = tasks.build(name, 0, **options)
+    known = capabilities(name, options)
+    assert tasks.capabilities(task)._replace(fsdp=True) == known._replace(
+        fsdp=True, hidden_matrices=True
+    )
     with torch.device("meta" if name != "keras-mnist" else "cpu"):
         assert bool(hidden_matrices(task.model())) == known.hidden_matrices

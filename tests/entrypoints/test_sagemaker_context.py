@@ -1,4 +1,6 @@
-"""SageMaker's mapping: a node's rank and folders from resourceconfig.json, and the errors if it is invalid."""
+"""SageMaker's mapping: a node's rank and folders from resourceconfig.json, and the errors if it is
+invalid.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ from tests.support.limits import HANG_SECONDS
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 
 
-def context(base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str) -> contract.NodeContext:
-    return sagemaker_context({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders)
+def context(
+    base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str
+) -> contract.NodeContext:
+    return sagemaker_context(
+        {"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders
+    )
 
 
 def job(**changes: Any) -> contract.Job:
@@ -63,7 +69,10 @@ def test_all_paths_are_below_the_base_folder(tmp_path: Path) -> None:
     )
     assert found.job_file == f"{tmp_path}/input/data/cloudtrain-job/job.json"
     assert found.resume_dir == f"{tmp_path}/input/data/cloudtrain-resume"
-    assert platforms.find_failure_file({"CLOUDTRAIN_PLATFORM": "sagemaker"}) == "/opt/ml/output/failure"
+    assert (
+        platforms.find_failure_file({"CLOUDTRAIN_PLATFORM": "sagemaker"})
+        == "/opt/ml/output/failure"
+    )
     assert platforms.find_failure_file({}) == ""
 
 
@@ -137,7 +146,9 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
 
 EFA_TYPES = [row.instance_type for row in instances("aws") if row.network in ("efa", "")]
 RDMA_FAMILIES = {"p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200"}
-"""Those of "Elastic Fabric Adapter for AI/ML workloads on EC2" whose adapters reach a GPU's memory: GPUDirect RDMA."""
+"""Those of "Elastic Fabric Adapter for AI/ML workloads on EC2" whose adapters reach a GPU's memory:
+GPUDirect RDMA.
+"""
 
 
 @pytest.mark.parametrize("machine", [*EFA_TYPES, "ml.g4dn.metal", ""])
@@ -160,12 +171,22 @@ def test_nccl_gets_the_nodes_name_and_efa_only_with_an_adapter(tmp_path: Path, e
     assert ("FI_PROVIDER" in found) == efa
     assert "NCCL_PROTO" not in found
     chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
-    assert environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
+    assert (
+        environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, chosen).items()
+        >= chosen.items()
+    )
 
 
-def test_efas_libraries_are_on_the_path_only_with_an_adapter_and_after_the_users_own(tmp_path: Path) -> None:
+def test_efas_libraries_are_on_the_path_only_with_an_adapter_and_after_the_users_own(
+    tmp_path: Path,
+) -> None:
     container(tmp_path)
-    for file in ("ofi-nccl/lib/x86_64/libnccl-net.so", "efa/lib/libfabric.so.1", "efa/lib/libfabric.so", "efa/README"):
+    for file in (
+        "ofi-nccl/lib/x86_64/libnccl-net.so",
+        "efa/lib/libfabric.so.1",
+        "efa/lib/libfabric.so",
+        "efa/README",
+    ):
         (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "amazon" / file).touch()
     folders = host.efa_library_dirs(str(tmp_path / "amazon"))
@@ -197,7 +218,9 @@ def test_efas_libraries_are_on_the_path_only_with_an_adapter_and_after_the_users
 def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, message: str) -> None:
     path = tmp_path / "job.json"
     if not isinstance(changes, str):
-        changes = json.dumps({key: value for key, value in document(**changes).items() if value is not ...})
+        changes = json.dumps(
+            {key: value for key, value in document(**changes).items() if value is not ...}
+        )
     path.write_text(changes)
     with pytest.raises(RuntimeError) as caught:
         contract.read_job(path)
@@ -215,14 +238,19 @@ def test_an_older_job_document_has_neither_inputs_nor_secrets(tmp_path: Path) ->
     ("problem", "message"),
     [
         ("no job document", "job.json cannot be read: No such file or directory"),
-        ("no resourceconfig", "resourceconfig.json, where SageMaker names the job's nodes, cannot be read"),
+        (
+            "no resourceconfig",
+            "resourceconfig.json, where SageMaker names the job's nodes, cannot be read",
+        ),
         ("unknown platform", "CLOUDTRAIN_PLATFORM is 'vax'; known: plain, sagemaker"),
         ("a port that is none", "CLOUDTRAIN_MASTER_PORT is 'x'"),
         ("nothing said", "the variable CLOUDTRAIN_NODES is not set"),
         ("a rank that is none", "CLOUDTRAIN_NODE_RANK is 'first'"),
     ],
 )
-def test_a_launcher_that_cannot_start_ends_like_any_failure(tmp_path: Path, problem: str, message: str) -> None:
+def test_a_launcher_that_cannot_start_ends_like_any_failure(
+    tmp_path: Path, problem: str, message: str
+) -> None:
     environ = container(tmp_path)
     if problem == "no job document":
         (tmp_path / "input/data/cloudtrain-job/job.json").unlink()
@@ -244,7 +272,10 @@ def test_a_launcher_that_cannot_start_ends_like_any_failure(tmp_path: Path, prob
     reported = events(done.stdout)
     assert [event["type"] for event in reported] == ["error", "node_ended"]
     assert message in reported[-1]["error"]["message"]
-    assert done.stdout.splitlines()[-1] == f"[node 0] failed: node 0: {reported[-1]['error']['message']}"
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"[node 0] failed: node 0: {reported[-1]['error']['message']}"
+    )
     failure_file = tmp_path / "output/failure"
     if environ["CLOUDTRAIN_PLATFORM"] == "sagemaker":
         assert failure_file.read_text() == f"node 0: {reported[-1]['error']['message']}"

@@ -1,4 +1,6 @@
-"""The launcher tells an MLflow server what a trial reaches, as Microsoft's own client does, and never holds it up."""
+"""The launcher tells an MLflow server what a trial reaches, as Microsoft's own client does, and
+never holds it up.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from cloudtrain_launcher import service_metric
 from cloudtrain_launcher.events import Metrics
 from cloudtrain_launcher.service_metric import MlflowServer, ServiceMetric
 
-WORKSPACE = "subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
+WORKSPACE = (
+    "subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
+)
 
 
 class Tracking:
@@ -33,7 +37,9 @@ class Tracking:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                known = self.headers["Authorization"] in {f"Bearer {token}" for token in tracking.tokens}
+                known = self.headers["Authorization"] in {
+                    f"Bearer {token}" for token in tracking.tokens
+                }
                 status = tracking.answers.pop(0) if tracking.answers else 200 if known else 401
                 if status == 200:
                     tracking.told.append((body["key"], body["value"], body.get("step", 0)))
@@ -56,7 +62,9 @@ class Tracking:
     def environ(self) -> dict[str, str]:
         """What Azure ML tells a job of it, but for the scheme."""
         return {
-            "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{self.server.server_port}/mlflow/v1.0/{WORKSPACE}?",
+            "MLFLOW_TRACKING_URI": (
+                f"http://127.0.0.1:{self.server.server_port}/mlflow/v1.0/{WORKSPACE}?"
+            ),
             "MLFLOW_TRACKING_TOKEN": "first",
             "MLFLOW_RUN_ID": "sweep_3",
             "MLFLOW_EXPERIMENT_ID": "e",
@@ -88,19 +96,36 @@ def tell(tracking: Tracking, *events: Metrics) -> list[str]:
 
 def test_each_report_is_told_once_by_its_number(tracking: Tracking) -> None:
     again = report(10, score=0.1)
-    assert tell(tracking, report(10, score=0.1, loss=3.0), again, report(20, loss=2.0), report(30, score=0.3)) == []
+    assert (
+        tell(
+            tracking,
+            report(10, score=0.1, loss=3.0),
+            again,
+            report(20, loss=2.0),
+            report(30, score=0.3),
+        )
+        == []
+    )
     assert tracking.told[-1] == ("score", 0.3, 2)
     assert set(tracking.told) <= {("score", 0.1, 1), ("score", 0.3, 2)}
-    assert set(tracking.requests) == {f"POST /mlflow/v2.0/{WORKSPACE}/api/2.0/mlflow/runs/log-metric"}
+    assert set(tracking.requests) == {
+        f"POST /mlflow/v2.0/{WORKSPACE}/api/2.0/mlflow/runs/log-metric"
+    }
 
 
 def test_the_values_of_a_trial_are_told_first(tracking: Tracking) -> None:
-    metric = ServiceMetric("score", {"lr": "0.1", "batch_size": "16"}, tracking.environ, pytest.fail)
+    metric = ServiceMetric(
+        "score", {"lr": "0.1", "batch_size": "16"}, tracking.environ, pytest.fail
+    )
     metric.on_metrics(report(1, score=1.0))
     metric.finish()
     names = [request.rpartition("/")[2] for request in tracking.requests]
     assert names == ["log-parameter", "log-parameter", "log-metric"]
-    assert tracking.told == [("cloudtrain.lr", "0.1", 0), ("cloudtrain.batch_size", "16", 0), ("score", 1.0, 1)]
+    assert tracking.told == [
+        ("cloudtrain.lr", "0.1", 0),
+        ("cloudtrain.batch_size", "16", 0),
+        ("score", 1.0, 1),
+    ]
 
 
 def test_a_value_that_is_not_finite_is_not_told(tracking: Tracking) -> None:
@@ -115,13 +140,17 @@ def test_a_token_that_has_run_out_is_replaced(tracking: Tracking) -> None:
     assert f"GET /history/v1.0/{WORKSPACE}/experimentids/e/runs/sweep_3/token" in tracking.requests
 
 
-def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_warned_of_once(tracking: Tracking) -> None:
+def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_warned_of_once(
+    tracking: Tracking,
+) -> None:
     tracking.answers = [503, 429]
     assert tell(tracking, report(1, score=1.0)) == []
     assert tracking.told == [("score", 1.0, 1)]
     tracking.answers = [400]
     [warning] = tell(tracking, report(1, score=2.0))
-    assert warning.startswith("the sweep is not told what this trial reaches (score): HTTP Error 400")
+    assert warning.startswith(
+        "the sweep is not told what this trial reaches (score): HTTP Error 400"
+    )
 
 
 def test_of_a_long_queue_the_last_report_is_told_at_the_end(tracking: Tracking) -> None:

@@ -1,4 +1,6 @@
-"""Kept packages are those that were asked for: of the same index, unchanged by other jobs, from whole archives."""
+"""Kept packages are those that were asked for: of the same index, unchanged by other jobs, from
+whole archives.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,32 @@ def make_index(folder: Path, value: str) -> Path:
     """A folder of wheels with one version of `shared`, which holds `value`, and one of `other`."""
     source = f"import sys\nVALUE = {value!r}\ndef main(): print(VALUE, sys.prefix)\n".encode()
     info = "shared-1.0.dist-info"
-    make_wheel(folder, "shared", "1.0", files={"shared.py": source, f"{info}/entry_points.txt": CONSOLE_SCRIPT})
+    make_wheel(
+        folder,
+        "shared",
+        "1.0",
+        files={"shared.py": source, f"{info}/entry_points.txt": CONSOLE_SCRIPT},
+    )
     make_wheel(folder, "other", "1.0")
     return folder
 
 
 def value_in(environment: str) -> str:
     """What `shared` holds for a program that runs in an environment."""
-    command = [str(layered.python_of(Path(environment))), "-c", "import shared; print(shared.VALUE)"]
+    command = [
+        str(layered.python_of(Path(environment))),
+        "-c",
+        "import shared; print(shared.VALUE)",
+    ]
     return subprocess.check_output(command, text=True).strip()
 
 
 def kept_file(folder: Path, environment: str, name: str) -> Path:
     """A module as the programs of an environment find it, below the folder of kept environments."""
     code = f"import {name}; print({name}.__file__)"
-    found = subprocess.check_output([str(layered.python_of(Path(environment))), "-c", code], text=True).strip()
+    found = subprocess.check_output(
+        [str(layered.python_of(Path(environment))), "-c", code], text=True
+    ).strip()
     assert Path(found).is_relative_to(folder / "kept")
     return Path(found)
 
@@ -75,7 +88,9 @@ FILES = {
     "named.conf": "[global]\nindex-url = https://own/simple\n",
     "home/.config/uv/uv.toml": "index-url = 'https://own/simple'\n",
     "source/uv.toml": "index-url = 'https://own/simple'\n",
-    "source/pyproject.toml": "[project]\nname = 'a'\n[[tool.uv.index]]\nurl = 'https://own/simple'\n",
+    "source/pyproject.toml": (
+        "[project]\nname = 'a'\n[[tool.uv.index]]\nurl = 'https://own/simple'\n"
+    ),
 }
 
 
@@ -106,7 +121,9 @@ def test_each_variable_that_names_an_index_counts(
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.usefixtures("bare")
-def test_each_file_that_names_an_index_counts(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_that_names_an_index_counts(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if file == "named.conf":
         monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / file))
     before = name_of(tmp_path)
@@ -119,7 +136,9 @@ def test_each_file_that_names_an_index_counts(file: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("bare")
-def test_wheels_that_a_variable_names_below_the_source_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_that_a_variable_names_below_the_source_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "wheels")
     names = set()
     for project in ("a", "b"):
@@ -130,16 +149,26 @@ def test_wheels_that_a_variable_names_below_the_source_count(tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("bare")
-def test_settings_that_change_no_package_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_change_no_package_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = name_of(tmp_path)
-    for variable in ("PIP_NO_CACHE_DIR", "UV_CACHE_DIR", "PIP_ROOT_USER_ACTION", "UV_RUN_RECURSION_DEPTH"):
+    for variable in (
+        "PIP_NO_CACHE_DIR",
+        "UV_CACHE_DIR",
+        "PIP_ROOT_USER_ACTION",
+        "UV_RUN_RECURSION_DEPTH",
+    ):
         monkeypatch.setenv(variable, "1")
     (tmp_path / "source" / "pyproject.toml").write_text("[project]\nname = 'a'\n[tool.ruff]\n")
     assert name_of(tmp_path) == before
 
 
 def test_a_password_of_an_index_is_not_kept(tmp_path: Path) -> None:
-    env = {**offline(make_index(tmp_path / "index", "a")), "PIP_EXTRA_INDEX_URL": "https://me:s3cret@host/simple"}
+    env = {
+        **offline(make_index(tmp_path / "index", "a")),
+        "PIP_EXTRA_INDEX_URL": "https://me:s3cret@host/simple",
+    }
     result, said = run(tmp_path, task(tmp_path, "shared\n"), env)
     assert "s3cret" not in json.dumps(result) + said
     texts = [path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()]
@@ -160,7 +189,12 @@ def test_what_a_program_installs_or_edits_reaches_no_other_run(tmp_path: Path) -
             assert subprocess.run([python, "-c", "import other"], check=False).returncode == 0
         if name == "second":
             python = str(layered.python_of(Path(environment)))
-            assert subprocess.run([python, "-c", "import other"], check=False, capture_output=True).returncode == 1
+            assert (
+                subprocess.run(
+                    [python, "-c", "import other"], check=False, capture_output=True
+                ).returncode
+                == 1
+            )
             module = kept_file(tmp_path, environment, "shared")
             assert module.stat().st_mode & 0o222 == 0
             module.chmod(0o600)
@@ -196,10 +230,14 @@ def test_a_program_of_a_package_runs_in_the_layer_of_its_run(tmp_path: Path) -> 
     env = offline(make_index(tmp_path / "index", "here"))
     result, _ = run(tmp_path / name, shared_task(tmp_path, name), env)
     tool = Path(result["environment"]) / "bin" / "shared-tool"
-    assert subprocess.check_output([str(tool)], text=True).strip() == f"here {result['environment']}"
+    assert (
+        subprocess.check_output([str(tool)], text=True).strip() == f"here {result['environment']}"
+    )
 
 
-def test_a_changed_environment_that_nobody_uses_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_environment_that_nobody_uses_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def install(self: Installation, environment: Path) -> None:
         (layered.site_of(environment) / "pure.py").touch()
 
@@ -221,7 +259,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = folder / "environment"
     layered.create(environment, [])
     for number in range(3):
-        (layered.site_of(environment) / f"module_{number}.py").write_bytes(random.Random(number).randbytes(3000))
+        (layered.site_of(environment) / f"module_{number}.py").write_bytes(
+            random.Random(number).randbytes(3000)
+        )
     layered.complete(environment, {"installed": {"module": "1.0"}})
     archives.save(environment, folder / "whole")
     return folder / "whole"
@@ -234,7 +274,11 @@ def damaged(content: bytes, seed: int) -> bytes:
     if seed % 3 == 0:
         return content[:place]
     if seed % 3 == 1:
-        return content[:place] + bytes([content[place] ^ (1 << chance.randrange(8))]) + content[place + 1 :]
+        return (
+            content[:place]
+            + bytes([content[place] ^ (1 << chance.randrange(8))])
+            + content[place + 1 :]
+        )
     end = min(len(content), place + chance.randrange(1, 500))
     hole = bytes(end - place)
     return content[:place] + hole + content[end:] if content[place:end] != hole else content[:place]
@@ -252,7 +296,9 @@ def test_no_damaged_archive_is_taken(tmp_path: Path, archive: Path) -> None:
     assert taken == []
 
 
-def test_a_damaged_archive_is_written_again(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_archive_is_written_again(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Installation, "_install", lambda *_: None)
     given = task(tmp_path, "pure\n", archives=[str(tmp_path / "storage")])
     kept = tmp_path / "storage" / archive_name(Installation(given)._environment())

@@ -11,14 +11,22 @@ from tests.support.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
-BLOCKED = "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex); c.pthread_mutex_lock(mutex)"
-"""The main thread waits in C code forever, as in a kernel launch: it runs no Python code and no signal handler."""
+BLOCKED = (
+    "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex);"
+    " c.pthread_mutex_lock(mutex)"
+)
+"""The main thread waits in C code forever, as in a kernel launch: it runs no Python code and no
+signal handler.
+"""
 
 
 def rank(*lines: str) -> subprocess.Popen[str]:
     """A process that handles SIGTERM and runs these lines, one of which prints `ready`."""
     begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
-    made = "from cloudtrain_trainer.sigterm import Stop", "stop = Stop(min_seconds=0.3); stop.listen()"
+    made = (
+        "from cloudtrain_trainer.sigterm import Stop",
+        "stop = Stop(min_seconds=0.3); stop.listen()",
+    )
     argv = [sys.executable, "-c", "\n".join([begin, *made, "c = ctypes.CDLL(None)", *lines])]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -22,8 +22,10 @@ SCRIPT = Path(cloudtrain.__file__).parent / "cli" / "starter" / "train.py"
 def test_a_checkpoint_that_was_cut_off_is_passed_over_for_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program, cpu = runpy.run_path(str(SCRIPT), run_name="starter"), torch.device("cpu")
-    load, save = program["load"], program["save"]
+    program = runpy.run_path(str(SCRIPT), run_name="starter")
+    cpu = torch.device("cpu")
+    load = program["load"]
+    save = program["save"]
     assert load(tmp_path, cpu) == {}
     for epoch in range(3):
         save({"model": torch.ones(1000), "epoch": epoch}, tmp_path)
@@ -82,4 +84,6 @@ def test_a_rate_that_a_schedule_has_changed_is_kept_if_nothing_is_set_by_hand() 
 def test_every_epoch_says_how_many_steps_there_are(train: Train, tmp_path: Path) -> None:
     output, _ = train(tmp_path, epochs=2)
     progress = [line for line in output.splitlines() if '"type":"progress"' in line]
-    assert ['"step":50,"steps":100' in line or '"step":100,"steps":100' in line for line in progress] == [True] * 2
+    assert [
+        '"step":50,"steps":100' in line or '"step":100,"steps":100' in line for line in progress
+    ] == [True] * 2

@@ -1,4 +1,6 @@
-"""Training starts from given weights: files of safetensors and torch, and folders in Hugging Face's format."""
+"""Training starts from given weights: files of safetensors and torch, and folders in Hugging Face's
+format.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def write_folder(folder: Path) -> Path:
 
 def write_shards(folder: Path) -> Path:
     names = sorted(weights())
-    shards = {"model-00001-of-00002.safetensors": names[:4], "model-00002-of-00002.safetensors": names[4:]}
+    shards = {
+        "model-00001-of-00002.safetensors": names[:4],
+        "model-00002-of-00002.safetensors": names[4:],
+    }
     for shard, part in shards.items():
         save_file({name: weights()[name] for name in part}, folder / shard)
     index = {"weight_map": {name: shard for shard, part in shards.items() for name in part}}
@@ -53,16 +58,21 @@ def write_shards(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [write_file, write_torch, write_folder, write_shards])
-def test_the_weights_of_every_format_are_read(write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_the_weights_of_every_format_are_read(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
     model = net()
     assert load(model, write(tmp_path), False).startswith("training starts from 9 tensors of ")
     assert all(torch.equal(value, weights()[name]) for name, value in model.state_dict().items())
 
 
 def test_a_new_head_keeps_its_own_weights_where_that_is_asked_for(tmp_path: Path) -> None:
-    model, path = net(classes=5), write_file(tmp_path)
+    model = net(classes=5)
+    path = write_file(tmp_path)
     head = model.state_dict()["2.weight"].clone()
-    with pytest.raises(Refused, match=r"2 have another shape: .*2.weight \(3, 8\), not \(5, 8\). .* or --part"):
+    with pytest.raises(
+        Refused, match=r"2 have another shape: .*2.weight \(3, 8\), not \(5, 8\). .* or --part"
+    ):
         load(net(classes=5), path, False)
     assert "training starts from 7 tensors" in load(model, path, True)
     assert torch.equal(model.state_dict()["2.weight"], head)
@@ -86,7 +96,9 @@ def test_what_cannot_be_used_is_refused_with_a_reason(tmp_path: Path) -> None:
     refused(tmp_path, "has no weights: expected model.safetensors, model.pt")
     save_file({"other": torch.ones(1)}, tmp_path / "other.safetensors")
     refused(
-        tmp_path / "other.safetensors", "9 are missing: 0.weight, .* and 4 more; 1 are not in the model: other", True
+        tmp_path / "other.safetensors",
+        "9 are missing: 0.weight, .* and 4 more; 1 are not in the model: other",
+        True,
     )
     (tmp_path / "torn.safetensors").write_bytes(b"torn")
     refused(tmp_path / "torn.safetensors", "torn.safetensors cannot be read")
@@ -96,7 +108,10 @@ def test_what_cannot_be_used_is_refused_with_a_reason(tmp_path: Path) -> None:
     refused(tmp_path / "module.pt", "module.pt cannot be read")
     write_shards(tmp_path)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    refused(tmp_path, "lacks model-00002-of-00002.safetensors, which its model.safetensors.index.json names")
+    refused(
+        tmp_path,
+        "lacks model-00002-of-00002.safetensors, which its model.safetensors.index.json names",
+    )
 
 
 def test_a_run_starts_from_them_and_resumes_from_its_own(
@@ -111,7 +126,9 @@ def test_a_run_starts_from_them_and_resumes_from_its_own(
     loop.run()
     resumed = make_loop(*flags, "--max-steps", "2")
     resumed.resume()
-    assert torch.equal(resumed.step.model.state_dict()["0.weight"], loop.step.model.state_dict()["0.weight"])
+    assert torch.equal(
+        resumed.step.model.state_dict()["0.weight"], loop.step.model.state_dict()["0.weight"]
+    )
     assert not torch.equal(resumed.step.model.state_dict()["0.weight"], given["0.weight"])
 
 

@@ -29,7 +29,11 @@ def test_the_learning_rate_increases_then_decays_to_zero() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "warm_up", "expected"),
-    [("linear", 0.0, [1, 0.75, 0.5, 0.25, 0]), ("constant", 0.5, [0.5, 1, 1, 1, 1]), ("cosine", 0.0, [1, 0.854, 0.5])],
+    [
+        ("linear", 0.0, [1, 0.75, 0.5, 0.25, 0]),
+        ("constant", 0.5, [0.5, 1, 1, 1, 1]),
+        ("cosine", 0.0, [1, 0.854, 0.5]),
+    ],
 )
 def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: list[float]) -> None:
     found = [lr_factor(step, 4, kind, warm_up) for step in range(len(expected))]
@@ -38,7 +42,9 @@ def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: li
 
 @pytest.mark.parametrize("amp", ["no", "bf16"])
 @pytest.mark.parametrize("how", ["blocks", "selective"])
-def test_recomputed_layers_have_the_same_gradients(how: str, amp: str, make_loop: Callable[..., Loop]) -> None:
+def test_recomputed_layers_have_the_same_gradients(
+    how: str, amp: str, make_loop: Callable[..., Loop]
+) -> None:
     gradients = []
     for flag in ("none", how):
         flags = ["--task", "gpt", "--batch-size", "2", "--amp", amp, "--recompute", flag]
@@ -50,12 +56,19 @@ def test_recomputed_layers_have_the_same_gradients(how: str, amp: str, make_loop
 
 def test_a_model_with_batch_norm_is_not_recomputed(make_loop: Callable[..., Loop]) -> None:
     with pytest.raises(Refused, match="twice in the statistics of batch norm"):
-        make_loop("--task", "resnet50", "--recompute", "blocks", task=tasks.build("resnet50", 0, size="tiny"))
+        make_loop(
+            "--task",
+            "resnet50",
+            "--recompute",
+            "blocks",
+            task=tasks.build("resnet50", 0, size="tiny"),
+        )
 
 
 @pytest.mark.parametrize("limit", [0.01, 1e6])
 def test_clipping_equals_that_of_torch(limit: float) -> None:
-    task, options = tasks.build("digits", 0), parse(["--clip-norm", str(limit)])
+    task = tasks.build("digits", 0)
+    options = parse(["--clip-norm", str(limit)])
     step = Step(task, Strategy(Ranks(), options), options, 32)
     torch.manual_seed(0)
     for parameter in step.model.parameters():

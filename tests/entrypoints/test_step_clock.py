@@ -15,7 +15,13 @@ import pytest
 
 from cloudtrain_trainer.reporting.step_times import PHASES, StepClock
 from cloudtrain_trainer.reporting.timeline import STRIDE, TimeLine
-from cloudtrain_trainer.reporting.waiting import BlockedWaiting, DdpWaiting, Unknown, Waiting, schedule_seconds
+from cloudtrain_trainer.reporting.waiting import (
+    BlockedWaiting,
+    DdpWaiting,
+    Unknown,
+    Waiting,
+    schedule_seconds,
+)
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import StartGroup
 
@@ -55,7 +61,15 @@ def test_the_phases_add_up_to_the_time_that_has_passed() -> None:
     with made.during("evaluation"), made.during("saving"):
         clock.now += 2
     event = made.take(10, 64)
-    phases = {"data": 2, "compute": 5, "communication": 1, "optimizer": 0.5, "saving": 2, "evaluation": 0, "other": 0.5}
+    phases = {
+        "data": 2,
+        "compute": 5,
+        "communication": 1,
+        "optimizer": 0.5,
+        "saving": 2,
+        "evaluation": 0,
+        "other": 0.5,
+    }
     assert {name: getattr(event, name) for name in PHASES} == phases
     assert event.wall == sum(phases.values()) == 11
     assert (event.step, event.steps, event.samples, event.message_mb) == (10, 2, 128, 4.0)
@@ -87,12 +101,15 @@ def test_reports_are_due_at_the_first_step_and_later_ever_more_rarely() -> None:
 
 
 def test_the_time_without_a_core_is_reported_since_the_last_report() -> None:
-    clock, delays = Clock(), iter([7.0, 7.5, 9.0])
+    clock = Clock()
+    delays = iter([7.0, 7.5, 9.0])
     made = StepClock(Waiting(), clock=clock, schedule=lambda: (0.0, next(delays)))
     steps(clock, made, 1)
     assert [made.take(1, 1).run_delay, made.take(1, 1).run_delay] == [0.5, 1.5]
     unknown = StepClock(Waiting(), clock=clock, schedule=lambda: None).take(1, 1)
-    assert "run_delay" not in unknown.to_json(), "a system that does not tell it has not said that there is none"
+    assert "run_delay" not in unknown.to_json(), (
+        "a system that does not tell it has not said that there is none"
+    )
 
 
 @pytest.mark.linux("tells how long a thread had no core")
@@ -102,7 +119,8 @@ def test_a_thread_that_shares_a_core_had_none_for_a_part_of_the_time() -> None:
     with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        cores, before = os.sched_getaffinity(0), schedule_seconds()
+        cores = os.sched_getaffinity(0)
+        before = schedule_seconds()
         os.sched_setaffinity(0, {core})
         try:
             ended = time.monotonic() + 0.5
@@ -133,7 +151,9 @@ class Marks:
     """Marks in the stream of a GPU, which is at the host's time."""
 
     def __init__(self, clock: Clock, passed: Callable[[], bool]) -> None:
-        self.clock, self.passed, self.at = clock, passed, 0.0
+        self.clock = clock
+        self.passed = passed
+        self.at = 0.0
 
     def record(self) -> None:
         self.at = self.clock.now
@@ -146,7 +166,9 @@ class Marks:
 
 
 def test_on_a_gpu_some_steps_are_measured_on_its_own_time_line_without_waiting_for_it() -> None:
-    clock, passed, made_events = Clock(), False, list[Marks]()
+    clock = Clock()
+    passed = False
+    made_events = list[Marks]()
 
     def event() -> Marks:
         made_events.append(Marks(clock, lambda: passed))
@@ -156,7 +178,9 @@ def test_on_a_gpu_some_steps_are_measured_on_its_own_time_line_without_waiting_f
     steps(clock, made, 2 * STRIDE)
     assert len(made_events) == 2 * 4, "two steps were marked"
     first = made.take(14, 1)
-    assert (first.data, first.compute) == (14, 42 - 7), "the GPU has passed no mark: what the host saw"
+    assert (first.data, first.compute) == (14, 42 - 7), (
+        "the GPU has passed no mark: what the host saw"
+    )
     passed = True
     steps(clock, made, STRIDE)
     with made.during("saving"):
@@ -185,7 +209,9 @@ def test_a_thread_that_sleeps_is_blocked_and_one_that_computes_is_not() -> None:
     assert slept >= 0.045 > computed
 
 
-def test_a_run_reports_all_its_time(make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reports_all_its_time(
+    make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]
+) -> None:
     """All steps are in the events of the rank, and no time is counted twice."""
     loop = make_loop("--max-steps", "60", "--checkpoint-every-steps", "20")
     assert loop.run() == "succeeded"
@@ -197,7 +223,9 @@ def test_a_run_reports_all_its_time(make_loop: Callable[..., Loop], capfd: pytes
         assert sum(event[phase] for phase in PHASES) == pytest.approx(event["wall"], abs=1e-4)
     for phase in ("data", "compute", "optimizer", "saving", "evaluation"):
         assert sum(event[phase] for event in events) > 0, phase
-    waited, computed = (sum(event[phase] for event in events) for phase in ("communication", "compute"))
+    waited, computed = (
+        sum(event[phase] for event in events) for phase in ("communication", "compute")
+    )
     assert waited < 0.2 * computed, "it is alone"
 
 
@@ -218,7 +246,8 @@ def sleep_on_rank_1(rank: int) -> None:
 def test_ddp_tells_the_wait_for_a_slower_rank_from_its_own_work(group: StartGroup) -> None:
     started = group(2, "--max-steps 40", before=f"{__name__}:sleep_on_rank_1")
     started.succeed()
-    waits, busy = [], []
+    waits = []
+    busy = []
     for rank in range(2):
         events = [event for event in started.events("step_times", rank) if not event.get("warm_up")]
         waits.append(sum(event["communication"] for event in events))
@@ -237,7 +266,8 @@ def test_what_ddp_has_measured_is_looked_at_rarely() -> None:
             return type("Data", (), {"ints_map": {"backward_comm_time": 3_000_000}})()
 
     class Ddp:
-        device_type, logger = "cuda", Logged()
+        device_type = "cuda"
+        logger = Logged()
 
     clock = Clock()
     waiting = DdpWaiting(Ddp(), clock)  # type: ignore[arg-type]
@@ -271,7 +301,9 @@ def test_two_lines_report_the_same_of_any_program(group: StartGroup) -> None:
     assert 30 < sum(event["steps"] for event in events) <= 60, "the last half second may be missing"
     assert [event.get("warm_up", False) for event in events][:3] == [True, True, False]
     for event in events:
-        assert sum(event.get(phase, 0) for phase in PHASES) == pytest.approx(event["wall"], abs=1e-4)
+        assert sum(event.get(phase, 0) for phase in PHASES) == pytest.approx(
+            event["wall"], abs=1e-4
+        )
     assert sum(event["data"] for event in events) > 30 * 0.03
     assert sum(event["saving"] for event in events) > 0.1
     assert "communication" not in events[-1]

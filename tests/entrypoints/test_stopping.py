@@ -1,4 +1,6 @@
-"""A stop is requested once: by a signal, a file on a mount that may fail, or the time limit; the peers follow."""
+"""A stop is requested once: by a signal, a file on a mount that may fail, or the time limit; the
+peers follow.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_the_first_request_is_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(tmp_path: Path, before: bool) -> None:
+def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(
+    tmp_path: Path, before: bool
+) -> None:
     file = tmp_path / "stop"
     stop, logged = request(file)
     if before:
@@ -72,7 +76,10 @@ def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(tmp_path: Pat
         assert not stop.is_requested()
         file.touch()
         assert wait(stop.is_requested)
-    assert (stop.reason, logged) == ("stop_file", ["a stop was requested: stopping with a checkpoint"])
+    assert (stop.reason, logged) == (
+        "stop_file",
+        ["a stop was requested: stopping with a checkpoint"],
+    )
     assert file.exists()
 
 
@@ -91,7 +98,9 @@ def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -
     assert not alone.is_requested()
 
 
-def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop, _ = request(tmp_path / "no such folder" / "stop")
     stop.listen()
     assert not stop.recheck()
@@ -107,7 +116,9 @@ def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(tmp_path: Path, mo
     assert wait(stop.is_requested)
 
 
-def test_a_mount_that_caches_a_missing_file_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_that_caches_a_missing_file_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os.path, "lexists", lambda _: False)
     stop, _ = request(tmp_path / "stop")
     stop.listen()
@@ -132,19 +143,39 @@ def test_a_node_that_lost_stopped_peers_has_stopped(
 
 @pytest.mark.parametrize(
     ("why", "code"),
-    [("stop_file", 0), ("time", 0), ("sigterm", 5), ("preempted", 5), ("peer_preempted", 5), ("", 5)],
-    ids=["the stop file", "the time limit", "SIGTERM", "a preemption", "a peer's preemption", "peers that stopped"],
+    [
+        ("stop_file", 0),
+        ("time", 0),
+        ("sigterm", 5),
+        ("preempted", 5),
+        ("peer_preempted", 5),
+        ("", 5),
+    ],
+    ids=[
+        "the stop file",
+        "the time limit",
+        "SIGTERM",
+        "a preemption",
+        "a peer's preemption",
+        "peers that stopped",
+    ],
 )
-def test_on_azure_only_a_stop_that_the_job_was_asked_for_exits_with_0(tmp_path: Path, why: str, code: int) -> None:
+def test_on_azure_only_a_stop_that_the_job_was_asked_for_exits_with_0(
+    tmp_path: Path, why: str, code: int
+) -> None:
     """Azure ML shows a job as Completed if all its nodes exit with 0."""
-    context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stopped_exit_code": 0})
+    context = contract.NodeContext(
+        **{**vars(platforms.plain_context(ENVIRON)), "stopped_exit_code": 0}
+    )
     launcher = launch.Launcher(JOB, context, tmp_path)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.reason = why
     assert launcher._conclude(0, 1.0) == code
 
 
-def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(tmp_path: Path) -> None:
+def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "stop"
     (tmp_path / f"stop{stop_module.PREEMPTED_SUFFIX}").write_text("of an earlier attempt")
     (stop, _), (peer, peer_logged) = request(file), request(file)
@@ -156,5 +187,7 @@ def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(
     assert wait(stop.is_requested)
     assert wait(peer.is_requested)
     assert (stop.reason, peer.reason) == ("sigterm", "peer_preempted")
-    assert peer_logged == ["another node of this job is about to be preempted: stopping with a checkpoint"]
+    assert peer_logged == [
+        "another node of this job is about to be preempted: stopping with a checkpoint"
+    ]
     assert not file.exists(), "a job that is started again goes on"

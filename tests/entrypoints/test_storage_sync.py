@@ -1,4 +1,6 @@
-"""What a node writes to its own disk is copied to storage: only whole files, in their order, and errors are logged."""
+"""What a node writes to its own disk is copied to storage: only whole files, in their order, and
+errors are logged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def storage(tmp_path: Path) -> Path:
 
 
 def content(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def storage_sync_of(local: Path, storage: Path, logged: list[str] | None = None) -> StorageSync:
@@ -58,7 +64,11 @@ def test_links_are_stored_as_files_that_hold_their_target(local: Path, storage: 
     (local / "latest").unlink()
     (local / "latest").write_text("a file now")
     assert sync.finish() == ""
-    assert content(storage) == {"step-1/a": "1", "step-1/b.cloudtrain-link": "a", "latest": "a file now"}
+    assert content(storage) == {
+        "step-1/a": "1",
+        "step-1/b.cloudtrain-link": "a",
+        "latest": "a file now",
+    }
 
 
 def test_files_are_copied_while_the_job_runs_once_they_no_longer_change(
@@ -74,7 +84,9 @@ def test_files_are_copied_while_the_job_runs_once_they_no_longer_change(
     assert sync.finish() == ""
 
 
-def test_a_reported_checkpoint_is_copied_at_once(local: Path, storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reported_checkpoint_is_copied_at_once(
+    local: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage_sync, "POLL_SECONDS", 1000)
     sync = storage_sync_of(local, storage)
     sync.start()
@@ -97,7 +109,9 @@ def test_files_are_copied_in_the_order_in_which_they_were_written(
     assert copied == ["z-rank", "a-manifest"]
 
 
-def test_a_deleted_file_is_deleted_in_storage_but_not_those_of_other_nodes(local: Path, storage: Path) -> None:
+def test_a_deleted_file_is_deleted_in_storage_but_not_those_of_other_nodes(
+    local: Path, storage: Path
+) -> None:
     (storage / "step-1").mkdir(parents=True)
     (storage / "step-1" / "rank-7").write_text("another node's")
     (local / "step-1").mkdir()
@@ -113,7 +127,9 @@ def test_a_deleted_file_is_deleted_in_storage_but_not_those_of_other_nodes(local
     assert not (storage / "step-2").exists()
 
 
-def test_a_deleted_file_stays_in_storage_until_its_replacement_is_stored(local: Path, storage: Path) -> None:
+def test_a_deleted_file_stays_in_storage_until_its_replacement_is_stored(
+    local: Path, storage: Path
+) -> None:
     (local / "step-1").write_text("old")
     sync = storage_sync_of(local, storage)
     sync.finish()
@@ -194,7 +210,8 @@ def test_files_that_came_from_peers_or_were_deleted_by_them_are_left_to_them(
     (local / "brought").write_text("by a peer")
     about = (local / "brought").stat()
     journal.write_text(
-        f'["{local / "brought"}", [{about.st_size}, {about.st_mtime_ns}, ""]]\n["{local / "old"}", null]\n["torn'
+        f'["{local / "brought"}", [{about.st_size}, {about.st_mtime_ns}, ""]]\n["{local / "old"}",'
+        ' null]\n["torn'
     )
     (local / "old").unlink()
     assert sync.finish() == ""
@@ -227,7 +244,9 @@ def test_a_file_that_the_platform_uploads_is_linked_while_it_is_written(
     assert sync.finish() == ""
 
 
-def test_without_hard_links_the_file_is_copied(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_the_file_is_copied(
+    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 

@@ -1,4 +1,6 @@
-"""AWS secrets are read from their stores, errors do not contain the value, and a stop does not wait for an answer."""
+"""AWS secrets are read from their stores, errors do not contain the value, and a stop does not wait
+for an answer.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_a_secret_is_read_from_its_store(reference: str, value: str, aws: dict[s
 
 
 def test_the_region_is_that_of_the_arn_the_environment_or_the_job(aws: dict[str, str]) -> None:
-    assert look_up({"T": f"secretsmanager:{aws['ARN']}"}, {"AWS_REGION": "us-east-1"}) == {"T": SECRET}
+    assert look_up({"T": f"secretsmanager:{aws['ARN']}"}, {"AWS_REGION": "us-east-1"}) == {
+        "T": SECRET
+    }
     job = {"TRAINING_JOB_ARN": f"arn:aws:sagemaker:{REGION}:123456789012:training-job/j"}
     assert look_up({"T": "ssm:/path/b"}, job) == {"T": SECRET}
     with pytest.raises(RuntimeError, match="NoRegionError"):
@@ -56,18 +60,32 @@ def test_a_variable_that_is_set_is_not_looked_up(monkeypatch: pytest.MonkeyPatch
     [
         (
             "secretsmanager:nope",
-            "in eu-west-1: ResourceNotFoundException; the job's role needs secretsmanager:GetSecret",
+            (
+                "in eu-west-1: ResourceNotFoundException; the job's role needs"
+                " secretsmanager:GetSecret"
+            ),
         ),
-        ("ssm:/nope", "in eu-west-1: ParameterNotFound; the job's role needs ssm:GetParameter (and kms:Decrypt"),
+        (
+            "ssm:/nope",
+            (
+                "in eu-west-1: ParameterNotFound; the job's role needs ssm:GetParameter (and"
+                " kms:Decrypt"
+            ),
+        ),
         ("secretsmanager:picture", "is binary"),
         ("secretsmanager:zero", "contains a zero byte"),
         ("secretsmanager:hf-token#key", "is not a JSON object: remove #key from the reference"),
         ("secretsmanager:team/db#nope", "has no field 'nope'"),
-        ("vault:a/b", "cannot read 'vault:a/b'; write secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"),
+        (
+            "vault:a/b",
+            "cannot read 'vault:a/b'; write secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME",
+        ),
         ("ssm:", "cannot read 'ssm:'"),
     ],
 )
-def test_an_error_names_the_variable_the_reference_and_what_to_do(reference: str, message: str) -> None:
+def test_an_error_names_the_variable_the_reference_and_what_to_do(
+    reference: str, message: str
+) -> None:
     with pytest.raises(RuntimeError) as caught:
         look_up({"FIRST": "ssm:/path/b", "B": reference}, ENVIRON)
     assert "secret B" in str(caught.value)
@@ -94,7 +112,9 @@ def test_a_missing_permission_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         try:
-            with pytest.raises(RuntimeError, match="AccessDeniedException; the job's role needs secretsmanager:Get"):
+            with pytest.raises(
+                RuntimeError, match="AccessDeniedException; the job's role needs secretsmanager:Get"
+            ):
                 look_up({"B": "secretsmanager:hf-token"}, ENVIRON)
         finally:
             server.shutdown()
@@ -103,18 +123,28 @@ def test_a_missing_permission_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_boto3_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(RuntimeError, match=r"secret HF_TOKEN \(.*\) is looked up with boto3.*add boto3 to the image"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"secret HF_TOKEN \(.*\) is looked up with boto3.*add boto3 to the image",
+    ):
         look_up({"HF_TOKEN": "secretsmanager:hf-token"}, ENVIRON)
 
 
 def test_an_invalid_endpoint_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
-    with pytest.raises(RuntimeError, match=r"secret B .*ValueError: Invalid endpoint: nonsense; the job needs a way"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"secret B .*ValueError: Invalid endpoint: nonsense; the job needs a way",
+    ):
         look_up({"B": "ssm:/path/b"}, ENVIRON)
 
 
 def test_a_launcher_whose_secret_is_missing_fails_before_torchrun(tmp_path: Path) -> None:
-    process = start(tmp_path, "print('never')", secrets={"A": f"ssm:arn:aws:ssm:{REGION}:123456789012:parameter/nope"})
+    process = start(
+        tmp_path,
+        "print('never')",
+        secrets={"A": f"ssm:arn:aws:ssm:{REGION}:123456789012:parameter/nope"},
+    )
     text = finish(process)
     assert process.returncode == 1
     assert "secret A (ssm:arn:aws:ssm:" in events(text)[-1]["error"]["message"]

@@ -1,4 +1,6 @@
-"""Every strategy has the losses of one process; and what strategies do with devices, precision and generators."""
+"""Every strategy has the losses of one process; and what strategies do with devices, precision and
+generators.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,26 @@ import torch
 
 from cloudtrain_trainer import state
 from tests.entrypoints.groups import StartGroup
-from tests.entrypoints.loss_curves import TOLERANCE, begin, one_process, small_task, task_flags, train
+from tests.entrypoints.loss_curves import (
+    TOLERANCE,
+    begin,
+    one_process,
+    small_task,
+    task_flags,
+    train,
+)
 
 
 @pytest.mark.parametrize(("ranks", "program"), [(2, "curves"), (4, "curves"), (2, "details")])
-def test_losses_and_gradients_are_those_of_one_process(group: StartGroup, ranks: int, program: str) -> None:
+def test_losses_and_gradients_are_those_of_one_process(
+    group: StartGroup, ranks: int, program: str
+) -> None:
     """The tables and checks of strategy_checks.py, those for each number of ranks in one group."""
     checks = group(ranks, program=f"tests.entrypoints.strategy_checks:{program}")
     assert checks.wait() == [0] * ranks, checks.output()
-    assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [1] * ranks
+    assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [
+        1
+    ] * ranks
 
 
 @pytest.mark.parametrize(
@@ -41,7 +54,9 @@ def test_losses_are_the_same_when_one_process_uses_several_devices(name: str, fl
 
 
 def test_replicas_of_dp_compute_in_the_requested_precision() -> None:
-    """torch runs each in a new thread under `autocast(enabled=True)`, which on a GPU means fp16 there."""
+    """torch runs each in a new thread under `autocast(enabled=True)`, which on a GPU means fp16
+    there.
+    """
     loop = begin(small_task("digits"), ["--strategy", "dp", "--amp", "bf16"], one_process())
     assert isinstance(loop.step.wrapped, torch.nn.DataParallel)
     replica = loop.step.wrapped.module._replicate_for_data_parallel()
@@ -70,9 +85,13 @@ def test_the_generator_of_every_gpu_is_saved_and_restored(
     monkeypatch.setattr(type(loop.strategy), "devices", gpus)
     torch.save(state.generator_states(loop.strategy.devices), tmp_path / "own.pt")
     expected = dict(states)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda one, device: states.update({device: one}))
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda one, device: states.update({device: one})
+    )
     states.clear()
-    state.restore_generators(torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices)
+    state.restore_generators(
+        torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices
+    )
     assert states == expected
     assert loop.checkpointer._layout()["devices"] == 2, (
         "a resume with another number of GPUs seeds the generators again"

@@ -1,5 +1,6 @@
-"""The output of ranks in the launcher: a line that only looks like an event is text, an unfinished line is shown, a
-secret is masked."""
+"""The output of ranks in the launcher: a line that only looks like an event is text, an unfinished
+line is shown, a secret is masked.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ class Node:
     def __init__(self, folder: Path, output: Any, masker: SecretMasker) -> None:
         self.masker = masker
         self.seen: list[dict[str, Any]] = []
-        self.streams = streams.Streams(folder, 1, lambda event: self.seen.append(event.to_json()), key=KEY)
+        self.streams = streams.Streams(
+            folder, 1, lambda event: self.seen.append(event.to_json()), key=KEY
+        )
         self.pipe = os.open(folder / "rank-0", os.O_WRONLY)
         self._output = output
 
@@ -108,13 +111,44 @@ def test_events_about_a_rank_are_accepted_from_its_own_process_only(event: str, 
 
 
 CAUSE = {"rank": 0, "node": 0, "time": 0.5, "exception": "E", "message": "m"}
-GOOD: dict[str, Any] = {**CAUSE, "local_rank": 0, "attempt": 3, "exitcode": 1, "outcome": "failed", "state": "failed"}
-GOOD |= {"error": CAUSE, "values": {"loss": 1}, "step": 1, "reason": "r", "phase": "p", "why": "w", "ref": {}}
-ODD: tuple[Any, ...] = (0, -1, 1.5, 1e300, 10**400, True, None, "", "stopped", [], {}, {"a": 10**400}, float("nan"))
+GOOD: dict[str, Any] = {
+    **CAUSE,
+    "local_rank": 0,
+    "attempt": 3,
+    "exitcode": 1,
+    "outcome": "failed",
+    "state": "failed",
+}
+GOOD |= {
+    "error": CAUSE,
+    "values": {"loss": 1},
+    "step": 1,
+    "reason": "r",
+    "phase": "p",
+    "why": "w",
+    "ref": {},
+}
+ODD: tuple[Any, ...] = (
+    0,
+    -1,
+    1.5,
+    1e300,
+    10**400,
+    True,
+    None,
+    "",
+    "stopped",
+    [],
+    {},
+    {"a": 10**400},
+    float("nan"),
+)
 
 
 def fuzzed(count: int) -> Iterator[bytes]:
-    """Lines that look like events of every type: some valid, most with fields that are invalid, huge or missing."""
+    """Lines that look like events of every type: some valid, most with fields that are invalid,
+    huge or missing.
+    """
     chance = random.Random(25)
     kinds: tuple[Any, ...] = (*events.EVENT_TYPES, "found", "", 7, None, [], {})
     for number in range(count):
@@ -128,17 +162,29 @@ def fuzzed(count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("code", [0, 1], ids=["succeeded", "failed"])
-def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(tmp_path: Path, node: Node, code: int) -> None:
+def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(
+    tmp_path: Path, node: Node, code: int
+) -> None:
     launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
     node.streams._on_event = launcher._on_event
-    true = {"type": "error", "time": 2.0, "node": 1, "rank": 4, "attempt": 0, "exception": "ValueError", "message": "m"}
+    true = {
+        "type": "error",
+        "time": 2.0,
+        "node": 1,
+        "rank": 4,
+        "attempt": 0,
+        "exception": "ValueError",
+        "message": "m",
+    }
     lines = list(fuzzed(1000))
     node.write(b"\n".join(lines[:500]) + b"\n")
     if code:
         node.write(SIGNED.encode() + json.dumps(true).encode() + b"\n")
     node.write(b"\n".join(lines[500:]) + b"\n")
     outcome, cause = launcher._outcome(code)
-    assert (outcome, cause and cause.to_json()) == (("succeeded", None) if code == 0 else ("failed", true))
+    assert (outcome, cause and cause.to_json()) == (
+        ("succeeded", None) if code == 0 else ("failed", true)
+    )
     assert (launcher.ranks.attempt, launcher.ranks.failures, launcher.ranks.finished) == (0, [], {})
 
 
@@ -183,20 +229,29 @@ SECRET = 'hunter2-"quoted"\\-ünï'
 
 
 def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Node) -> None:
-    node.masker.add([SECRET, "line one of a key\nline two of a key\n", "short", "", "longer-secret", "longer"])
+    node.masker.add(
+        [SECRET, "line one of a key\nline two of a key\n", "short", "", "longer-secret", "longer"]
+    )
     assert node.write(f"my {SECRET}!\n".encode()) == "[local rank 0] my ***!\n"
-    half, rest = f"a {SECRET}\n"[:9].encode(), f"a {SECRET}\n"[9:].encode()
+    half = f"a {SECRET}\n"[:9].encode()
+    rest = f"a {SECRET}\n"[9:].encode()
     assert node.write(half) == ""
-    assert unfinished(node) == "[local rank 0] a \n", "what may be the beginning of a secret waits for its rest"
+    assert unfinished(node) == "[local rank 0] a \n", (
+        "what may be the beginning of a secret waits for its rest"
+    )
     assert node.write(rest) == "[local rank 0] a ***\n"
-    assert node.write(b"short line two of a key, longer-secret\n") == "[local rank 0] short ***, ***\n"
+    assert (
+        node.write(b"short line two of a key, longer-secret\n") == "[local rank 0] short ***, ***\n"
+    )
     event = {"type": "note", "text": f"it is {SECRET}", "deep": [{SECRET: "longer"}], "rank": 0}
     for ascii_only in (True, False):
         output = node.write((MARKER + json.dumps(event, ensure_ascii=ascii_only) + "\n").encode())
         masked = {"type": "note", "text": "it is ***", "deep": [{"***": "***"}], "rank": 0}
         assert json.loads(output.removeprefix(MARKER)) == masked
         assert node.seen[-1] == masked
-    assert node.write(f"{MARKER}{json.dumps({'type': 7, 'x': SECRET})}\n".encode()).endswith('"x": "***"}\n')
+    assert node.write(f"{MARKER}{json.dumps({'type': 7, 'x': SECRET})}\n".encode()).endswith(
+        '"x": "***"}\n'
+    )
 
 
 def test_a_secret_is_masked_where_a_long_line_is_split(node: Node) -> None:
@@ -215,7 +270,9 @@ def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
     for module in (streams, reporting):
         monkeypatch.setattr(module, "masker", masker)
     context = platforms.plain_context(ENVIRON)
-    launcher = launch.Launcher(JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path)
+    launcher = launch.Launcher(
+        JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path
+    )
     launcher.ranks.add_error(reporting.node_error(OSError(f"no such folder: {SECRET}")))
     assert launcher._conclude(1, 1.0) == 1
     output = capfdbinary.readouterr().out.decode()

@@ -24,7 +24,9 @@ from cloudtrain_trainer.tasks import Draw, gpt, mnist, resnet50
 # Text
 
 
-def test_gpt_targets_are_the_next_bytes_of_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_targets_are_the_next_bytes_of_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "second.txt").write_bytes(bytes(range(100, 200)) * 20)
     (tmp_path / "a.txt").write_bytes(bytes(range(100)) * 20)
@@ -37,12 +39,16 @@ def test_gpt_targets_are_the_next_bytes_of_the_input(tmp_path: Path, monkeypatch
     assert inputs[1].min() >= 100
 
 
-def test_too_little_or_too_much_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_or_too_much_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(gpt.INPUT, str(tmp_path))
     with pytest.raises(Refused, match="no text to train on: give the job an input called text"):
         tasks.build("gpt", 0)
     (tmp_path / "a.txt").write_bytes(b"short")
-    with pytest.raises(Refused, match="5 bytes of text are too few for sequences of 64: give at least 650 bytes"):
+    with pytest.raises(
+        Refused, match="5 bytes of text are too few for sequences of 64: give at least 650 bytes"
+    ):
         tasks.build("gpt", 0)
     monkeypatch.setattr(gpt, "MAX_BYTES", 4)
     with pytest.raises(Refused, match="which every rank reads: use less text"):
@@ -55,15 +61,17 @@ def test_too_little_or_too_much_text_is_refused(tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def image_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Red and blue images of different sizes, in two class folders; set as the job's input."""
-    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed (the dev extra has it)")
+    image = pytest.importorskip(
+        "PIL.Image", reason="Pillow is not installed (the dev extra has it)"
+    )
     for part, count in (("train", 3), ("val", 2)):
         for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
             (tmp_path / part / name).mkdir(parents=True)
             for index in range(count):
                 picture = image.linear_gradient("L").resize((90 + 20 * index, 70))
-                image.merge("RGB", [picture.point(lambda v, c=c: v * c // 255) for c in colour]).save(
-                    tmp_path / part / name / f"{index}.png"
-                )
+                image.merge(
+                    "RGB", [picture.point(lambda v, c=c: v * c // 255) for c in colour]
+                ).save(tmp_path / part / name / f"{index}.png")
     (tmp_path / "train" / "red" / "notes.txt").write_text("not an image")
     monkeypatch.setenv(resnet50.INPUT, str(tmp_path))
     return tmp_path
@@ -78,12 +86,15 @@ def test_images_are_read_from_folders_of_classes(image_folders: Path) -> None:
     assert images.dtype == torch.uint8
     assert task.on_device is not None
     assert task.model()(task.on_device(images)).shape == (3, 2)
-    red, blue = images[1, 0].float().mean(), images[1, 2].float().mean()
+    red = images[1, 0].float().mean()
+    blue = images[1, 2].float().mean()
     assert red > blue, "the channels must be in the order red, green, blue"
 
 
 def test_crops_are_a_function_of_seed_epoch_and_index(image_folders: Path) -> None:
-    data, held_out = (getattr(tasks.build("resnet50", 0, size="tiny"), part) for part in ("train", "validation"))
+    data, held_out = (
+        getattr(tasks.build("resnet50", 0, size="tiny"), part) for part in ("train", "validation")
+    )
     batch = data[Draw(1, [2, 4])][0]
     assert torch.equal(data[Draw(1, [4])][0][0], batch[1])
     assert not torch.equal(data[Draw(2, [4])][0][0], batch[1])
@@ -97,7 +108,9 @@ def test_an_image_that_cannot_be_read_is_named(image_folders: Path) -> None:
         tasks.build("resnet50", 0, size="tiny").train[Draw(0, [0])]
 
 
-def test_folders_of_another_layout_are_refused(image_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_another_layout_are_refused(
+    image_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (image_folders / "val" / "green").mkdir()
     with pytest.raises(Refused, match=r"val/green is a class that .*train does not have"):
         tasks.build("resnet50", 0)
@@ -106,7 +119,9 @@ def test_folders_of_another_layout_are_refused(image_folders: Path, monkeypatch:
         tasks.build("resnet50", 0)
 
 
-def test_images_without_pillow_or_without_an_input_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_without_pillow_or_without_an_input_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(Refused, match="needs an input called images"):
         tasks.build("resnet50", 0, data="images")
     monkeypatch.setenv(resnet50.INPUT, "/nowhere")
@@ -160,7 +175,10 @@ def server(mnist_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> It
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
         thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        known = {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in mnist_files.items()}
+        known = {
+            name: (len(data), hashlib.sha256(data).hexdigest())
+            for name, data in mnist_files.items()
+        }
         monkeypatch.setattr(mnist, "ADDRESS", f"http://127.0.0.1:{serving.server_port}/")
         monkeypatch.setattr(mnist, "FILES", known)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -198,14 +216,20 @@ def test_the_ranks_of_a_node_download_once(server: list[str]) -> None:
     assert len(server) == 4
 
 
-def test_a_download_with_another_checksum_is_refused(server: list[str], mnist_files: dict[str, bytes]) -> None:
+def test_a_download_with_another_checksum_is_refused(
+    server: list[str], mnist_files: dict[str, bytes]
+) -> None:
     mnist_files["train-labels-idx1-ubyte.gz"] = idx_file(torch.zeros(40, dtype=torch.uint8))
-    with pytest.raises(Refused, match=r"train-labels.* has changed: its sha256 is .*input called mnist"):
+    with pytest.raises(
+        Refused, match=r"train-labels.* has changed: its sha256 is .*input called mnist"
+    ):
         tasks.build("mnist", 0)
     assert not list(dataset_files.cache_folder("mnist").glob("train-labels*"))
 
 
-def test_a_download_stops_after_the_expected_size(server: list[str], mnist_files: dict[str, bytes]) -> None:
+def test_a_download_stops_after_the_expected_size(
+    server: list[str], mnist_files: dict[str, bytes]
+) -> None:
     name = "train-images-idx3-ubyte.gz"
     size = len(mnist_files[name])
     mnist_files[name] += b"x" * 1_000_000
@@ -214,9 +238,13 @@ def test_a_download_stops_after_the_expected_size(server: list[str], mnist_files
         tasks.build("mnist", 0)
 
 
-def test_a_failed_download_says_what_to_do(server: list[str], mnist_files: dict[str, bytes]) -> None:
+def test_a_failed_download_says_what_to_do(
+    server: list[str], mnist_files: dict[str, bytes]
+) -> None:
     mnist_files.clear()
-    with pytest.raises(Refused, match=r"could not be downloaded .*404.*CLOUDTRAIN_INPUT_MNIST.*--data digits"):
+    with pytest.raises(
+        Refused, match=r"could not be downloaded .*404.*CLOUDTRAIN_INPUT_MNIST.*--data digits"
+    ):
         tasks.build("mnist", 0)
 
 
@@ -236,7 +264,8 @@ def test_mnist_is_read_from_an_input(
     assert torch.equal(images[0, 0], raw[7])
 
 
-IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
+IMAGES = "train-images-idx3-ubyte.gz"
+LABELS = "train-labels-idx1-ubyte.gz"
 
 
 @pytest.mark.parametrize(
@@ -247,10 +276,18 @@ IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
             idx_file(torch.zeros(39, 28, 28, dtype=torch.uint8)),
             r"\(39, 28, 28\) pixels: expected \(40, 28, 28\)",
         ),
-        (IMAGES, idx_file(torch.zeros(40, 28, dtype=torch.uint8)), "is not an idx file of bytes in 3 dimensions"),
+        (
+            IMAGES,
+            idx_file(torch.zeros(40, 28, dtype=torch.uint8)),
+            "is not an idx file of bytes in 3 dimensions",
+        ),
         (IMAGES, b"plain text", "cannot be read: Not a gzipped file"),
         (IMAGES, gzip.compress(b"\0\0", mtime=0), "is not an idx file"),
-        (IMAGES, gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12, mtime=0), "bytes: expected 1 to 268435456"),
+        (
+            IMAGES,
+            gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12, mtime=0),
+            "bytes: expected 1 to 268435456",
+        ),
         (
             LABELS,
             gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(39), mtime=0),
@@ -261,8 +298,16 @@ IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
             gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(41), mtime=0),
             "has data after its 40 bytes",
         ),
-        (LABELS, idx_file(torch.zeros(40, dtype=torch.uint8))[:-12], "cannot be read: Compressed file ended"),
-        (LABELS, idx_file(torch.full((40,), 10, dtype=torch.uint8)), "has the label 10: expected 0 to 9"),
+        (
+            LABELS,
+            idx_file(torch.zeros(40, dtype=torch.uint8))[:-12],
+            "cannot be read: Compressed file ended",
+        ),
+        (
+            LABELS,
+            idx_file(torch.full((40,), 10, dtype=torch.uint8)),
+            "has the label 10: expected 0 to 9",
+        ),
     ],
     ids=[
         "too few",
@@ -292,6 +337,10 @@ def test_invalid_mnist_files_are_refused(
 def test_a_missing_file_of_the_input_is_named(
     mnist_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_input({name: content for name, content in mnist_files.items() if name != LABELS}, tmp_path, monkeypatch)
+    set_input(
+        {name: content for name, content in mnist_files.items() if name != LABELS},
+        tmp_path,
+        monkeypatch,
+    )
     with pytest.raises(Refused, match=rf"{LABELS} cannot be read: .*No such file"):
         tasks.build("mnist", 0)

@@ -41,7 +41,9 @@ SPLIT = [name for name in SMALL if name != "keras-mnist"]
 
 def small(name: str, seed: int = 0) -> Task:
     """The smallest form of the task, without network; skipped if its framework is not installed."""
-    if name == "keras-mnist" and find_spec("keras") is None:  # importing it here would choose another backend
+    if (
+        name == "keras-mnist" and find_spec("keras") is None
+    ):  # importing it here would choose another backend
         pytest.skip("keras is not installed (the dev extra has it)")
     return tasks.build(name, seed, **SMALL[name])
 
@@ -69,7 +71,11 @@ def test_every_task_has_options_that_its_build_accepts() -> None:
     assert set(OPTIONS) == files - {"--init--", "options"} == set(SMALL)
     for name, options in OPTIONS.items():
         build = import_module(f"cloudtrain_trainer.tasks.{name.replace('-', '_')}").build
-        taken = {key: value.default for key, value in inspect.signature(build).parameters.items() if key != "seed"}
+        taken = {
+            key: value.default
+            for key, value in inspect.signature(build).parameters.items()
+            if key != "seed"
+        }
         assert taken == {key.replace("-", "_"): option.default for key, option in options.items()}
 
 
@@ -77,7 +83,11 @@ def test_options_are_parsed_without_torch() -> None:
     begin = f"import sys; sys.path.insert(0, {str(ENTRYPOINTS)!r}); "
     code = f"{begin}import cloudtrain_trainer.tasks.options; print('torch' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
     )
     assert done.stdout == "False\n"
 
@@ -107,7 +117,9 @@ def test_resnet50_has_the_parameters_of_the_paper() -> None:
     with torch.device("meta"):
         model = tasks.build("resnet50", 0, image_size=32).model()
     assert parameters(model) == 25_557_032
-    last_gammas = [p for n, p in fresh(small("resnet50")).named_parameters() if n.endswith("bn3.weight")]
+    last_gammas = [
+        p for n, p in fresh(small("resnet50")).named_parameters() if n.endswith("bn3.weight")
+    ]
     assert len(last_gammas) == 4
     assert not any(gamma.any() for gamma in last_gammas), "every block must start as the identity"
 
@@ -141,7 +153,8 @@ def test_gpt_attends_to_earlier_tokens_only() -> None:
     changed = inputs.clone()
     changed[:, 40:] = 7
     with torch.no_grad():
-        before, after = model(inputs), model(changed)
+        before = model(inputs)
+        after = model(changed)
     assert torch.equal(before[:, :40], after[:, :40])
     assert not torch.equal(before[:, 40:], after[:, 40:])
 
@@ -158,9 +171,11 @@ def test_the_stages_in_sequence_are_the_model_bit_for_bit(name: str) -> None:
         whole = model(inputs)
         for count in range(1, task.max_stages + 1):
             stages = task.stages(model, count)
-            passed, names = inputs, list[str]()
+            passed = inputs
+            names = list[str]()
             for stage in stages:
-                passed, names = stage(passed), [*names, *stage.state_dict()]
+                passed = stage(passed)
+                names = [*names, *stage.state_dict()]
             assert torch.equal(passed, whole)
             assert names == list(model.state_dict())
             assert len(stages) == count
@@ -175,7 +190,9 @@ def test_resnet50_and_gpt_can_be_split_at_every_block() -> None:
         assert task.stages is not None
         assert task.layers is not None
         assert task.max_stages == len(task.layers(model))
-        names = [name for stage in task.stages(model, task.max_stages) for name in stage.state_dict()]
+        names = [
+            name for stage in task.stages(model, task.max_stages) for name in stage.state_dict()
+        ]
         assert names == list(model.state_dict())
 
 
@@ -198,7 +215,9 @@ def test_layers_are_parts_of_the_model_and_of_its_stages(name: str) -> None:
     layers = task.layers(model)
     assert layers
     assert {id(layer) for layer in layers} <= {id(module) for module in model.modules()}
-    assert [layer for stage in task.stages(model, 2) for layer in task.layers(stage)] == list(layers)
+    assert [layer for stage in task.stages(model, 2) for layer in task.layers(stage)] == list(
+        layers
+    )
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "gpt"])
@@ -222,7 +241,10 @@ def test_the_tensor_plan_names_modules_of_the_model_whose_sizes_divide(name: str
 
 
 def test_only_an_untied_gpt_can_be_split() -> None:
-    tied, untied = (tasks.build("gpt", 0, size="gpt2-124m", data="synthetic", tied=tied) for tied in (None, False))
+    tied, untied = (
+        tasks.build("gpt", 0, size="gpt2-124m", data="synthetic", tied=tied)
+        for tied in (None, False)
+    )
     assert (tied.stages, tied.tensor_plan, tied.max_stages) == (None, None, 1)
     assert untied.max_stages == 12
     assert untied.tensor_plan is not None
@@ -236,7 +258,9 @@ def test_the_loss_decreases_in_eight_steps(name: str) -> None:
     task = small(name)
     model = fresh(task)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], task.lr)
-    inputs, targets = batch(task, list(range(0, 16 * 40, 40)) if name != "resnet50" else list(range(16)))
+    inputs, targets = batch(
+        task, list(range(0, 16 * 40, 40)) if name != "resnet50" else list(range(16))
+    )
     losses = []
     for _ in range(8):
         loss = task.loss(task.call(model, inputs, True), targets)
@@ -256,7 +280,8 @@ def test_samples_depend_on_seed_epoch_and_index_only(name: str) -> None:
     data = small(name).train
     several = data[Draw(2, [9, 4, 5])]
     data[Draw(3, [1])]
-    alone, other_order = data[Draw(2, [4])], data[Draw(2, [5, 9])]
+    alone = data[Draw(2, [4])]
+    other_order = data[Draw(2, [5, 9])]
     for part in (0, 1):
         assert torch.equal(alone[part][0], several[part][1])
         assert torch.equal(other_order[part], several[part][[2, 0]])
@@ -276,7 +301,9 @@ def test_validation_samples_are_the_same_in_every_epoch(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_the_last_training_sample_exists_in_every_epoch(name: str) -> None:
     data = small(name).train
-    shapes = {tuple(part.shape) for epoch in range(8) for part in data[Draw(epoch, [0, len(data) - 1])]}
+    shapes = {
+        tuple(part.shape) for epoch in range(8) for part in data[Draw(epoch, [0, len(data) - 1])]
+    }
     assert len(shapes) <= 2
     assert all(shape[0] == 2 for shape in shapes)
 
@@ -322,7 +349,9 @@ def test_a_keras_state_dict_restores_the_same_outputs() -> None:
     state = torch.get_rng_state()
     trained = task.call(saved, inputs, True)
     torch.set_rng_state(state)
-    assert torch.equal(trained, task.call(model, inputs, True)), "dropout must use torch's generator"
+    assert torch.equal(trained, task.call(model, inputs, True)), (
+        "dropout must use torch's generator"
+    )
 
 
 def test_keras_mnist_without_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Files of tokens and of text as data of a language model: shared out once, and read on at the very sample."""
+"""Files of tokens and of text as data of a language model: shared out once, and read on at the very
+sample.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ BYTES = tokenizer("bytes")
 
 
 def write_tokens(folder: Path, name: str, first: int, count: int) -> Path:
-    path, values = folder / name, np.arange(first, first + count)
+    path = folder / name
+    values = np.arange(first, first + count)
     if name.endswith(".npy"):
         np.save(path, values.astype(np.int32))
     elif "llm" in name:
@@ -53,15 +56,27 @@ def test_sequences_of_all_files_are_read_in_any_order(token_folder: Path) -> Non
     assert (len(data), inputs.dtype, inputs.shape) == (30, torch.int64, (3, 10))
     assert inputs[:, 0].tolist() == [2090, 0, 1000]
     assert torch.equal(targets, inputs + 1)
-    assert torch.equal(pickle.loads(pickle.dumps(data))[Draw(0, [29, 0, 10])][0], inputs), "in a loader process, too"
+    assert torch.equal(pickle.loads(pickle.dumps(data))[Draw(0, [29, 0, 10])][0], inputs), (
+        "in a loader process, too"
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_share_the_sequences_out_once_and_resume_at_the_very_one(token_folder: Path, ranks: int) -> None:
+def test_ranks_share_the_sequences_out_once_and_resume_at_the_very_one(
+    token_folder: Path, ranks: int
+) -> None:
     def read(skip: int) -> list[int]:
         data = TokenFiles([token_folder / name for name in NAMES], context=10, seed=0)
-        loaded = [Batches(data, 0, 6, 1, rank, ranks, 0, pin_memory=False).load(1, skip) for rank in range(ranks)]
-        return [int(row[0]) for step in zip(*loaded, strict=True) for inputs, _ in step for row in inputs]
+        loaded = [
+            Batches(data, 0, 6, 1, rank, ranks, 0, pin_memory=False).load(1, skip)
+            for rank in range(ranks)
+        ]
+        return [
+            int(row[0])
+            for step in zip(*loaded, strict=True)
+            for inputs, _ in step
+            for row in inputs
+        ]
 
     whole = read(0)
     assert len(set(whole)) == len(whole) == 24
@@ -87,7 +102,9 @@ def test_token_files_that_cannot_be_used_are_refused(token_folder: Path) -> None
         with pytest.raises(Refused, match=message):
             TokenFiles([token_folder / name], context=10, **options)[Draw(0, [0])]
 
-    refused("too few tokens for one sequence of 10", str(write_tokens(token_folder, "short.bin", 0, 9)))
+    refused(
+        "too few tokens for one sequence of 10", str(write_tokens(token_folder, "short.bin", 0, 9))
+    )
     (token_folder / "odd.bin").write_bytes(bytes(43))
     refused("odd.bin has 43 bytes, not a multiple of 2, as uint16 needs", "odd.bin")
     np.save(token_folder / "floats.npy", np.ones(40))
@@ -96,25 +113,35 @@ def test_token_files_that_cannot_be_used_are_refused(token_folder: Path) -> None
     refused("b.npy has the token 1010 after 0, and the model knows tokens below 256: is its type int32", "b.npy",
             vocabulary=256)  # fmt: skip
     (token_folder / "empty").mkdir()
-    for name, message in (("empty", "has no files of tokens"), ("nowhere", "is not a folder: expected one")):
+    for name, message in (
+        ("empty", "has no files of tokens"),
+        ("nowhere", "is not a folder: expected one"),
+    ):
         with pytest.raises(Refused, match=message):
             token_data(token_folder / name, 5)
 
 
-def test_gpt_trains_on_an_input_of_tokens(token_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_trains_on_an_input_of_tokens(
+    token_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Refused, match="--data tokens needs an input called tokens"):
         tasks.build("gpt", 0, data="tokens")
     monkeypatch.setenv("CLOUDTRAIN_INPUT_TOKENS", str(token_folder))
     task = tasks.build("gpt", 0, data="tokens", context=8)
     inputs, targets = task.train[Draw(0, [0, 1])]
-    assert task.loss(task.call(task.model(), inputs, True), targets).item() == pytest.approx(np.log(50_304), rel=0.1)
+    assert task.loss(task.call(task.model(), inputs, True), targets).item() == pytest.approx(
+        np.log(50_304), rel=0.1
+    )
 
 
 def write_text(folder: Path, kind: str, name: str, documents: list[str]) -> None:
     path = folder / f"{name}.{kind}"
     if kind == "parquet":
-        parquet, table = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow").table
-        parquet.write_table(table({"text": documents, "id": list(range(len(documents)))}), path, row_group_size=2)
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pytest.importorskip("pyarrow").table
+        parquet.write_table(
+            table({"text": documents, "id": list(range(len(documents)))}), path, row_group_size=2
+        )
     elif kind == "jsonl":
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     else:
@@ -173,14 +200,24 @@ def test_ranks_read_each_file_once_together(tmp_path: Path) -> None:
         StreamBatches(adapt(stream, 0, "train"), 0, 4, 1, rank, 2, 0, pin_memory=False, max_steps=4)
         for rank in range(2)
     ]
-    letters = [{token for inputs, _ in each.load(0, 0) for token in inputs.flatten().tolist()} for each in of_ranks]
+    letters = [
+        {token for inputs, _ in each.load(0, 0) for token in inputs.flatten().tolist()}
+        for each in of_ranks
+    ]
     assert letters[0] & letters[1] == {0}, "only the end of documents is common"
 
 
-def test_files_are_opened_only_when_their_turn_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_opened_only_when_their_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
     before = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *a, **k: opened.append(path.name) or before(path, *a, **k))  # type: ignore[func-returns-value]
+
+    def record(path: Path, *args: Any, **options: Any) -> Any:
+        opened.append(path.name)
+        return before(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", record)
     stream = TextStream(text_folder(tmp_path, "jsonl"), BYTES, 7)
     taken(stream, 1)
     assert opened.count("part-0.jsonl") == 2, "written and read"
@@ -195,7 +232,9 @@ def test_text_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> N
     (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"other": 1}\n')
     with pytest.raises(Refused, match=r"bad.jsonl:2: not a JSON object with 'text'"):
         taken(TextStream(tmp_path, BYTES, 4))
-    with pytest.raises(Refused, match=r"nothing.json (needs the package|cannot be read as a tokenizer)"):
+    with pytest.raises(
+        Refused, match=r"nothing.json (needs the package|cannot be read as a tokenizer)"
+    ):
         tokenizer(str(tmp_path / "nothing.json"))
 
 
@@ -213,5 +252,7 @@ def test_a_tokenizer_of_hugging_face_is_read_from_its_file(tmp_path: Path) -> No
 
 def test_an_unknown_tokenizer_is_refused() -> None:
     pytest.importorskip("tiktoken")
-    with pytest.raises(Refused, match=r"neither `bytes`, a tokenizer.json nor an encoding of tiktoken"):
+    with pytest.raises(
+        Refused, match=r"neither `bytes`, a tokenizer.json nor an encoding of tiktoken"
+    ):
         tokenizer("no-such-encoding")

@@ -1,4 +1,6 @@
-"""A trial of a search for a batch size measures its throughput in a few steps, and takes the batch as it is."""
+"""A trial of a search for a batch size measures its throughput in a few steps, and takes the batch
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ MEASURE = {"CLOUDTRAIN_MEASURE": "samples_per_s"}
 HOOKS = "tests.entrypoints.rank_hooks"
 
 
-def test_ranks_measure_their_throughput_and_leave_neither_model_nor_checkpoint(group: StartGroup) -> None:
+def test_ranks_measure_their_throughput_and_leave_neither_model_nor_checkpoint(
+    group: StartGroup,
+) -> None:
     ranks = group(2, "--task digits --batch-size 600", CLOUDTRAIN_MODEL_DIR="model", **MEASURE)
     ranks.succeed()
     (event,) = ranks.events("metrics")
     assert event["values"].keys() == {"samples_per_s"}
-    rate, steps = event["values"]["samples_per_s"], event["step"] - 3
+    rate = event["values"]["samples_per_s"]
+    steps = event["step"] - 3
     assert steps >= 5, "an epoch has two: it has trained for several"
     (told,) = re.findall(rf"^measured {steps} steps in ([\d.]+) s:", ranks.output(), re.MULTILINE)
     assert rate * float(told) == pytest.approx(600 * steps, rel=0.02)

@@ -1,4 +1,6 @@
-"""What TensorBoard and MLflow get: the numbers of the events, from rank 0, and never an error that ends training."""
+"""What TensorBoard and MLflow get: the numbers of the events, from rank 0, and never an error that
+ends training.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ def test_mlflow_gets_the_run_and_a_failing_server_does_not_end_training(
     trackers = Trackers(tmp_path, {"lr": 0.1})
     trackers.log(3, {"loss": 0.5})
     trackers.close("succeeded")
-    expected = [("start", "digits-1"), ("params", {"lr": "0.1"}), ("metrics", (3, {"loss": 0.5})), ("end", "FINISHED")]
+    expected = [
+        ("start", "digits-1"),
+        ("params", {"lr": "0.1"}),
+        ("metrics", (3, {"loss": 0.5})),
+        ("end", "FINISHED"),
+    ]
     assert calls == expected
 
     def fail(*args: Any, **kwargs: Any) -> None:
@@ -86,9 +93,13 @@ Curves = dict[str, list[tuple[int, Any]]]
 
 def read_back(folder: Path) -> Curves:
     """As TensorBoard itself reads them."""
-    events = import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator(str(folder))
+    events = import_module(
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator(str(folder))
     events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
 
 
 def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
@@ -98,10 +109,14 @@ def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
     for events in runs:
         for event in events["metrics"]:
             for name, value in event["values"].items():
-                curves[name].append((event["step"], pytest.approx(value, rel=1e-6)))  # its files hold float32
+                curves[name].append(
+                    (event["step"], pytest.approx(value, rel=1e-6))
+                )  # its files hold float32
         for event in events["progress"]:
             for name in event.keys() - about:
-                curves[f"train/{name}"].append((event["step"], pytest.approx(event[name], rel=1e-6)))
+                curves[f"train/{name}"].append(
+                    (event["step"], pytest.approx(event[name], rel=1e-6))
+                )
     return dict(curves)
 
 

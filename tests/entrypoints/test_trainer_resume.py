@@ -1,4 +1,6 @@
-"""Resuming: bit-identical with the same strategy and ranks, and from the same weights with any other."""
+"""Resuming: bit-identical with the same strategy and ranks, and from the same weights with any
+other.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def copy_checkpoint(source: Group, step: int, target: Path) -> None:
 
 
 def test_a_stopped_run_resumes_bit_identically(tmp_path: Path, group: StartGroup) -> None:
-    """With a control: a resume with other generators must end with other weights, or the equality proves nothing."""
+    """With a control: a resume with other generators must end with other weights, or the equality
+    proves nothing.
+    """
     flags = "--epochs 2 --batch-size 64"
     stopped = group(2, flags, folder="stopped", before=f"{HOOKS}:terminate_rank_1_in_step_5")
     result = stopped.succeed()
@@ -40,11 +44,19 @@ def test_a_stopped_run_resumes_bit_identically(tmp_path: Path, group: StartGroup
     assert not stopped.fingerprints()
     assert not list((tmp_path / "stopped/cloudtrain-output").rglob("model.*"))
     folder = tmp_path / "stopped" / checkpoint["path"]
-    assert {p.name for p in folder.iterdir()} == {"manifest.json", "shared.json", "rank-0.pt", "rank-1.pt", "weights-0"}
+    assert {p.name for p in folder.iterdir()} == {
+        "manifest.json",
+        "shared.json",
+        "rank-0.pt",
+        "rank-1.pt",
+        "weights-0",
+    }
 
     copy_checkpoint(stopped, checkpoint["step"], tmp_path / "control")
     reseed_generators(tmp_path / "control" / checkpoint["path"])
-    whole, resumed, control = (group(2, flags, folder=name) for name in ("whole", "stopped", "control"))
+    whole, resumed, control = (
+        group(2, flags, folder=name) for name in ("whole", "stopped", "control")
+    )
     fingerprint = whole.succeed()["parameters_sha256"]
     assert resumed.succeed()["parameters_sha256"] == fingerprint
     assert control.succeed()["parameters_sha256"] != fingerprint
@@ -65,7 +77,9 @@ def reseed_generators(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_resume_trains_with_the_settings_that_are_set_by_hand(tmp_path: Path, group: StartGroup) -> None:
+def test_a_resume_trains_with_the_settings_that_are_set_by_hand(
+    tmp_path: Path, group: StartGroup
+) -> None:
     flags = "--strategy single --batch-size 64 --checkpoint-every-steps 2 --max-steps 4"
     whole = group(1, f"{flags} --lr 0.01", folder="whole")
     unchanged = whole.succeed()["parameters_sha256"]
@@ -73,12 +87,14 @@ def test_a_resume_trains_with_the_settings_that_are_set_by_hand(tmp_path: Path, 
     changed = group(1, f"{flags} --lr 0.5 --weight-decay 0", folder="changed")
     assert changed.succeed()["parameters_sha256"] != unchanged
     assert (
-        "goes on with settings other than the checkpoint's: lr 0.5 (was 0.01), weight_decay 0.0 (was 0.01)"
-        in changed.output()
+        "goes on with settings other than the checkpoint's: lr 0.5 (was 0.01), weight_decay 0.0"
+        " (was 0.01)" in changed.output()
     )
 
 
-def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path: Path, group: StartGroup) -> None:
+def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
+    tmp_path: Path, group: StartGroup
+) -> None:
     """With three ranks or more, a resume must also restore the order in which DDP adds gradients."""
     flags = "--epochs 1 --batch-size 96 --checkpoint-every-steps 6 --keep 9"
     whole = group(3, flags, folder="whole")
@@ -104,7 +120,11 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
         (2, "--strategy fsdp"),
         pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
         pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
-        pytest.param(2, "--strategy context --task gpt --epochs 5 --batch-size 16", marks=pytest.mark.thorough),
+        pytest.param(
+            2,
+            "--strategy context --task gpt --epochs 5 --batch-size 16",
+            marks=pytest.mark.thorough,
+        ),
         (4, "--strategy hybrid --tensor 2"),
         (4, "--strategy hybrid --stages 2 --microbatches 4 --schedule interleaved"),
     ],
@@ -113,22 +133,34 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
 def test_a_killed_run_resumes_bit_identically(
     tmp_path: Path, group: StartGroup, short_text: Path, ranks: int, flags: str
 ) -> None:
-    """Some of its ranks are killed at a random moment; batch norm and dropout are included. So is the best model."""
+    """Some of its ranks are killed at a random moment; batch norm and dropout are included. So is
+    the best model.
+    """
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
-    flags = f"--batch-size 160 {flags} --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2 --patience 9"
+    flags = (
+        f"--batch-size 160 {flags} --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2"
+        " --patience 9"
+    )
     text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)} if "gpt" in flags else {}
     whole = group(ranks, flags, folder="whole", **text).succeed()
     victims = chance.sample(range(ranks), chance.randint(1, ranks))
     moment = [chance.randint(4, 8), round(chance.random() * 0.05, 4), *victims]
     killed = group(
-        ranks, flags, folder="killed", before=f"{HOOKS}:kill_at_a_moment", **{KILL: " ".join(map(str, moment))}, **text
+        ranks,
+        flags,
+        folder="killed",
+        before=f"{HOOKS}:kill_at_a_moment",
+        **{KILL: " ".join(map(str, moment))},
+        **text,
     )
     assert any(killed.wait()), "it ended before it was killed"
     again = group(ranks, flags, folder="killed", **text)
     assert again.succeed()["parameters_sha256"] == whole["parameters_sha256"], again.output()
     (resumed,) = again.events("resumed")
     assert 0 < resumed["step"] <= 10
-    (expected, *_), (found, *_) = (sorted((tmp_path / name).glob("*/model/model.*")) for name in ("whole", "killed"))
+    (expected, *_), (found, *_) = (
+        sorted((tmp_path / name).glob("*/model/model.*")) for name in ("whole", "killed")
+    )
     assert found.read_bytes() == expected.read_bytes(), "the best weights"
 
 
@@ -137,10 +169,18 @@ def test_a_killed_run_resumes_bit_identically(
     [
         (
             (3, "--strategy fsdp"),
-            [(2, "--strategy fsdp"), (2, "--strategy ddp"), (2, "--strategy tp"), (1, "--strategy single")],
+            [
+                (2, "--strategy fsdp"),
+                (2, "--strategy ddp"),
+                (2, "--strategy tp"),
+                (1, "--strategy single"),
+            ],
         ),
         ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
-        ((4, "--strategy hybrid --context-ranks 2"), [(2, "--strategy context"), (2, "--strategy ddp")]),
+        (
+            (4, "--strategy hybrid --context-ranks 2"),
+            [(2, "--strategy context"), (2, "--strategy ddp")],
+        ),
         (
             (4, "--strategy hybrid --stages 2 --schedule interleaved"),
             [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")],
@@ -149,10 +189,16 @@ def test_a_killed_run_resumes_bit_identically(
     ids=["fsdp", "data x tensor", "data x context", "data x pipeline"],
 )
 def test_other_strategies_and_ranks_resume_with_the_same_loss(
-    tmp_path: Path, group: StartGroup, short_text: Path, saved_by: tuple[int, str], others: list[tuple[int, str]]
+    tmp_path: Path,
+    group: StartGroup,
+    short_text: Path,
+    saved_by: tuple[int, str],
+    others: list[tuple[int, str]],
 ) -> None:
     """The evaluation after the next step must be that of the run which was not interrupted."""
-    flags = "--task gpt --epochs 1 --max-steps 3 --checkpoint-every-steps 2 --batch-size 24 --warm-up 0"
+    flags = (
+        "--task gpt --epochs 1 --max-steps 3 --checkpoint-every-steps 2 --batch-size 24 --warm-up 0"
+    )
     text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)}
     ranks, strategy = saved_by
     whole = group(ranks, f"{flags} {strategy}", folder="whole", **text)
@@ -169,7 +215,9 @@ def test_other_strategies_and_ranks_resume_with_the_same_loss(
         assert found == pytest.approx(expected["values"]["val_loss"], rel=2e-6), strategy
 
 
-def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(tmp_path: Path, group: StartGroup) -> None:
+def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(
+    tmp_path: Path, group: StartGroup
+) -> None:
     """The random generators of each rank fit only the layout that saved them, and the log says so."""
     flags = "--task digits --epochs 1 --batch-size 36 --strategy hybrid"
     saved = group(4, f"{flags} --stages 2 --microbatches 6 --max-steps 2", folder="saved")
@@ -194,11 +242,15 @@ def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(tmp_
 def test_ranks_that_hold_one_complete_model_write_it_and_one_process_resumes(
     group: StartGroup, ranks: int, flags: str, writers: list[int]
 ) -> None:
-    """Ranks with copies of the same shards copy nothing to host memory. Only rank 0 gathers the full weights."""
+    """Ranks with copies of the same shards copy nothing to host memory. Only rank 0 gathers the
+    full weights.
+    """
     base = "--task digits --epochs 1 --max-steps 1 --batch-size 32"
     several = group(ranks, f"{base} {flags}", before=f"{HOOKS}:check_gathered_weights")
     fingerprint = several.succeed()["parameters_sha256"]
-    assert [rank for rank, log in enumerate(several.logs) if "copied to host memory" in log.read_text()] == writers
+    assert [
+        rank for rank, log in enumerate(several.logs) if "copied to host memory" in log.read_text()
+    ] == writers
     single = group(1, f"{base} --strategy single")
     assert single.succeed()["parameters_sha256"] == fingerprint, single.output()
     assert [event["step"] for event in single.events("resumed")] == [1], single.output()

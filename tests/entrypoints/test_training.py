@@ -34,7 +34,10 @@ def test_two_ranks_train_digits_and_end_with_equal_parameters(tmp_path: Path) ->
     assert len(re.findall("parameters sha256", "".join(launch.lines))) == 2
     (result,) = only(events, "result")
     assert launch.fingerprints() == {result["parameters_sha256"]}
-    assert json.loads((tmp_path / "result.json").read_text()) == {"outcome": "succeeded", "step": 132}
+    assert json.loads((tmp_path / "result.json").read_text()) == {
+        "outcome": "succeeded",
+        "step": 132,
+    }
     weights = exported(tmp_path / OUTPUT / "model")
     assert weights["0.weight"].shape == (32, 1, 3, 3)
     numbers = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text())
@@ -49,12 +52,16 @@ def test_a_sigterm_to_torchrun_without_a_launcher_leaves_a_checkpoint_too(tmp_pa
     events = launch.finish()
     (checkpoint,) = only(events, "checkpoint")
     (result,) = only(events, "result")
-    assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"]), "".join(launch.lines)
+    assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"]), "".join(
+        launch.lines
+    )
     assert (tmp_path / checkpoint["path"] / "manifest.json").exists()
 
 
 def test_no_resume_continues_a_run_that_its_platform_restarts(group: StartGroup) -> None:
-    """A managed restart is a new container with the same flags: only the id of the run tells it from a new run."""
+    """A managed restart is a new container with the same flags: only the id of the run tells it
+    from a new run.
+    """
 
     def resumed_from(steps: int, run: str) -> list[int]:
         ranks = group(1, f"--no-resume --max-steps {steps}", CLOUDTRAIN_RUN_ID=run)
@@ -67,31 +74,42 @@ def test_no_resume_continues_a_run_that_its_platform_restarts(group: StartGroup)
 
 
 def test_best_weights_of_an_earlier_run_are_not_exported(group: StartGroup, tmp_path: Path) -> None:
-    """A platform may restore files that were set aside. This run has no best weights: its losses are not finite."""
+    """A platform may restore files that were set aside. This run has no best weights: its losses
+    are not finite.
+    """
     checkpoints = tmp_path / OUTPUT / "checkpoints"
     checkpoints.mkdir(parents=True)
     (checkpoints / "best.safetensors").write_text("of another run")
     group(1, "--max-steps 1 --lr 1e30 --warm-up 0 --on-nan skip").succeed()
     assert exported(tmp_path / OUTPUT / "model")["0.weight"].shape == (32, 1, 3, 3)
-    numbers = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text(), parse_constant=pytest.fail)
+    numbers = json.loads(
+        (tmp_path / OUTPUT / "output/metrics.json").read_text(), parse_constant=pytest.fail
+    )
     assert (numbers["outcome"], numbers["val_loss"]) == ("succeeded", None)
 
 
-def test_a_loss_that_is_not_finite_ends_training_with_exit_code_33(group: StartGroup, tmp_path: Path) -> None:
-    """The error names the step, and the last good checkpoint is kept. At this learning rate the weights overflow."""
+def test_a_loss_that_is_not_finite_ends_training_with_exit_code_33(
+    group: StartGroup, tmp_path: Path
+) -> None:
+    """The error names the step, and the last good checkpoint is kept. At this learning rate the
+    weights overflow.
+    """
     ranks = group(1, "--lr 1e30 --warm-up 0 --checkpoint-every-steps 1")
     assert ranks.wait() == [33], ranks.output()
     (error,) = ranks.events("error")
     assert error["exception"] == "NotFinite"
     found = re.match(
-        r"step (\d+): the loss is nan. Training stops: the checkpoint of step (\d+) is kept", error["message"]
+        r"step (\d+): the loss is nan. Training stops: the checkpoint of step (\d+) is kept",
+        error["message"],
     )
     assert found, error["message"]
     assert int(found[2]) == int(found[1]) - 1
     assert "try a lower --lr" in error["message"]
     assert not (tmp_path / OUTPUT / "model").exists()
     assert not (tmp_path / "result.json").exists()
-    numbers = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text(), parse_constant=pytest.fail)
+    numbers = json.loads(
+        (tmp_path / OUTPUT / "output/metrics.json").read_text(), parse_constant=pytest.fail
+    )
     assert (numbers["outcome"], numbers["why"]) == ("failed", f"step {found[1]}: the loss is nan")
 
 
@@ -111,12 +129,16 @@ def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(group: StartGroup) ->
     logs = [log.read_text().splitlines() for log in ranks.logs]
     printed = [[line for line in log if not line.startswith("::cloudtrain:: ")] for log in logs]
     assert len(printed[0]) == 1
-    assert printed[0][0].startswith("train.py: error: --strategy single trains in one process; each of 2")
+    assert printed[0][0].startswith(
+        "train.py: error: --strategy single trains in one process; each of 2"
+    )
     assert "use --strategy ddp" in printed[0][0]
     assert printed[1] == []
 
 
-def test_a_sigterm_that_reaches_the_loader_processes_too_leaves_a_checkpoint(group: StartGroup) -> None:
+def test_a_sigterm_that_reaches_the_loader_processes_too_leaves_a_checkpoint(
+    group: StartGroup,
+) -> None:
     """torchrun signals the whole process group of a rank."""
     ranks = group(1, "--workers 1 --epochs 500")
     ranks.await_event("progress")
@@ -126,24 +148,35 @@ def test_a_sigterm_that_reaches_the_loader_processes_too_leaves_a_checkpoint(gro
     assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"])
 
 
-def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(tmp_path: Path, group: StartGroup) -> None:
+def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(
+    tmp_path: Path, group: StartGroup
+) -> None:
     """Under another strategy and batch size than the one that trained; then of given weights."""
     trained = group(1, "--max-steps 20 --batch-size 64")
     trained.succeed()
     (expected,) = trained.events("metrics")
-    (tmp_path / OUTPUT / "checkpoints/step-00000030.partial").mkdir()  # another run may be writing it
+    (
+        tmp_path / OUTPUT / "checkpoints/step-00000030.partial"
+    ).mkdir()  # another run may be writing it
     shutil.rmtree(tmp_path / OUTPUT / "model")
     files = sorted((tmp_path / OUTPUT / "checkpoints").rglob("*"))
     best = tmp_path / OUTPUT / "checkpoints/best.safetensors"
     for flags, step in (("--batch-size 32", 20), (f"--weights {best}", 0)):
         evaluated = group(2, f"--eval-only --strategy fsdp {flags}")
-        assert evaluated.succeed() == {**evaluated.events("result")[0], "outcome": "succeeded", "step": step}
+        assert evaluated.succeed() == {
+            **evaluated.events("result")[0],
+            "outcome": "succeeded",
+            "step": step,
+        }
         (metrics,) = evaluated.events("metrics")
         assert metrics["step"] == step
         found = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text())
         assert found["val_loss"] == metrics["values"]["val_loss"]
         assert found["val_loss"] == pytest.approx(expected["values"]["val_loss"], rel=1e-5)
-        assert json.loads((tmp_path / "result.json").read_text()) == {"outcome": "succeeded", "step": step}
+        assert json.loads((tmp_path / "result.json").read_text()) == {
+            "outcome": "succeeded",
+            "step": step,
+        }
         assert not evaluated.events("progress") + evaluated.events("checkpoint")
         assert not (tmp_path / OUTPUT / "model").exists()
         assert sorted((tmp_path / OUTPUT / "checkpoints").rglob("*")) == files

@@ -1,4 +1,6 @@
-"""A trial of a sweep ends itself at the very report at which it is behind, by what the client has published."""
+"""A trial of a sweep ends itself at the very report at which it is behind, by what the client has
+published.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,20 @@ from cloudtrain_launcher.trial_memory import FILE_NAME, TrialMemory
 from tests.entrypoints.test_launcher import events, finish, start
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
-RULES: dict[str, Any] = {"trial": 7, "metric": "loss", "goal": "minimize", "rungs": [1, 3, 9], "eta": 2}
+RULES: dict[str, Any] = {
+    "trial": 7,
+    "metric": "loss",
+    "goal": "minimize",
+    "rungs": [1, 3, 9],
+    "eta": 2,
+}
 
 
 def publish(folder: Path, rungs: dict[int, dict[int, float | None]]) -> None:
-    document = {"version": 1, "rungs": [{"at": at, "values": values} for at, values in rungs.items()]}
+    document = {
+        "version": 1,
+        "rungs": [{"at": at, "values": values} for at, values in rungs.items()],
+    }
     folder.mkdir(exist_ok=True)
     (folder / RUNGS_FILE).write_text(json.dumps(document))
 
@@ -31,7 +42,11 @@ class Watched:
     """A watch, and what it has said."""
 
     def __init__(
-        self, folder: Path | str, checkpoints: Path | None = None, run_id: str = "a-1", **changes: Any
+        self,
+        folder: Path | str,
+        checkpoints: Path | None = None,
+        run_id: str = "a-1",
+        **changes: Any,
     ) -> None:
         self.told: list[Event] = []
         self.ends: list[str] = []
@@ -42,11 +57,17 @@ class Watched:
     def report(self, *values: float, **more: Any) -> list[tuple[int, str]]:
         """Report these losses; what was decided so far, by report."""
         for value in values:
-            self.watch.on_metrics(Metrics(rank=0, values={"loss": value, "other": 1.0}).replace(**more))
-        return [(event.report, event.outcome) for event in self.told if isinstance(event, RungReached)]
+            self.watch.on_metrics(
+                Metrics(rank=0, values={"loss": value, "other": 1.0}).replace(**more)
+            )
+        return [
+            (event.report, event.outcome) for event in self.told if isinstance(event, RungReached)
+        ]
 
 
-def test_a_trial_goes_on_while_it_is_among_the_best_and_ends_at_the_report_at_which_it_is_not(tmp_path: Path) -> None:
+def test_a_trial_goes_on_while_it_is_among_the_best_and_ends_at_the_report_at_which_it_is_not(
+    tmp_path: Path,
+) -> None:
     publish(tmp_path, {1: {0: 5.0, 1: 3.0}, 3: {0: 1.0, 1: 2.0}})
     watched = Watched(tmp_path)
     assert watched.report(4.0) == [(1, "pruned")]
@@ -84,7 +105,10 @@ def test_more_is_better_where_the_goal_says_so(tmp_path: Path) -> None:
 def test_what_is_not_a_number_never_goes_on(tmp_path: Path) -> None:
     assert Watched(tmp_path).report(math.nan) == [(1, "pruned")]
     assert Watched(tmp_path, until=3).report(math.nan) == [(1, "pruned")]
-    assert Watched(tmp_path, until=3).report(1.0, math.nan, 1.0) == [(1, "goes_on"), (3, "paused")], "at rungs only"
+    assert Watched(tmp_path, until=3).report(1.0, math.nan, 1.0) == [
+        (1, "goes_on"),
+        (3, "paused"),
+    ], "at rungs only"
 
 
 def test_a_trial_that_is_to_be_promoted_ends_at_its_rung_however_good_it_is(tmp_path: Path) -> None:
@@ -119,7 +143,9 @@ def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_
     assert again.report(1.0, epoch=2) == [], "it is reported again"
     assert again.report(1.0, epoch=3) == [(3, "paused")]
     promoted = Watched(tmp_path, tmp_path, run_id="a-2", until=2, reports=1, position=1)
-    assert promoted.report(1.0, epoch=2) == [(2, "paused")], "what it goes on from, the client has said"
+    assert promoted.report(1.0, epoch=2) == [(2, "paused")], (
+        "what it goes on from, the client has said"
+    )
     (tmp_path / FILE_NAME).write_text("{")
     assert Watched(tmp_path, tmp_path, until=3).report(1.0, epoch=1) == [(1, "goes_on")]
 
@@ -130,12 +156,17 @@ def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_
         ("{", "not what it should be: JSONDecodeError"),
         ("[]", "not what it should be: TypeError"),
         ('{"version": 2}', "of version 2, this launcher knows version 1"),
-        ('{"version": 1, "rungs": [{"at": 1, "values": {"0": "low"}}]}', "not what it should be: ValueError"),
+        (
+            '{"version": 1, "rungs": [{"at": 1, "values": {"0": "low"}}]}',
+            "not what it should be: ValueError",
+        ),
         ("\udcff", "is not text"),
         (None, "no place at which a job reads"),
     ],
 )
-def test_a_file_that_cannot_be_read_means_go_on_and_one_warning(tmp_path: Path, text: str | None, why: str) -> None:
+def test_a_file_that_cannot_be_read_means_go_on_and_one_warning(
+    tmp_path: Path, text: str | None, why: str
+) -> None:
     if text is not None:
         (tmp_path / RUNGS_FILE).write_text(text, errors="surrogateescape")
     watched = Watched("" if text is None else tmp_path)
@@ -146,8 +177,12 @@ def test_a_file_that_cannot_be_read_means_go_on_and_one_warning(tmp_path: Path, 
 
 
 def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Path) -> None:
-    job = contract.Job(**{**vars(JOB), "trial": RULES | {"until": 2}, "metrics": {"loss": "loss=([0-9.]+)"}})
-    launcher = launch.Launcher(job, platforms.plain_context({**ENVIRON, "CLOUDTRAIN_NODE_RANK": "0"}), tmp_path)
+    job = contract.Job(
+        **{**vars(JOB), "trial": RULES | {"until": 2}, "metrics": {"loss": "loss=([0-9.]+)"}}
+    )
+    launcher = launch.Launcher(
+        job, platforms.plain_context({**ENVIRON, "CLOUDTRAIN_NODE_RANK": "0"}), tmp_path
+    )
     launcher.ranks._ranks = {0: 0, 1: 1}
     launcher._on_event(Metrics(rank=1, values={"loss": 1.0}))
     launcher._on_event(Metrics(rank=0, values={"loss": 1.0}))
@@ -167,7 +202,14 @@ def test_a_job_that_is_stopped_already_decides_nothing_any_more(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("node", "reason", "code"),
-    [(0, "pruned", 0), (0, "paused", 0), (1, "", 0), (0, "", 5), (0, "sigterm", 5), (1, "sigterm", 5)],
+    [
+        (0, "pruned", 0),
+        (0, "paused", 0),
+        (1, "", 0),
+        (0, "", 5),
+        (0, "sigterm", 5),
+        (1, "sigterm", 5),
+    ],
     ids=["pruned", "paused", "its peer", "a stop by itself", "a stop", "a stop of a peer"],
 )
 def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
@@ -219,11 +261,19 @@ for epoch in range(1, 9):
 def test_a_program_of_any_kind_is_pruned_and_has_succeeded(tmp_path: Path, argv: list[str]) -> None:
     publish(tmp_path / "published", {1: {0: 9.0}, 3: {0: 1.0, 1: 1.0}})
     printed = {"epoch": "epoch=([0-9]+)", "loss": "loss=([0-9.]+)"}
-    process = start(tmp_path, STUBBORN, argv=argv, values=argv, metrics=printed, trial=RULES, grace_seconds=5)
+    process = start(
+        tmp_path, STUBBORN, argv=argv, values=argv, metrics=printed, trial=RULES, grace_seconds=5
+    )
     text = finish(process)
     assert process.returncode == 0, text
     told = [event for event in events(text) if event["type"] in ("metrics", "rung_reached")]
-    assert [event.get("outcome", event.get("epoch")) for event in told] == [1, "goes_on", 2, 3, "pruned"]
+    assert [event.get("outcome", event.get("epoch")) for event in told] == [
+        1,
+        "goes_on",
+        2,
+        3,
+        "pruned",
+    ]
     end = events(text)[-1]
     assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "pruned", bool(argv))
     assert "Traceback" not in text
@@ -245,15 +295,25 @@ time.sleep(60)
 
 @pytest.mark.torchrun
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_path: Path, restarts: int) -> None:
-    port, processes = free_port(), []
+def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(
+    tmp_path: Path, restarts: int
+) -> None:
+    port = free_port()
+    processes = []
     for node in range(2):
         (tmp_path / str(node)).mkdir()
-        changes: dict[str, Any] = {"nodes": 2, "trial": RULES | {"until": 1}, "grace_seconds": 10, "restarts": restarts}
+        changes: dict[str, Any] = {
+            "nodes": 2,
+            "trial": RULES | {"until": 1},
+            "grace_seconds": 10,
+            "restarts": restarts,
+        }
         processes.append(start(tmp_path / str(node), WAITING, node=node, port=port, **changes))
     for process in processes:
         text = finish(process)
         assert process.returncode == 0, text
         end = events(text)[-1]
-        assert (end["outcome"], end.get("why"), end["forced"]) == ("succeeded", "paused", False), text
+        assert (end["outcome"], end.get("why"), end["forced"]) == ("succeeded", "paused", False), (
+            text
+        )
         assert end["error"] is None

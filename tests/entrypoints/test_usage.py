@@ -1,4 +1,6 @@
-"""The launcher measures its ranks by /proc and its GPUs by the driver's library, and the ranks do nothing for it."""
+"""The launcher measures its ranks by /proc and its GPUs by the driver's library, and the ranks do
+nothing for it.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_the_gpus_of_the_job_are_read(
 
 def test_without_a_driver_or_its_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Nvml("pynvml")
-    monkeypatch.setattr(broken, "nvmlInit", lambda: (_ for _ in ()).throw(OSError("no driver")), raising=False)
+    monkeypatch.setattr(
+        broken, "nvmlInit", lambda: (_ for _ in ()).throw(OSError("no driver")), raising=False
+    )
     for module in (broken, None):
         monkeypatch.setitem(sys.modules, "pynvml", module)
         assert Gpus({}).read() == {}
@@ -100,7 +104,10 @@ def test_a_process_counts_with_its_children(parent_and_child: subprocess.Popen[s
     assert list(found) == [parent_and_child.pid]
     assert found[parent_and_child.pid].cpu_seconds >= 0.3
     assert found[parent_and_child.pid].memory_bytes > 1e6
-    assert use_by_root([os.getpid()])[os.getpid()].cpu_seconds >= found[parent_and_child.pid].cpu_seconds
+    assert (
+        use_by_root([os.getpid()])[os.getpid()].cpu_seconds
+        >= found[parent_and_child.pid].cpu_seconds
+    )
 
 
 @pytest.mark.linux("the memory of a machine is read from /proc")
@@ -113,7 +120,9 @@ def test_the_memory_of_the_machine_is_known() -> None:
 def sampler(
     monkeypatch: pytest.MonkeyPatch, uses: dict[int, ProcessUse], report: Callable[[Event], None]
 ) -> UsageSampler:
-    monkeypatch.setattr(usage, "use_by_root", lambda pids: {pid: uses[pid] for pid in pids if pid in uses})
+    monkeypatch.setattr(
+        usage, "use_by_root", lambda pids: {pid: uses[pid] for pid in pids if pid in uses}
+    )
     monkeypatch.setattr(usage, "machine_memory", lambda: (2_000_000_000, 8_000_000_000))
     monkeypatch.setattr(usage, "available_cores", lambda: 4)
     found = UsageSampler(report, gpus=False)
@@ -128,7 +137,8 @@ def test_the_cpu_time_is_that_since_the_measurement_before(monkeypatch: pytest.M
     base = {"cores": 4, "memory_gb": 2.0, "memory_total_gb": 8.0}
     memory = {"0": 1.0, "1": 2.0}
     assert measure(50.0).fields() == {**base, "rank_memory_gb": memory}
-    uses[100], uses[101] = ProcessUse(14.0, 1_000_000_000), ProcessUse(21.0, 2_000_000_000)
+    uses[100] = ProcessUse(14.0, 1_000_000_000)
+    uses[101] = ProcessUse(21.0, 2_000_000_000)
     known = {"rank_cpu_percent": {"0": 100.0, "1": 25.0}, "cpu_percent": 125.0}
     assert measure(54.0).fields() == {**base, "rank_memory_gb": memory, **known}
 
@@ -147,7 +157,9 @@ def test_a_rank_that_was_restarted_is_measured_anew_and_one_that_is_gone_is_left
     assert found.measure(58.0).fields()["rank_cpu_percent"] == {"0": 25.0}
 
 
-def test_measurements_are_reported_until_the_sampler_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_reported_until_the_sampler_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reported = threading.Event()
     monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
     found = sampler(monkeypatch, {100: ProcessUse(1.0, 10**9)}, lambda _: reported.set())
@@ -157,7 +169,9 @@ def test_measurements_are_reported_until_the_sampler_is_stopped(monkeypatch: pyt
     assert not found._thread.is_alive()
 
 
-def test_a_node_with_so_many_ranks_that_no_line_holds_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_so_many_ranks_that_no_line_holds_them_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried = threading.Event()
 
     def too_long(event: Event) -> None:

@@ -64,7 +64,9 @@ FILES = {
 
 @pytest.fixture
 def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The modules of `FILES` in the current folder, and packages that are called like the trainer's."""
+    """The modules of `FILES` in the current folder, and packages that are called like the
+    trainer's.
+    """
     for name, text in FILES.items():
         (tmp_path / f"{name}.py").write_text(text)
     for name in ("models", "tasks"):
@@ -82,8 +84,13 @@ def build(*argv: str) -> Task:
 
 
 def test_a_user_model_uses_the_data_and_loss_of_a_task(user_code: Path) -> None:
-    base, task = tasks.build("digits", 0), build("--model", "own_model:net", "--task", "digits")
-    assert (task.loss, task.batch_size, len(task.train)) == (base.loss, base.batch_size, len(base.train))
+    base = tasks.build("digits", 0)
+    task = build("--model", "own_model:net", "--task", "digits")
+    assert (task.loss, task.batch_size, len(task.train)) == (
+        base.loss,
+        base.batch_size,
+        len(base.train),
+    )
     model, (inputs, targets) = task.model(), task.train[Draw(0, [1, 2])]
     assert parameters(model) == 650
     assert task.loss(task.call(model, inputs, True), targets) > 0
@@ -101,7 +108,9 @@ def test_a_task_may_have_the_users_data(user_code: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["models", "tasks"])
-def test_user_packages_may_have_the_names_of_the_trainers_modules(user_code: Path, package: str) -> None:
+def test_user_packages_may_have_the_names_of_the_trainers_modules(
+    user_code: Path, package: str
+) -> None:
     assert parameters(build("--model", f"{package}.net:net", "--task", "digits").model()) == 650
 
 
@@ -112,15 +121,21 @@ MODEL_MISTAKES = {
     "own_model.part:net": "there is no module own_model.part",
     "own_model:nope": r"own_model\.py has nothing named nope",
     "own_model:number": r"own_model\.py has no function named number",
-    "own_model:nothing": "own_model.py:6: --model own_model:nothing returned nothing: return a Task",
-    "own_model:net": "own_model.py:4: --model own_model:net returned a Sequential: add --data with your data, or",
+    "own_model:nothing": (
+        "own_model.py:6: --model own_model:nothing returned nothing: return a Task"
+    ),
+    "own_model:net": (
+        "own_model.py:4: --model own_model:net returned a Sequential: add --data with your data, or"
+    ),
     "own_model:sized": "own_model.py:8: .* needs 'hidden', and the trainer only passes seed: give",
     "unfinished:net": r"unfinished.py:2: --model unfinished:net: .*def net\(:",
 }
 
 
 @pytest.mark.parametrize(("spec", "message"), MODEL_MISTAKES.items(), ids=list(MODEL_MISTAKES))
-def test_a_mistake_in_a_factory_is_told_with_its_place(user_code: Path, spec: str, message: str) -> None:
+def test_a_mistake_in_a_factory_is_told_with_its_place(
+    user_code: Path, spec: str, message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         build("--model", spec)
 
@@ -130,10 +145,15 @@ def test_a_mistake_in_a_factory_is_told_with_its_place(user_code: Path, spec: st
     [
         ("whole", "a Task: leave out --data and the built-in --task"),
         ("nothing", "own_model.py:6: .* nothing: return an nn.Module"),
-        ("frozen", "own_model.py:7: .* the Sequential has no parameter with requires_grad to train"),
+        (
+            "frozen",
+            "own_model.py:7: .* the Sequential has no parameter with requires_grad to train",
+        ),
     ],
 )
-def test_a_factory_that_does_not_return_a_model_is_refused(user_code: Path, name: str, message: str) -> None:
+def test_a_factory_that_does_not_return_a_model_is_refused(
+    user_code: Path, name: str, message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         build("--model", f"own_model:{name}", "--task", "digits").model()
 
@@ -141,15 +161,26 @@ def test_a_factory_that_does_not_return_a_model_is_refused(user_code: Path, name
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing", "own_data.py:9: --data own_data:nothing returned nothing: return the training data, or"),
-        ("tensors", "own_data.py:7: .* a tuple of Tensor, Tensor: return torch.utils.data.TensorDataset"),
+        (
+            "nothing",
+            "own_data.py:9: --data own_data:nothing returned nothing: return the training data, or",
+        ),
+        (
+            "tensors",
+            "own_data.py:7: .* a tuple of Tensor, Tensor: return torch.utils.data.TensorDataset",
+        ),
         ("three", "own_data.py:8: .*: return the training data, or .training, validation."),
-        ("named", "own_data.py:6: .* a dict with train, val: its keys are train, validation and collate"),
+        (
+            "named",
+            "own_data.py:6: .* a dict with train, val: its keys are train, validation and collate",
+        ),
         ("loader", "a DataLoader: return its data set: the trainer makes the batches itself"),
         ("generator", "a generator: it can be read only once"),
     ],
 )
-def test_a_mistake_in_a_data_factory_is_told_with_its_place(user_code: Path, name: str, message: str) -> None:
+def test_a_mistake_in_a_data_factory_is_told_with_its_place(
+    user_code: Path, name: str, message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         build("--model", "own_model:net", "--data", f"own_data:{name}")
 
@@ -222,7 +253,9 @@ def test_augmentation_depends_on_seed_epoch_and_index_only() -> None:
     def seen(seed: int, epoch: int, ranks: int, workers: int) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
         for rank in range(ranks):
-            batches = Batches(adapt(NoisyData(), seed, "train"), 0, 4, 1, rank, ranks, workers, pin_memory=False)
+            batches = Batches(
+                adapt(NoisyData(), seed, "train"), 0, 4, 1, rank, ranks, workers, pin_memory=False
+            )
             torch.manual_seed(rank), np.random.seed(rank), random.seed(rank)
             for inputs, _ in batches.load(epoch, skip=0):
                 found |= {int(row[0]): row[1:].tolist() for row in inputs}
@@ -253,7 +286,10 @@ def test_creating_samples_does_not_change_the_random_generators_of_training() ->
         (torch.ones(2, 3), "train is a Tensor: return torch.utils.data.TensorDataset"),
         (7, "train is an int: return a data set with __getitem__ and __len__, or an iterable"),
         (ConstantData("text"), "test_user_tasks.py:.* is a str, without a tensor, array or number"),
-        (ConstantData((object(), 1)), "a tuple of object, int, which cannot be stacked into a tensor: give a collate"),
+        (
+            ConstantData((object(), 1)),
+            "a tuple of object, int, which cannot be stacked into a tensor: give a collate",
+        ),
         (ConstantData((1, 2, 3)), "a tuple of int, int, int: return an .input, target. pair"),
     ],
     ids=["no-length", "empty", "tensor", "number", "text", "no-tensor", "triple"],
@@ -267,7 +303,8 @@ def test_data_written_for_the_trainer_is_returned_unchanged() -> None:
     own = TrainerData()
     assert adapt(own, 0, "train") is own
     wrapped = Samples(
-        ConstantData({"a": 1}), collate=lambda samples: (torch.ones(len(samples)), torch.ones(len(samples)))
+        ConstantData({"a": 1}),
+        collate=lambda samples: (torch.ones(len(samples)), torch.ones(len(samples))),
     )
     assert adapt(wrapped, 0, "train") is wrapped
 
@@ -284,15 +321,21 @@ def test_the_example_learns_from_its_own_data_set(tmp_path: Path, group: StartGr
 class Block(nn.Module):
     def __init__(self, shared: nn.Parameter | None = None) -> None:
         super().__init__()
-        self.inside, self.shared = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), shared
+        self.inside = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        self.shared = shared
 
 
 def test_the_repeated_blocks_of_a_model_are_found() -> None:
     model = nn.Module()
-    model.embedding, model.head = nn.Embedding(8, 4), nn.Linear(4, 8)
+    model.embedding = nn.Embedding(8, 4)
+    model.head = nn.Linear(4, 8)
     model.layers = nn.ModuleList(Block() for _ in range(3))
-    first, second, last = Block(), Block(), Block()
-    model.groups = nn.Sequential(nn.Sequential(first, second), nn.Sequential(last, nn.ReLU(), nn.ReLU()))
+    first = Block()
+    second = Block()
+    last = Block()
+    model.groups = nn.Sequential(
+        nn.Sequential(first, second), nn.Sequential(last, nn.ReLU(), nn.ReLU())
+    )
     assert list(partition.repeated_blocks(model)) == [*model.layers, first, second, *last.inside]
 
 
@@ -302,7 +345,9 @@ def test_blocks_that_share_a_parameter_are_not_separate_units() -> None:
     model.layers = nn.ModuleList([Block(model.tied), Block(), Block()])
     assert list(partition.repeated_blocks(model)) == list(model.layers)[1:]
     one = Block()
-    assert partition.repeated_blocks(nn.ModuleList([one, one])) == [], "a module that is used twice is not a unit"
+    assert partition.repeated_blocks(nn.ModuleList([one, one])) == [], (
+        "a module that is used twice is not a unit"
+    )
 
 
 OWN = """
@@ -331,9 +376,14 @@ def data(): return Rows(), Rows()
 """
 
 
-def test_a_model_and_an_iterable_of_dicts_train_alike_on_one_rank_and_on_two(tmp_path: Path, group: StartGroup) -> None:
+def test_a_model_and_an_iterable_of_dicts_train_alike_on_one_rank_and_on_two(
+    tmp_path: Path, group: StartGroup
+) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    common = "--model=own:whole --data=own:data --epochs=2 --batch-size=12 --lr=0.01 --lr-schedule=constant --warm-up=0"
+    common = (
+        "--model=own:whole --data=own:data --epochs=2 --batch-size=12 --lr=0.01"
+        " --lr-schedule=constant --warm-up=0"
+    )
     ranks = group(2, f"{common} --strategy=fsdp --max-steps=7")
     ranks.succeed()
     ranks = group(2, f"{common} --strategy=ddp")
@@ -355,22 +405,31 @@ def test_a_parameter_without_gradient_is_named_under_ddp(tmp_path: Path, group: 
 
 
 def test_the_program_of_the_guide_learns(tmp_path: Path, group: StartGroup) -> None:
-    example, guide = ROOT / "examples" / "tabular", (ROOT / "docs/guides/your-model.md").read_text()
+    example = ROOT / "examples" / "tabular"
+    guide = (ROOT / "docs/guides/your-model.md").read_text()
     program = (example / "net.py").read_text()
     assert f"```python\n{program}```" in guide
     assert len([line for line in program.splitlines() if line]) <= 20
-    own = next(block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def task(" in block)
+    own = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+        if "def task(" in block
+    )
     (tmp_path / "own.py").write_text(own)
     (tmp_path / "net.py").write_text(program)
     args = yaml.safe_load((example / "job.yaml").read_text())["args"]
     for flags in ({**args, "epochs": 10}, {"task": "own:task", "epochs": 10}):
-        ranks = group(1, " ".join(f"--{name}={value}" for name, value in flags.items()) + " --no-resume")
+        ranks = group(
+            1, " ".join(f"--{name}={value}" for name, value in flags.items()) + " --no-resume"
+        )
         ranks.succeed()
         values = ranks.events("metrics")[-1]["values"]
         assert values.get("val_accuracy", values.get("val_recall")) >= 0.9
 
 
-def test_samples_of_different_lengths_are_told_without_a_traceback(tmp_path: Path, group: StartGroup) -> None:
+def test_samples_of_different_lengths_are_told_without_a_traceback(
+    tmp_path: Path, group: StartGroup
+) -> None:
     (tmp_path / "own.py").write_text(
         "from torch import nn\n"
         "def model(): return nn.Linear(4, 2)\n"

@@ -1,4 +1,6 @@
-"""What a program leaves in its working folder is kept where a pattern means it, and told where none does."""
+"""What a program leaves in its working folder is kept where a pattern means it, and told where none
+does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ PROGRAM = "train.py"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A working folder with its source, as a launcher finds it at its start."""
-    write(tmp_path / "work", {"train.py": "pass", "results/README": "of the source", ".cloudtrain/__main__.py": ""})
+    write(
+        tmp_path / "work",
+        {"train.py": "pass", "results/README": "of the source", ".cloudtrain/__main__.py": ""},
+    )
     return tmp_path / "work"
 
 
@@ -29,7 +34,9 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
     probe = folder / ".cloudtrain" / "probe"
     while time.monotonic() < ticks:  # until the disk's clock, which is coarser, has gone on
         probe.write_text("")
-        if probe.stat().st_ctime_ns > max(path.lstat().st_ctime_ns for path in folder.rglob("*") if path != probe):
+        if probe.stat().st_ctime_ns > max(
+            path.lstat().st_ctime_ns for path in folder.rglob("*") if path != probe
+        ):
             break
     return WorkingFolder(folder, patterns, uploaded, probe.stat().st_ctime_ns - 1)
 
@@ -48,16 +55,32 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
         ("epoch[12].pt", ["epoch2.pt"], ["epoch3.pt"]),
     ],
 )
-def test_a_pattern_means_paths_from_the_working_folder_on(pattern: str, covered: list[str], others: list[str]) -> None:
+def test_a_pattern_means_paths_from_the_working_folder_on(
+    pattern: str, covered: list[str], others: list[str]
+) -> None:
     assert [path for path in covered + others if KeepPattern(pattern).covers(path)] == covered
 
 
-def test_what_a_pattern_means_appears_in_the_output_without_being_copied(folder: Path, tmp_path: Path) -> None:
-    work, output = start(folder, "out-*/", "snapshot.pt"), tmp_path / "output"
-    write(folder, {"out-a/ckpt.pt": "weights", "out-a/deep/log": "x", "snapshot.pt": "s", "other.pt": "o"})
+def test_what_a_pattern_means_appears_in_the_output_without_being_copied(
+    folder: Path, tmp_path: Path
+) -> None:
+    work = start(folder, "out-*/", "snapshot.pt")
+    output = tmp_path / "output"
+    write(
+        folder,
+        {"out-a/ckpt.pt": "weights", "out-a/deep/log": "x", "snapshot.pt": "s", "other.pt": "o"},
+    )
     kept = work.keep(output)
-    assert (kept.files, kept.bytes, kept.errors, kept.left_out, kept.unmatched) == (3, 9, [], [], [])
-    found = sorted(path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file())
+    assert (kept.files, kept.bytes, kept.errors, kept.left_out, kept.unmatched) == (
+        3,
+        9,
+        [],
+        [],
+        [],
+    )
+    found = sorted(
+        path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()
+    )
     assert found == ["out-a/ckpt.pt", "out-a/deep/log", "snapshot.pt"]
     assert (output / "out-a/ckpt.pt").samefile(folder / "out-a/ckpt.pt")
 
@@ -77,7 +100,9 @@ def test_files_are_moved_where_the_disk_cannot_link(
     assert not (folder / "out/ckpt.pt").exists()
 
 
-def test_a_file_that_cannot_be_kept_is_named_and_the_others_are_kept(folder: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_kept_is_named_and_the_others_are_kept(
+    folder: Path, tmp_path: Path
+) -> None:
     write(tmp_path, {"output/out": "a file in place of the folder"})
     work = start(folder, "out/", "snapshot.pt")
     write(folder, {"out/ckpt.pt": "weights", "snapshot.pt": "s"})
@@ -95,9 +120,12 @@ def test_what_the_program_wrote_into_the_output_itself_stays(folder: Path, tmp_p
     assert (tmp_path / "output/snapshot.pt").read_text() == "its own"
 
 
-def test_links_stay_links_and_none_is_followed_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
+def test_links_stay_links_and_none_is_followed_out_of_the_folder(
+    folder: Path, tmp_path: Path
+) -> None:
     write(tmp_path, {"secret/key": "not yours"})
-    work, output = start(folder, "out/"), tmp_path / "output"
+    work = start(folder, "out/")
+    output = tmp_path / "output"
     write(folder, {"out/epoch2.pt": "weights", "elsewhere.pt": "x"})
     links = {
         "last.pt": "epoch2.pt",
@@ -112,21 +140,42 @@ def test_links_stay_links_and_none_is_followed_out_of_the_folder(folder: Path, t
     (folder / "linked-out").symlink_to(tmp_path / "secret")
     os.mkfifo(folder / "out/pipe")
     kept = work.keep(output)
-    assert {path.name for path in (output / "out").iterdir()} == {"epoch2.pt", "last.pt", "absolute.pt"}
-    assert {(output / "out" / name).readlink() for name in ("last.pt", "absolute.pt")} == {Path("epoch2.pt")}
-    assert [text.split(":")[0] for text in kept.left_out] == ["out/broken", "out/folder", "out/key", "out/unkept"]
+    assert {path.name for path in (output / "out").iterdir()} == {
+        "epoch2.pt",
+        "last.pt",
+        "absolute.pt",
+    }
+    assert {(output / "out" / name).readlink() for name in ("last.pt", "absolute.pt")} == {
+        Path("epoch2.pt")
+    }
+    assert [text.split(":")[0] for text in kept.left_out] == [
+        "out/broken",
+        "out/folder",
+        "out/key",
+        "out/unkept",
+    ]
     assert "secret" not in work.warning(PROGRAM)
 
 
 def test_a_pattern_without_a_match_is_named(folder: Path, tmp_path: Path) -> None:
-    assert start(folder, "snapshot.pt", "train.py").keep(tmp_path / "output").unmatched == ["snapshot.pt"]
+    assert start(folder, "snapshot.pt", "train.py").keep(tmp_path / "output").unmatched == [
+        "snapshot.pt"
+    ]
 
 
 @pytest.mark.parametrize(
     ("written", "told", "keep"),
     [
-        ({"out-shakespeare/ckpt.pt": "x" * 12_000_000}, "out-shakespeare/ckpt.pt (12 MB)", "[out-shakespeare/]"),
-        ({"a/1": "xx", "a/b/2": "xx", "s.pt": "x"}, "a/ (2 files, 4 B) and s.pt (1 B)", "[a/, s.pt]"),
+        (
+            {"out-shakespeare/ckpt.pt": "x" * 12_000_000},
+            "out-shakespeare/ckpt.pt (12 MB)",
+            "[out-shakespeare/]",
+        ),
+        (
+            {"a/1": "xx", "a/b/2": "xx", "s.pt": "x"},
+            "a/ (2 files, 4 B) and s.pt (1 B)",
+            "[a/, s.pt]",
+        ),
         ({"results/run 1": "x"}, "results/run 1 (1 B)", "['results/run 1']"),
         ({"results/new/x": "x"}, "results/new/x (1 B)", "[results/new/]"),
         ({"train.py": "changed"}, "train.py (7 B)", "[train.py]"),
@@ -144,7 +193,8 @@ def test_new_files_that_are_not_kept_are_told_with_what_would_keep_them(
     write(folder, written)
     pronoun = "it" if len(written) == 1 else "them"
     expected = (
-        f"train.py left {told} in its working folder, which is not kept: keep: {keep} in job.yaml keeps {pronoun}"
+        f"train.py left {told} in its working folder, which is not kept: keep: {keep} in job.yaml"
+        f" keeps {pronoun}"
     )
     assert work.warning(PROGRAM) == expected
 
@@ -156,8 +206,18 @@ def test_the_line_to_write_has_the_patterns_that_are_there_already(folder: Path)
     assert "keep: ['out-*/', snapshot.pt] in job.yaml" in work.warning(PROGRAM)
 
 
-def test_caches_the_source_and_what_the_platform_keeps_are_not_told(folder: Path, tmp_path: Path) -> None:
+def test_caches_the_source_and_what_the_platform_keeps_are_not_told(
+    folder: Path, tmp_path: Path
+) -> None:
     work = start(folder, "outputs/", uploaded=("outputs",))
-    write(folder, {"pkg/__pycache__/x.pyc": "x", ".cache/x": "x", ".cloudtrain/new": "x", "outputs/plot.png": "x"})
+    write(
+        folder,
+        {
+            "pkg/__pycache__/x.pyc": "x",
+            ".cache/x": "x",
+            ".cloudtrain/new": "x",
+            "outputs/plot.png": "x",
+        },
+    )
     assert work.warning(PROGRAM) == ""
     assert work.keep(tmp_path / "output").files == 0

@@ -1,7 +1,9 @@
-"""Launchers forked from a process that has imported torch, whose agents are forks too: a start costs 0.3 s, not 2.5.
+"""Launchers forked from a process that has imported torch, whose agents are forks too: a start
+costs 0.3 s, not 2.5.
 
-All else is as on a platform: launcher and agent have processes, variables, sessions, signals and streams of their own.
-That it starts as a new process too is shown by tests whose launcher is one: `new_process` in test_launcher.py.
+All else is as on a platform: launcher and agent have processes, variables, sessions, signals and
+streams of their own. That it starts as a new process too is shown by tests whose launcher is one:
+`new_process` in test_launcher.py.
 """
 
 from __future__ import annotations
@@ -23,9 +25,19 @@ from typing import Any, NoReturn
 from tests.entrypoints.groups import ForkServer
 from tests.support.limits import HANG_SECONDS
 
-MODULES = ("torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.agent.server")
+MODULES = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.run",
+    "torch.distributed.elastic.agent.server",
+)
 REPOSITORY = Path(__file__).resolve().parents[2]
-OF_TESTS = (REPOSITORY, REPOSITORY / "tests/entrypoints", REPOSITORY / "entrypoints", REPOSITORY / "entrypoints/job")
+OF_TESTS = (
+    REPOSITORY,
+    REPOSITORY / "tests/entrypoints",
+    REPOSITORY / "entrypoints",
+    REPOSITORY / "entrypoints/job",
+)
 """Folders in which the fork server finds modules, and a launcher must not."""
 POLL_SECONDS = 0.01
 
@@ -39,7 +51,9 @@ def close_server() -> None:
 
 
 class ForkedLauncher:
-    """A launcher's process and its output: what tests use of `subprocess.Popen`. `entry`: the folder that is run."""
+    """A launcher's process and its output: what tests use of `subprocess.Popen`. `entry`: the
+    folder that is run.
+    """
 
     def __init__(self, entry: Path, folder: Path, env: Mapping[str, str]) -> None:
         if not _servers:
@@ -47,7 +61,10 @@ class ForkedLauncher:
         self._server = _servers[0]
         reader, writer = os.pipe()
         request = {"folder": str(folder), "argv": [str(entry)], "env": dict(env), "before": ""}
-        request |= {"logs": [f"/proc/{os.getpid()}/fd/{writer}"], "program": "tests.entrypoints.warm_launchers:main"}
+        request |= {
+            "logs": [f"/proc/{os.getpid()}/fd/{writer}"],
+            "program": "tests.entrypoints.warm_launchers:main",
+        }
         (self.pid,) = self._server.start(request)
         os.close(writer)
         self.stdout = os.fdopen(reader, encoding="utf-8", errors="replace")
@@ -120,15 +137,21 @@ def become_agent(command: Sequence[str], env: Mapping[str, str], output: int) ->
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         for name in [name for name in sys.modules if name.startswith("cloudtrain_")]:
             del sys.modules[name]
         getattr(weakref.finalize, "_registry").clear()  # noqa: B009  (else the launcher's scratch folder ends with a rank)
         os.environ.clear()
         os.environ.update(env)
-        agent, paths = command[2], [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
-        sys.path[:2] = [str(Path(agent).parent), *paths]  # of the launcher: its own folder, and that of the job
-        sys.argv, sys.orig_argv = list(command[2:]), list(command)
+        agent = command[2]
+        paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+        sys.path[:2] = [
+            str(Path(agent).parent),
+            *paths,
+        ]  # of the launcher: its own folder, and that of the job
+        sys.argv = list(command[2:])
+        sys.orig_argv = list(command)
         runpy.run_path(agent, run_name="__main__")
     except BaseException:  # noqa: BLE001  (shown in the launcher's log, whatever it is)
         traceback.print_exc()

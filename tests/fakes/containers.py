@@ -17,10 +17,14 @@ from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE, end_o
 from tests.support.forked_command import ForkedCommand, command_server
 
 READ_SECONDS = 5
-"""How long to wait for the last output of a container; only an escaped process keeps its pipe open longer."""
+"""How long to wait for the last output of a container; only an escaped process keeps its pipe open
+longer.
+"""
 
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
-"""All nodes of an imitated cloud share this machine: with more threads they would compete for its cores."""
+"""All nodes of an imitated cloud share this machine: with more threads they would compete for its
+cores.
+"""
 
 ReadOutput = Callable[[IO[bytes]], None]
 """Reads all output of a container; called in a thread of its own."""
@@ -30,13 +34,24 @@ class Container:
     """A container that runs as a process of this machine. OSError when there is no such program."""
 
     forked: ClassVar[bool] = False
-    """Whether launchers are forks of a process that has imported torch (tests/support/warm_jobs.py)."""
+    """Whether launchers are forks of a process that has imported torch
+    (tests/support/warm_jobs.py).
+    """
 
     def __init__(
-        self, name: str, root: Path, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path, read_output: ReadOutput
+        self,
+        name: str,
+        root: Path,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cwd: Path,
+        read_output: ReadOutput,
     ) -> None:
         """`root`: a folder of its own, by which its processes are found again."""
-        self.name, self.root, self._read_output = name, root, read_output
+        self.name = name
+        self.root = root
+        self._read_output = read_output
         self.code: int | None = None
         self._tmp = tempfile.mkdtemp(prefix="loopback-tmp-")  # a container's own /tmp goes with it
         try:
@@ -49,7 +64,9 @@ class Container:
         self._reader = threading.Thread(target=self._read, name=f"loopback-{name}", daemon=True)
         self._reader.start()
 
-    def _start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes] | ForkedCommand:
+    def _start(
+        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]
+    ) -> subprocess.Popen[bytes] | ForkedCommand:
         server = command_server("warm_jobs") if self.forked else None
         if server is not None:
             forked = server.start((), cwd, env, program=argv)

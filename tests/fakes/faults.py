@@ -1,4 +1,6 @@
-"""Faults that a test injects into calls of a cloud: their kind, at which call they begin, how often they occur."""
+"""Faults that a test injects into calls of a cloud: their kind, at which call they begin, how often
+they occur.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,10 @@ FaultKind = Literal[
     "empty",
     "half",
 ]
-"""What goes wrong. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty, half. Executed
-when `Server.deliver_late` is called: late. Not executed: all others. unseen: the service does not know
-yet what was created a moment ago. gateway, proxy: a page of HTML with the status 502 or 403.
+"""What goes wrong. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty,
+half. Executed when `Server.deliver_late` is called: late. Not executed: all others. unseen: the
+service does not know yet what was created a moment ago. gateway, proxy: a page of HTML with the
+status 502 or 403.
 """
 SLOW_SECONDS = 0.3
 
@@ -58,7 +61,9 @@ def spoiled(kind: FaultKind, answer: Response) -> Response:
     if kind == "truncated":
         whole = str(len(answer.body))
         return Response(
-            answer.status, [*answer.headers, ("Content-Length", whole)], answer.body[: len(answer.body) // 2]
+            answer.status,
+            [*answer.headers, ("Content-Length", whole)],
+            answer.body[: len(answer.body) // 2],
         )
     return answer
 

@@ -1,4 +1,6 @@
-"""What registries keep: manifests under tags and digests, and blobs behind signed addresses of another host."""
+"""What registries keep: manifests under tags and digests, and blobs behind signed addresses of
+another host.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 
-OCI, DOCKER = "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"
+OCI = "application/vnd.oci.image.manifest.v1+json"
+DOCKER = "application/vnd.docker.distribution.manifest.v2+json"
 INDEXES = {
     OCI: "application/vnd.oci.image.index.v1+json",
     DOCKER: "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -43,7 +46,9 @@ class ImageStore:
 
     def remove(self, repository: str) -> None:
         """Everything under that name."""
-        self._manifests = {key: each for key, each in self._manifests.items() if key[0] != repository}
+        self._manifests = {
+            key: each for key, each in self._manifests.items() if key[0] != repository
+        }
 
     def put(self, repository: str, tag: str, *architectures: str, kind: str = OCI) -> str:
         """An image for one architecture, or an index for several; returns its digest."""
@@ -58,11 +63,20 @@ class ImageStore:
         return digest
 
     def _single(self, repository: str, architecture: str, kind: str) -> Manifest:
-        config = json.dumps({"os": "linux", "architecture": architecture, "rootfs": {"diff_ids": []}}).encode()
+        config = json.dumps(
+            {"os": "linux", "architecture": architecture, "rootfs": {"diff_ids": []}}
+        ).encode()
         about = {"mediaType": "application/vnd.oci.image.config.v1+json", "size": len(config)}
-        told = {"schemaVersion": 2, "mediaType": kind, "layers": [], "config": {**about, "digest": digest_of(config)}}
+        told = {
+            "schemaVersion": 2,
+            "mediaType": kind,
+            "layers": [],
+            "config": {**about, "digest": digest_of(config)},
+        }
         self.blobs.put(config)
-        self.put_manifest(repository, f"only-{architecture}", stored := Manifest(kind, json.dumps(told).encode()))
+        self.put_manifest(
+            repository, f"only-{architecture}", stored := Manifest(kind, json.dumps(told).encode())
+        )
         return stored
 
     def _index(self, single: list[Manifest], architectures: tuple[str, ...], kind: str) -> Manifest:
@@ -77,7 +91,9 @@ class ImageStore:
 
 
 class BlobStore(Server):
-    """Where a registry sends those who want a blob: another host, whose addresses are signed. It takes no login."""
+    """Where a registry sends those who want a blob: another host, whose addresses are signed. It
+    takes no login.
+    """
 
     def __init__(self, unexpected_errors: list[str]) -> None:
         super().__init__(unexpected_errors)

@@ -18,7 +18,8 @@ class JobThreads:
     """`closing`: what every job looks at when it is woken; once it is set, it ends by force."""
 
     def __init__(self, closing: threading.Event) -> None:
-        self._closing, self._lock = closing, threading.Lock()
+        self._closing = closing
+        self._lock = threading.Lock()
         self._started: list[tuple[Wakeable, threading.Thread]] = []
 
     def start(self, job: Wakeable, live: Callable[[], None]) -> None:

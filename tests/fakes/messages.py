@@ -1,4 +1,6 @@
-"""HTTP messages of an imitated cloud: a request, its response, and the call of a service that it is."""
+"""HTTP messages of an imitated cloud: a request, its response, and the call of a service that it
+is.
+"""
 
 from __future__ import annotations
 
@@ -45,4 +47,6 @@ class ServiceError(Exception):
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
-        self.code, self.message, self.status = code, message, status
+        self.code = code
+        self.message = message
+        self.status = status

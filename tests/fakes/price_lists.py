@@ -1,4 +1,6 @@
-"""The public price lists of AWS and Azure on loopback, in the forms that both document: strict about what is asked."""
+"""The public price lists of AWS and Azure on loopback, in the forms that both document: strict
+about what is asked.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def sagemaker(region: str, *products: dict[str, Any], currency: str = "USD") -> 
             "effectiveDate": "2026-11-01T00:00:00Z",
             "termAttributes": {},
         }
-        terms[sku] = {f"{sku}.JRTCKXETXF": term | {"priceDimensions": {dimension["rateCode"]: dimension}}}
+        terms[sku] = {
+            f"{sku}.JRTCKXETXF": term | {"priceDimensions": {dimension["rateCode"]: dimension}}
+        }
     return {
         "formatVersion": "v1.0",
         "offerCode": "AmazonSageMaker",
@@ -94,7 +98,9 @@ def meter(size: str, region: str, usd: object, **other: Any) -> dict[str, Any]:
 
 
 class PriceLists:
-    """Both lists on one server. `faults`: what the next requests get: a status, `cut`, None for the answer."""
+    """Both lists on one server. `faults`: what the next requests get: a status, `cut`, None for the
+    answer.
+    """
 
     def __init__(self) -> None:
         self.offers: dict[str, Any] = {}
@@ -109,7 +115,9 @@ class PriceLists:
         handler = type("Handler", (_Handler,), {"lists": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -124,7 +132,10 @@ class PriceLists:
         if url.path == AZURE_PATH:
             return self._azure(dict(parse_qsl(url.query, strict_parsing=True)))
         if url.path == f"{AWS_FOLDER}/region_index.json":
-            return 200, {"formatVersion": "v1.0", "regions": {name: {"regionCode": name} for name in self.offers}}
+            return 200, {
+                "formatVersion": "v1.0",
+                "regions": {name: {"regionCode": name} for name in self.offers},
+            }
         name = url.path.removeprefix(f"{AWS_FOLDER}/").removesuffix("/index.json")
         return (200, self.offers[name]) if name in self.offers and not url.query else (403, {})
 
@@ -139,16 +150,29 @@ class PriceLists:
             if others or field not in _FIELDS:
                 return 400, {"Error": f"not a field: {clause}"}
             wanted[_FIELDS[field]] = {part[2] for part in parts if part}
-        if query.get("currencyCode") != "'USD'" or not query.keys() <= {"currencyCode", "$filter", "$skip"}:
+        if query.get("currencyCode") != "'USD'" or not query.keys() <= {
+            "currencyCode",
+            "$filter",
+            "$skip",
+        }:
             return 400, {"Error": "unknown parameters"}
         self.filters.append(query["$filter"])
-        fitting = [each for each in self.meters if all(each[key] in values for key, values in wanted.items())]
+        fitting = [
+            each
+            for each in self.meters
+            if all(each[key] in values for key, values in wanted.items())
+        ]
         start = int(query.get("$skip", "0"))
         after = start + AZURE_PAGE
         link = f"{self.url}{AZURE_PATH}?currencyCode='USD'&$filter={quote(query['$filter'])}&$skip={after}"
         items = fitting[start:after]
         more = (self.next_page or link) if after < len(fitting) else None
-        return 200, {"BillingCurrency": "USD", "Items": items, "NextPageLink": more, "Count": len(items)}
+        return 200, {
+            "BillingCurrency": "USD",
+            "Items": items,
+            "NextPageLink": more,
+            "Count": len(items),
+        }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -166,7 +190,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Encoding": "gzip"} if packed is not body else {}
         self._send(status, packed, headers, cut=fault == "cut")
 
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str], *, cut: bool = False) -> None:
+    def _send(
+        self, status: int, body: bytes, headers: Mapping[str, str], *, cut: bool = False
+    ) -> None:
         self.send_response(status)
         for key, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(key, value)

@@ -1,4 +1,6 @@
-"""An image registry on loopback, to be read only: it asks for a login and refuses things as registries do."""
+"""An image registry on loopback, to be read only: it asks for a login and refuses things as
+registries do.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SERVICE = "loopback registry"
 REFRESH_TOKEN_USER = "00000000-0000-0000-0000-000000000000"
 """Whose password is a refresh token, by ACR's rules."""
 _NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_PATH = re.compile(rf"/v2/({_NAME}(?:/{_NAME})*)/(manifests|blobs)/([\w][\w.-]{{0,127}}|sha256:[0-9a-f]{{64}})")
+_PATH = re.compile(
+    rf"/v2/({_NAME}(?:/{_NAME})*)/(manifests|blobs)/([\w][\w.-]{{0,127}}|sha256:[0-9a-f]{{64}})"
+)
 _CALLS = {"/token": "GetToken", "/oauth2/exchange": "Exchange", "/v2/": "Ping"}
 _FAULTS = {
     "error": ServiceError("UNKNOWN", "internal error", 500),
@@ -33,23 +37,29 @@ _FAULTS = {
 class Registry(Server):
     """Repositories at `host`. `users` may read all of them, others what is `public`.
 
-    `auth`: for nothing, for a name and password (Basic), or for a token of its own service (Bearer).
+    `auth`: for nothing, for a name and password (Basic), or for a token of its own service
+    (Bearer).
     """
 
-    def __init__(self, auth: Literal["nothing", "basic", "bearer"] = "nothing", tenant: Tokens | None = None) -> None:
+    def __init__(
+        self, auth: Literal["nothing", "basic", "bearer"] = "nothing", tenant: Tokens | None = None
+    ) -> None:
         self.unexpected_errors: list[str] = []
         super().__init__(self.unexpected_errors)
-        self.auth, self.tenant = auth, tenant
+        self.auth = auth
+        self.tenant = tenant
         self.users = {"me": "secret:with a colon"}
         self.public: set[str] = set()
-        self.realm, self.token_field = f"{self.url}/token", "token"
+        self.realm = f"{self.url}/token"
+        self.token_field = "token"
         self.sends_digest = True
         self.redirect_to: Registry | None = None
         """Where it sends those who want a manifest."""
         self.host = f"127.0.0.1:{self.port}"
         self.blobs = BlobStore(self.unexpected_errors)
         self.images = ImageStore(self.blobs)
-        self.put, self.put_manifest = self.images.put, self.images.put_manifest
+        self.put = self.images.put
+        self.put_manifest = self.images.put_manifest
         self._tokens: dict[str, str] = {}
         """Token -> the repository that it opens, or nothing."""
         self._refresh = secrets.token_hex(16)
@@ -59,7 +69,12 @@ class Registry(Server):
         self.blobs.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
         self.blobs.close()
         assert not self.unexpected_errors, "\n".join(self.unexpected_errors)
@@ -67,7 +82,11 @@ class Registry(Server):
     def call_of(self, request: Request) -> Call:
         path = urlsplit(request.target).path
         found = _PATH.fullmatch(path)
-        name = {"manifests": "GetManifest", "blobs": "GetBlob"}[found[2]] if found else _CALLS.get(path, "?")
+        name = (
+            {"manifests": "GetManifest", "blobs": "GetBlob"}[found[2]]
+            if found
+            else _CALLS.get(path, "?")
+        )
         return Call("registry", name)
 
     def rejection(self, request: Request, call: Call) -> Response | None:
@@ -76,26 +95,40 @@ class Registry(Server):
             return None
         if found is None:  # an engine asks how to log in before it asks for anything else
             bearer = f'Bearer realm="{self.realm}",service="{SERVICE}"'
-            return _refused(UNKNOWN_USER, bearer if self.auth == "bearer" else 'Basic realm="loopback"')
+            return _refused(
+                UNKNOWN_USER, bearer if self.auth == "bearer" else 'Basic realm="loopback"'
+            )
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
         if self.auth == "basic":
             known = kind == "Basic" and self._is_user(proof)
-            return None if known or found[1] in self.public else _refused(UNKNOWN_USER, 'Basic realm="loopback"')
+            return (
+                None
+                if known or found[1] in self.public
+                else _refused(UNKNOWN_USER, 'Basic realm="loopback"')
+            )
         scope = f"repository:{found[1]}:pull"
         if kind == "Bearer" and self._tokens.get(proof) == found[1]:
             return None
         told = ',error="insufficient_scope"' if proof in self._tokens else ""
-        return _refused(UNKNOWN_USER, f'Bearer realm="{self.realm}",service="{SERVICE}",scope="{scope}"{told}')
+        return _refused(
+            UNKNOWN_USER, f'Bearer realm="{self.realm}",service="{SERVICE}",scope="{scope}"{told}'
+        )
 
     def execute(self, request: Request, call: Call | None) -> Response:
         try:
             if call is None or call.operation == "?":
-                raise ServiceError("NAME_INVALID", f"{request.target} is no part of a registry", 404)
+                raise ServiceError(
+                    "NAME_INVALID", f"{request.target} is no part of a registry", 404
+                )
             if request.method != ("POST" if call.operation == "Exchange" else "GET"):
                 raise ServiceError("UNSUPPORTED", "the operation is unsupported", 405)
             if call.operation == "Ping":
                 return _json(200, {})
-            calls = {"GetToken": self._token, "Exchange": self._exchange, "GetManifest": self._manifest}
+            calls = {
+                "GetToken": self._token,
+                "Exchange": self._exchange,
+                "GetManifest": self._manifest,
+            }
             return calls.get(call.operation, self._blob)(request)
         except ServiceError as refused:
             return _refused(refused)
@@ -107,7 +140,9 @@ class Registry(Server):
         return None
 
     def _token(self, request: Request) -> Response:
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()}
+        asked = {
+            name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()
+        }
         scope = re.fullmatch(r"repository:(.+):pull", asked.get("scope", ""))
         if asked.get("service") != SERVICE or scope is None:
             raise ServiceError("UNKNOWN", f"no such service or scope: {asked}", 400)
@@ -122,7 +157,11 @@ class Registry(Server):
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if request.headers.get("content-type") != "application/x-www-form-urlencoded":
             raise ServiceError("UNSUPPORTED", "expected a form", 415)
-        if self.tenant is None or form.get("service") != self.host or form.get("grant_type") != "access_token":
+        if (
+            self.tenant is None
+            or form.get("service") != self.host
+            or form.get("grant_type") != "access_token"
+        ):
             raise ServiceError("UNAUTHORIZED", "this registry belongs to another tenant", 401)
         if self.tenant.audience(f"Bearer {form.get('access_token')}") != REGISTRY_AUDIENCE:
             raise ServiceError("UNAUTHORIZED", "authentication required", 401)
@@ -138,7 +177,11 @@ class Registry(Server):
             code = "MANIFEST_UNKNOWN" if self.images.has(repository) else "NAME_UNKNOWN"
             raise ServiceError(code, f"{reference} is unknown", 404)
         if stored.kind not in re.split(r"[\s,]+", request.headers.get("accept", "")):
-            raise ServiceError("MANIFEST_UNKNOWN", f"{stored.kind} found, but accept header does not support it", 404)
+            raise ServiceError(
+                "MANIFEST_UNKNOWN",
+                f"{stored.kind} found, but accept header does not support it",
+                404,
+            )
         headers = [("Docker-Content-Digest", digest_of(stored.text))] if self.sends_digest else []
         return Response(200, [("Content-Type", stored.kind), *headers], stored.text)
 
@@ -156,7 +199,9 @@ UNKNOWN_USER = ServiceError("UNAUTHORIZED", "authentication required", 401)
 
 def _refused(refused: ServiceError, challenge: str = "") -> Response:
     answer = _json(refused.status, {"errors": [{"code": refused.code, "message": refused.message}]})
-    return answer._replace(headers=[*answer.headers, *([("WWW-Authenticate", challenge)] if challenge else [])])
+    return answer._replace(
+        headers=[*answer.headers, *([("WWW-Authenticate", challenge)] if challenge else [])]
+    )
 
 
 def _json(status: int, document: object) -> Response:

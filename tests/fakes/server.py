@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fakes.faults import SLOW_SECONDS, Fault, FaultKind, HeldRequests, page_of_gateway, spoiled
+from tests.fakes.faults import (
+    SLOW_SECONDS,
+    Fault,
+    FaultKind,
+    HeldRequests,
+    page_of_gateway,
+    spoiled,
+)
 from tests.fakes.messages import Call, Request, Response
 from tests.support.limits import HANG_SECONDS
 
@@ -40,15 +47,20 @@ class Server(ABC):
         self._server = _Listener(("127.0.0.1", 0), _Handler)
         self._server.endpoint = self
         if tls is not None:
-            # Each connection's own thread shakes hands: a client that does not must not keep others waiting.
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+            # Each connection's own thread shakes hands: a client that does not must not keep others
+            # waiting.
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), name="loopback-front", daemon=True
         )
 
     @abstractmethod
     def call_of(self, request: Request) -> Call | None:
-        """Which call a request is; None for a request about the cloud itself (its metadata), which is not recorded."""
+        """Which call a request is; None for a request about the cloud itself (its metadata), which
+        is not recorded.
+        """
 
     @abstractmethod
     def rejection(self, request: Request, call: Call) -> Response | None:
@@ -93,7 +105,14 @@ class Server(ABC):
         """Inject a fault into `times` matching calls, beginning with the nth from now on."""
         with self._lock:
             self._faults.append(
-                Fault(kind=kind, service=service, operation=operation, nth=nth, times=times, seconds=seconds)
+                Fault(
+                    kind=kind,
+                    service=service,
+                    operation=operation,
+                    nth=nth,
+                    times=times,
+                    seconds=seconds,
+                )
             )
 
     def fault_on_call(self, index: int, kind: FaultKind, *, seconds: float = SLOW_SECONDS) -> None:
@@ -115,9 +134,12 @@ class Server(ABC):
         self.gate.release()
 
     def deliver_late(self) -> None:
-        """Execute the requests that faults of the kind `late` have held back; their clients have gone."""
+        """Execute the requests that faults of the kind `late` have held back; their clients have
+        gone.
+        """
         with self._lock:
-            requests, self._late = self._late, []
+            requests = self._late
+            self._late = []
         for execute in requests:
             execute()
 
@@ -139,7 +161,8 @@ class Server(ABC):
         self._thread.join()
         self._server.server_close()
         with self._lock:
-            connections, threads = list(self._connections), list(self._threads)
+            connections = list(self._connections)
+            threads = list(self._threads)
         for connection in connections:
             _hang_up(connection)
         for thread in threads:
@@ -186,7 +209,9 @@ class Server(ABC):
             with self._lock:
                 self._late.append(lambda: self.execute(request, call))
             return None
-        if fault.kind == "refused_lost" or (fault.kind == "hang_before" and not self._hang(connection)):
+        if fault.kind == "refused_lost" or (
+            fault.kind == "hang_before" and not self._hang(connection)
+        ):
             return None
         answer = self.execute(request, call)
         if fault.kind == "slow":

@@ -21,8 +21,12 @@ from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
 
-def start(cloud: Cloud, name: str, nodes: int = 1, changes: dict[str, Any] | None = None, **wishes: str) -> None:
-    cloud.client("sagemaker").create_training_job(**request(cloud, name, nodes, **wishes) | (changes or {}))
+def start(
+    cloud: Cloud, name: str, nodes: int = 1, changes: dict[str, Any] | None = None, **wishes: str
+) -> None:
+    cloud.client("sagemaker").create_training_job(
+        **request(cloud, name, nodes, **wishes) | (changes or {})
+    )
 
 
 def phases(described: dict[str, Any]) -> list[str]:
@@ -31,7 +35,9 @@ def phases(described: dict[str, Any]) -> list[str]:
 
 def unpacked(content: bytes) -> dict[str, str]:
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        files = {member.name: tar.extractfile(member) for member in tar.getmembers() if member.isfile()}
+        files = {
+            member.name: tar.extractfile(member) for member in tar.getmembers() if member.isfile()
+        }
         return {name: file.read().decode() for name, file in files.items() if file}
 
 
@@ -39,16 +45,31 @@ def test_two_nodes_connect_and_their_outputs_become_one_archive(account: Cloud) 
     start(account, "meets", nodes=2, do="meet")
     described = ended(account, "meets")
     assert (described["TrainingJobStatus"], described.get("FailureReason")) == ("Completed", None)
-    expected = ["Starting", "Downloading", "DownloadingTrainingImage", "Training", "Uploading", "Completed"]
+    expected = [
+        "Starting",
+        "Downloading",
+        "DownloadingTrainingImage",
+        "Training",
+        "Uploading",
+        "Completed",
+    ]
     assert phases(described) == expected
-    assert all(each["EndTime"] >= each["StartTime"] for each in described["SecondaryStatusTransitions"])
+    assert all(
+        each["EndTime"] >= each["StartTime"] for each in described["SecondaryStatusTransitions"]
+    )
     assert described["TrainingEndTime"] > described["TrainingStartTime"] > described["CreationTime"]
     assert described["TrainingTimeInSeconds"] == described["BillableTimeInSeconds"] >= 1
     assert "Tags" not in described
 
     left = account.objects("out/meets/")
-    assert f"s3://{account.bucket}/out/meets/output/model.tar.gz" == described["ModelArtifacts"]["S3ModelArtifacts"]
-    assert unpacked(left["out/meets/output/model.tar.gz"]) == {"algo-1.txt": "data", "algo-2.txt": "data"}
+    assert (
+        f"s3://{account.bucket}/out/meets/output/model.tar.gz"
+        == described["ModelArtifacts"]["S3ModelArtifacts"]
+    )
+    assert unpacked(left["out/meets/output/model.tar.gz"]) == {
+        "algo-1.txt": "data",
+        "algo-2.txt": "data",
+    }
     output = unpacked(left["out/meets/output/output.tar.gz"])
     assert sorted(output) == ["deep/algo-1", "deep/algo-2"]
     assert "PYTEST_CURRENT_TEST" not in output["deep/algo-1"]
@@ -59,7 +80,12 @@ def test_a_description_fits_the_service_model(account: Cloud) -> None:
     start(account, "described", do="talk")
     ended(account, "described")
     answer = account.service.call("DescribeTrainingJob", {"TrainingJobName": "described"})
-    assert violations(account.service.model.operation_model("DescribeTrainingJob").output_shape, answer) == []
+    assert (
+        violations(
+            account.service.model.operation_model("DescribeTrainingJob").output_shape, answer
+        )
+        == []
+    )
 
 
 def test_lines_arrive_in_their_order_and_none_is_empty(account: Cloud) -> None:
@@ -83,7 +109,10 @@ def test_the_first_failing_node_tells_why_and_ends_the_others(account: Cloud) ->
     start(account, "fails", nodes=2, do="fail")
     described = ended(account, "fails")
     assert described["TrainingJobStatus"] == "Failed"
-    assert described["FailureReason"] == f"AlgorithmError: {('the dog ate it' + '.' * 2000)[:1024]}, exit code: 17"
+    assert (
+        described["FailureReason"]
+        == f"AlgorithmError: {('the dog ate it' + '.' * 2000)[:1024]}, exit code: 17"
+    )
     assert phases(described)[-2:] == ["Uploading", "Failed"]
     assert "out/fails/output/model.tar.gz" not in account.objects("out/fails/")
     assert "checkpoints/fails/algo-1-stopped.txt" in account.objects("checkpoints/fails/")
@@ -101,15 +130,25 @@ def test_a_stop_leaves_time_to_save(account: Cloud) -> None:
     kept = account.objects("checkpoints/stops/")
     assert kept["checkpoints/stops/algo-1-stopped.txt"] == b"saved at the stop"
     assert "out/stops/output/model.tar.gz" in account.objects("out/stops/")
-    with pytest.raises(sagemaker.exceptions.ClientError, match="the training job is in status Stopped"):
+    with pytest.raises(
+        sagemaker.exceptions.ClientError, match="the training job is in status Stopped"
+    ):
         sagemaker.stop_training_job(TrainingJobName="stops")
 
 
 def test_a_process_that_ignores_sigterm_is_killed_with_its_children(account: Cloud) -> None:
     account.account.grace_seconds = 0.3
-    start(account, "stubborn", changes={"StoppingCondition": {"MaxRuntimeInSeconds": 1}}, do="stubborn")
+    start(
+        account,
+        "stubborn",
+        changes={"StoppingCondition": {"MaxRuntimeInSeconds": 1}},
+        do="stubborn",
+    )
     described = ended(account, "stubborn")
-    assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
+    assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == (
+        "Stopped",
+        "MaxRuntimeExceeded",
+    )
 
 
 def test_a_spot_interruption_goes_on_from_the_last_checkpoint(account: Cloud) -> None:
@@ -132,13 +171,27 @@ def test_a_spot_interruption_goes_on_from_the_last_checkpoint(account: Cloud) ->
 def test_waiting_for_spot_machines_has_an_end(account: Cloud) -> None:
     account.account.capacity.add("ml.g5.xlarge")
     limits = {"MaxRuntimeInSeconds": 1, "MaxWaitTimeInSeconds": 1}
-    start(account, "hopes", changes={"EnableManagedSpotTraining": True, "StoppingCondition": limits}, do="meet")
+    start(
+        account,
+        "hopes",
+        changes={"EnableManagedSpotTraining": True, "StoppingCondition": limits},
+        do="meet",
+    )
     described = ended(account, "hopes")
-    assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == ("Stopped", "MaxWaitTimeExceeded")
+    assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == (
+        "Stopped",
+        "MaxWaitTimeExceeded",
+    )
 
 
 def test_other_jobs_end_with_their_machines_unless_they_may_be_retried(account: Cloud) -> None:
-    start(account, "retried", changes={"RetryStrategy": {"MaximumRetryAttempts": 1}}, do="train", until="2")
+    start(
+        account,
+        "retried",
+        changes={"RetryStrategy": {"MaximumRetryAttempts": 1}},
+        do="train",
+        until="2",
+    )
     wait_for_output(account, "retried", "ready")
     account.service.interrupt("retried")
     described = ended(account, "retried")
@@ -155,14 +208,27 @@ def test_other_jobs_end_with_their_machines_unless_they_may_be_retried(account: 
 
 def test_the_next_preference_is_taken_where_there_is_no_capacity(account: Cloud) -> None:
     account.account.capacity.add("ml.p5.48xlarge")
-    preferences = [{"InstanceType": name, "InstanceCount": 2} for name in ("ml.p5.48xlarge", "ml.g5.xlarge")]
-    start(account, "prefers", changes={"ResourceConfig": {"InstancePreferences": preferences}}, do="meet")
+    preferences = [
+        {"InstanceType": name, "InstanceCount": 2} for name in ("ml.p5.48xlarge", "ml.g5.xlarge")
+    ]
+    start(
+        account,
+        "prefers",
+        changes={"ResourceConfig": {"InstancePreferences": preferences}},
+        do="meet",
+    )
     resources = ended(account, "prefers")["ResourceConfig"]
-    assert (resources["SelectedInstanceType"], resources["SelectedInstanceCount"]) == ("ml.g5.xlarge", 2)
+    assert (resources["SelectedInstanceType"], resources["SelectedInstanceCount"]) == (
+        "ml.g5.xlarge",
+        2,
+    )
     wait_for_output(account, "prefers", "algo-2 of 2")
 
     start(
-        account, "lacks", changes={"ResourceConfig": {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}}, do="meet"
+        account,
+        "lacks",
+        changes={"ResourceConfig": {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}},
+        do="meet",
     )
     assert ended(account, "lacks")["FailureReason"].startswith("CapacityError: ")
 
@@ -186,10 +252,14 @@ def test_what_is_missing_fails_the_job(account: Cloud) -> None:
     account.account.missing_images.clear()
 
     body = request(account, "no-data", do="meet")
-    body["InputDataConfig"][1]["DataSource"]["S3DataSource"]["S3Uri"] = f"s3://{account.bucket}/nothing/"
+    body["InputDataConfig"][1]["DataSource"]["S3DataSource"]["S3Uri"] = (
+        f"s3://{account.bucket}/nothing/"
+    )
     account.client("sagemaker").create_training_job(**body)
     reason = ended(account, "no-data")["FailureReason"]
-    assert reason.startswith('ClientError: Data download failed: No S3 objects found under S3 URL "s3://')
+    assert reason.startswith(
+        'ClientError: Data download failed: No S3 objects found under S3 URL "s3://'
+    )
 
     body = request(account, "no-program")
     body["AlgorithmSpecification"]["ContainerEntrypoint"] = ["/no/such/program"]
@@ -229,9 +299,13 @@ def test_the_sagemaker_sdk_works_against_it_as_it_is(account: Cloud) -> None:
     body = request(account, "sdk")
     start_line = body["AlgorithmSpecification"]["ContainerEntrypoint"][2]
     argv = [sys.executable, "-c", SDK, account.bucket, account.image, account.role, start_line]
-    ran = subprocess.run(argv, env=account.clean(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    ran = subprocess.run(
+        argv, env=account.clean(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
     assert ran.returncode == 0, ran.stderr
-    assert [line for line in ran.stdout.splitlines() if line.startswith(("Completed", "Failed"))] == [
+    assert [
+        line for line in ran.stdout.splitlines() if line.startswith(("Completed", "Failed"))
+    ] == [
         "Completed",
         "FailedStatusError AlgorithmError: the dog ate it",
     ]
@@ -260,13 +334,18 @@ def test_a_folder_that_vanishes_during_a_checkpoint_sync_is_skipped(
 def checkpoints(stored: dict[str, bytes], folder: Path) -> Checkpoints:
     """A folder that is kept in a bucket which is a dictionary."""
     storage = SimpleNamespace(
-        store=lambda content, uri: stored.update({uri: content}), remove=lambda uri: stored.pop(uri, None)
+        store=lambda content, uri: stored.update({uri: content}),
+        remove=lambda uri: stored.pop(uri, None),
     )
     return Checkpoints(storage, "s3://bucket/checkpoints/", [folder])  # type: ignore[arg-type]
 
 
-def test_what_a_job_deletes_is_deleted_in_s3_before_what_it_has_just_saved_is_stored(tmp_path: Path) -> None:
-    """With one checkpoint to keep there are moments in which S3 has none; with two there are none of these."""
+def test_what_a_job_deletes_is_deleted_in_s3_before_what_it_has_just_saved_is_stored(
+    tmp_path: Path,
+) -> None:
+    """With one checkpoint to keep there are moments in which S3 has none; with two there are none
+    of these.
+    """
     stored: dict[str, bytes] = {}
     for keep, at_worst in ((1, 0), (2, 1)):
         folder = tmp_path / str(keep)

@@ -17,8 +17,11 @@ from tests.support.waiting import eventually
 def test_nothing_is_left_of_a_cloud_that_is_closed_while_jobs_run() -> None:
     before = set(threading.enumerate())
     with Cloud(grace_seconds=60) as cloud:
-        folder, places = cloud.account.folder, [cloud.endpoint.url, cloud.moto_url]
-        cloud.client("sagemaker").create_training_job(**request(cloud, "stubborn", 2, do="stubborn"))
+        folder = cloud.account.folder
+        places = [cloud.endpoint.url, cloud.moto_url]
+        cloud.client("sagemaker").create_training_job(
+            **request(cloud, "stubborn", 2, do="stubborn")
+        )
         wait_for_output(cloud, "stubborn", "ready", times=2)
         assert len(processes_below(folder)) >= 4
         cloud.endpoint.fault("hang", "s3", "ListBuckets")

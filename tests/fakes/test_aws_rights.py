@@ -1,4 +1,6 @@
-"""Jobs under the policy of infra/aws: without one action a job fails where it needs it, and names it."""
+"""Jobs under the policy of infra/aws: without one action a job fails where it needs it, and names
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.fakes.aws.samples import ended, lines, request, wait_for_output
 from tests.providers.aws.operations import KEY
 from tests.support.aws_template import job_policy
 
-POLICY = job_policy(BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Network="existing", RemoteDebug="yes")
+POLICY = job_policy(
+    BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Network="existing", RemoteDebug="yes"
+)
 CHANNELS = {each.action for each in JOB if each.only_with == "remote_debug"}
 AT_CREATE = {each.action for each in JOB if each.only_with} - CHANNELS
 IMAGE = {each.action for each in JOB if each.action.startswith("ecr:")}
@@ -24,8 +28,9 @@ SAVING = {"s3:PutObject", "s3:DeleteObject"}
 LOGS = {each.action for each in JOB if each.action.startswith("logs:")}
 SECRETS = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
 UNSEEN = {"cloudwatch:PutMetricData", "s3:AbortMultipartUpload", *CHANNELS}
-"""What SageMaker does beside a job: without it no graphs, no shell, and parts of an upload that a rule of the bucket
-deletes."""
+"""What SageMaker does beside a job: without it no graphs, no shell, and parts of an upload that a
+rule of the bucket deletes.
+"""
 
 
 def body(cloud: Cloud, name: str) -> dict[str, Any]:
@@ -34,8 +39,15 @@ def body(cloud: Cloud, name: str) -> dict[str, Any]:
     place = f"s3://{cloud.bucket}/cloudtrain/runs/"
     made["OutputDataConfig"] = {"S3OutputPath": place, "KmsKeyId": KEY}
     made["CheckpointConfig"] = {"S3Uri": f"{place}{name}/checkpoints/"}
-    made["VpcConfig"] = {"Subnets": ["subnet-0123456789abcdef0"], "SecurityGroupIds": ["sg-0123456789abcdef0"]}
-    made["ResourceConfig"] = {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 1}
+    made["VpcConfig"] = {
+        "Subnets": ["subnet-0123456789abcdef0"],
+        "SecurityGroupIds": ["sg-0123456789abcdef0"],
+    }
+    made["ResourceConfig"] = {
+        "InstanceType": "ml.m5.xlarge",
+        "InstanceCount": 1,
+        "VolumeSizeInGB": 1,
+    }
     made["ResourceConfig"]["VolumeKmsKeyId"] = KEY
     return made
 
@@ -51,23 +63,31 @@ def name_of(action: str) -> str:
     return "without-" + action.replace(":", "-")
 
 
-def test_with_the_whole_policy_a_job_passes_and_needs_exactly_what_is_listed(account: Cloud) -> None:
+def test_with_the_whole_policy_a_job_passes_and_needs_exactly_what_is_listed(
+    account: Cloud,
+) -> None:
     account.account.attempted.clear()
     described = run(account, "whole-policy", POLICY)
     assert (described["TrainingJobStatus"], described.get("FailureReason")) == ("Completed", None)
     wait_for_output(account, "whole-policy", "algo-1")
     assert account.account.attempted == AT_CREATE | IMAGE | DOWNLOAD | SAVING | LOGS
-    assert account.account.attempted | set(SECRETS.values()) | UNSEEN == {each.action for each in JOB}
+    assert account.account.attempted | set(SECRETS.values()) | UNSEEN == {
+        each.action for each in JOB
+    }
 
 
 @pytest.mark.parametrize("action", sorted(AT_CREATE))
-def test_without_network_or_key_a_job_is_refused_when_it_is_asked_for(account: Cloud, action: str) -> None:
+def test_without_network_or_key_a_job_is_refused_when_it_is_asked_for(
+    account: Cloud, action: str
+) -> None:
     with pytest.raises(ClientError, match=f"not authorized to perform: {action}"):
         run(account, name_of(action), without(action, POLICY))
 
 
 @pytest.mark.parametrize("action", sorted(IMAGE | DOWNLOAD | SAVING))
-def test_without_what_a_job_reads_or_writes_it_fails_and_names_the_action(account: Cloud, action: str) -> None:
+def test_without_what_a_job_reads_or_writes_it_fails_and_names_the_action(
+    account: Cloud, action: str
+) -> None:
     described = run(account, name_of(action), without(action, POLICY))
     assert described["TrainingJobStatus"] == "Failed"
     assert f"not authorized to perform: {action}" in described["FailureReason"]
@@ -75,19 +95,33 @@ def test_without_what_a_job_reads_or_writes_it_fails_and_names_the_action(accoun
 
 @pytest.mark.parametrize("action", sorted(LOGS))
 def test_without_its_log_a_job_goes_on_unseen(account: Cloud, action: str) -> None:
-    assert run(account, name_of(action), without(action, POLICY))["TrainingJobStatus"] == "Completed"
+    assert (
+        run(account, name_of(action), without(action, POLICY))["TrainingJobStatus"] == "Completed"
+    )
     assert lines(account, name_of(action)) == {}
 
 
 @pytest.mark.parametrize("store", SECRETS)
 def test_a_secret_of_the_stack_s_name_is_read_and_no_other(account: Cloud, store: str) -> None:
-    account.client("secretsmanager", direct=True).create_secret(Name=f"cloudtrain/{store}", SecretString="value")
+    account.client("secretsmanager", direct=True).create_secret(
+        Name=f"cloudtrain/{store}", SecretString="value"
+    )
     parameter = {"Name": f"/cloudtrain/{store}", "Value": "value", "Type": "SecureString"}
     account.client("ssm", direct=True).put_parameter(**parameter)
     name = f"/cloudtrain/{store}" if store == "ssm" else f"cloudtrain/{store}"
     account.account.caller_policy = POLICY
-    assert get_secret("the secret", store, name, account.environment() | {"AWS_REGION": account.region}) == "value"
-    for policy, wanted in ((without(SECRETS[store], POLICY), name), (POLICY, name.replace("cloudtrain", "others"))):
+    assert (
+        get_secret(
+            "the secret", store, name, account.environment() | {"AWS_REGION": account.region}
+        )
+        == "value"
+    )
+    for policy, wanted in (
+        (without(SECRETS[store], POLICY), name),
+        (POLICY, name.replace("cloudtrain", "others")),
+    ):
         account.account.caller_policy = policy
-        with pytest.raises(RuntimeError, match=f"AccessDenied.*; the job's role needs {SECRETS[store]}"):
+        with pytest.raises(
+            RuntimeError, match=f"AccessDenied.*; the job's role needs {SECRETS[store]}"
+        ):
             get_secret("the secret", store, wanted, {"AWS_REGION": account.region})

@@ -1,4 +1,6 @@
-"""The imitated tuning jobs refuse what SageMaker refuses: each rule with the page of its documentation."""
+"""The imitated tuning jobs refuse what SageMaker refuses: each rule with the page of its
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from tests.fakes.aws.samples import request
 from tests.support.waiting import eventually
 
 GONE = object()
-_CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
-_RANGES, _LIMITS = (_CONFIG, "ParameterRanges"), (_CONFIG, "ResourceLimits")
+_CONFIG = "HyperParameterTuningJobConfig"
+_DEFINITION = "TrainingJobDefinition"
+_RANGES = (_CONFIG, "ParameterRanges")
+_LIMITS = (_CONFIG, "ResourceLimits")
 X = {"Name": "x", "MinValue": "0.1", "MaxValue": "1", "ScalingType": "Linear"}
 KIND = {"Name": "kind", "Values": ["a", "b"]}
 
@@ -22,7 +26,11 @@ KIND = {"Name": "kind", "Values": ["a", "b"]}
 def body(cloud: Cloud, name: str) -> dict[str, Any]:
     """A request that is taken."""
     training = request(cloud, name)
-    definition = {key: training[key] for key in training if key not in ("TrainingJobName", "HyperParameters", "Tags")}
+    definition = {
+        key: training[key]
+        for key in training
+        if key not in ("TrainingJobName", "HyperParameters", "Tags")
+    }
     definition["AlgorithmSpecification"] = {
         "TrainingImage": cloud.image,
         "TrainingInputMode": "File",
@@ -34,7 +42,10 @@ def body(cloud: Cloud, name: str) -> dict[str, Any]:
             "Strategy": "Random",
             "HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "loss"},
             "ResourceLimits": {"MaxNumberOfTrainingJobs": 2, "MaxParallelTrainingJobs": 1},
-            "ParameterRanges": {"ContinuousParameterRanges": [X], "CategoricalParameterRanges": [KIND]},
+            "ParameterRanges": {
+                "ContinuousParameterRanges": [X],
+                "CategoricalParameterRanges": [KIND],
+            },
         },
         _DEFINITION: definition,
     }
@@ -155,7 +166,10 @@ def test_a_name_is_taken_once_and_what_is_not_there_is_not_found(account: Cloud)
     with pytest.raises(client.exceptions.ResourceInUse):
         create(account, made)
     client.stop_hyper_parameter_tuning_job(HyperParameterTuningJobName="taken")
-    for call in (client.describe_hyper_parameter_tuning_job, client.stop_hyper_parameter_tuning_job):
+    for call in (
+        client.describe_hyper_parameter_tuning_job,
+        client.stop_hyper_parameter_tuning_job,
+    ):
         with pytest.raises(client.exceptions.ResourceNotFound):
             call(HyperParameterTuningJobName="nobody")
 

@@ -1,4 +1,6 @@
-"""The imitation on the wire: what SageMaker refuses, how jobs are looked up, and every fault as boto3 meets it."""
+"""The imitation on the wire: what SageMaker refuses, how jobs are looked up, and every fault as
+boto3 meets it.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,18 @@ def merged(**fields: Any) -> Callable[[Body], None]:
 
 PREFERENCES = {"InstancePreferences": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 1}]}
 REFUSED: dict[str, tuple[Callable[[Body], None], str]] = {
-    "name": (changed("TrainingJobName", to="bad_name"), r"1 validation error detected: Value at 'TrainingJobName'"),
+    "name": (
+        changed("TrainingJobName", to="bad_name"),
+        r"1 validation error detected: Value at 'TrainingJobName'",
+    ),
     "two at once": (
         merged(TrainingJobName="x" * 64, Environment={"1-bad": "x"}),
         r"[23] validation errors detected: .*TrainingJobName.*Environment",
     ),
-    "instance type": (changed("ResourceConfig", "InstanceType", to="ml.p99.48xlarge"), "known values"),
+    "instance type": (
+        changed("ResourceConfig", "InstanceType", to="ml.p99.48xlarge"),
+        "known values",
+    ),
     "spot without wait": (merged(EnableManagedSpotTraining=True), "Invalid MaxWaitTimeInSeconds"),
     "spot with a short wait": (
         merged(
@@ -59,7 +67,11 @@ REFUSED: dict[str, tuple[Callable[[Body], None], str]] = {
         merged(
             EnableManagedSpotTraining=True,
             StoppingCondition={"MaxRuntimeInSeconds": 60, "MaxWaitTimeInSeconds": 60},
-            ResourceConfig={"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "KeepAlivePeriodInSeconds": 60},
+            ResourceConfig={
+                "InstanceType": "ml.g5.xlarge",
+                "InstanceCount": 1,
+                "KeepAlivePeriodInSeconds": 60,
+            },
         ),
         "KeepAlivePeriodInSeconds",
     ),
@@ -70,7 +82,11 @@ REFUSED: dict[str, tuple[Callable[[Body], None], str]] = {
     "preferences and groups": (
         merged(
             ResourceConfig=PREFERENCES
-            | {"InstanceGroups": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "InstanceGroupName": "a"}]}
+            | {
+                "InstanceGroups": [
+                    {"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "InstanceGroupName": "a"}
+                ]
+            }
         ),
         "together with InstanceGroups",
     ),
@@ -85,7 +101,10 @@ REFUSED: dict[str, tuple[Callable[[Body], None], str]] = {
     "some preferences counted": (
         merged(
             ResourceConfig={
-                "InstancePreferences": [*PREFERENCES["InstancePreferences"], {"InstanceType": "ml.g6.xlarge"}]
+                "InstancePreferences": [
+                    *PREFERENCES["InstancePreferences"],
+                    {"InstanceType": "ml.g6.xlarge"},
+                ]
             }
         ),
         "for all InstancePreferences or for none",
@@ -98,30 +117,62 @@ REFUSED: dict[str, tuple[Callable[[Body], None], str]] = {
         "MaxPendingTimeInSeconds is not supported",
     ),
     "no resources": (changed("ResourceConfig", to=None), "ResourceConfig is required"),
-    "no algorithm": (changed("AlgorithmSpecification", to=None), "AlgorithmSpecification is required"),
+    "no algorithm": (
+        changed("AlgorithmSpecification", to=None),
+        "AlgorithmSpecification is required",
+    ),
     "no machine": (changed("ResourceConfig", "InstanceCount", to=0), "at least 1"),
     "no type": (changed("ResourceConfig", to={"InstanceCount": 1}), "exactly one of InstanceType"),
-    "neither image nor algorithm": (changed("AlgorithmSpecification", "TrainingImage", to=None), "exactly one of"),
-    "both image and algorithm": (changed("AlgorithmSpecification", "AlgorithmName", to="mine"), "exactly one of"),
+    "neither image nor algorithm": (
+        changed("AlgorithmSpecification", "TrainingImage", to=None),
+        "exactly one of",
+    ),
+    "both image and algorithm": (
+        changed("AlgorithmSpecification", "AlgorithmName", to="mine"),
+        "exactly one of",
+    ),
     "image elsewhere": (
-        changed("AlgorithmSpecification", "TrainingImage", to="123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1"),
+        changed(
+            "AlgorithmSpecification",
+            "TrainingImage",
+            to="123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1",
+        ),
         "Cannot find the requested image",
     ),
     "image of the docker hub": (
         changed("AlgorithmSpecification", "TrainingImage", to="pytorch/pytorch:latest"),
         "Cannot find the requested image",
     ),
-    "input bucket": (merged(InputDataConfig=[channel("a", "s3://no-such/a/")]), "No S3 objects found"),
-    "output bucket": (merged(OutputDataConfig={"S3OutputPath": "s3://no-such/out"}), "bucket of s3://no-such/out"),
-    "checkpoint bucket": (merged(CheckpointConfig={"S3Uri": "s3://no-such/c/"}), "given in CheckpointConfig"),
+    "input bucket": (
+        merged(InputDataConfig=[channel("a", "s3://no-such/a/")]),
+        "No S3 objects found",
+    ),
+    "output bucket": (
+        merged(OutputDataConfig={"S3OutputPath": "s3://no-such/out"}),
+        "bucket of s3://no-such/out",
+    ),
+    "checkpoint bucket": (
+        merged(CheckpointConfig={"S3Uri": "s3://no-such/c/"}),
+        "given in CheckpointConfig",
+    ),
     "file streamed": (
-        merged(InputDataConfig=[channel("a", "s3://loopback-bucket/train/part/a.txt", InputMode="FastFile")]),
+        merged(
+            InputDataConfig=[
+                channel("a", "s3://loopback-bucket/train/part/a.txt", InputMode="FastFile")
+            ]
+        ),
         "must be a folder",
     ),
-    "channel twice": (merged(InputDataConfig=[channel("a", "s3://loopback-bucket/train/")] * 2), "must be unique"),
+    "channel twice": (
+        merged(InputDataConfig=[channel("a", "s3://loopback-bucket/train/")] * 2),
+        "must be unique",
+    ),
     "role": (
         merged(RoleArn="arn:aws:iam::123456789012:role/untrusted"),
-        "Could not assume role .*untrusted. Please ensure that the role exists and allows principal",
+        (
+            "Could not assume role .*untrusted. Please ensure that the role exists and allows"
+            " principal"
+        ),
     ),
 }
 
@@ -140,19 +191,29 @@ def test_what_sagemaker_refuses(account: Cloud, name: str) -> None:
 
 def test_requests_are_refused_by_what_the_account_has(account: Cloud) -> None:
     account.account.quotas["ml.p4d.24xlarge"] = 0
-    sagemaker, body = account.client("sagemaker"), request(account, "quota", do="talk")
+    sagemaker = account.client("sagemaker")
+    body = request(account, "quota", do="talk")
     body["ResourceConfig"] = {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2}
-    wording = "'ml.p4d.24xlarge for training job usage' is 0 Instances, with current utilization of 0 Instances and a "
-    with pytest.raises(sagemaker.exceptions.ResourceLimitExceeded, match=f"{wording}request delta of 2 Instances"):
+    wording = (
+        "'ml.p4d.24xlarge for training job usage' is 0 Instances, with current utilization of 0"
+        " Instances and a "
+    )
+    with pytest.raises(
+        sagemaker.exceptions.ResourceLimitExceeded, match=f"{wording}request delta of 2 Instances"
+    ):
         sagemaker.create_training_job(**body)
 
     account.account.requires_objects = True
-    body = request(account, "empty") | {"InputDataConfig": [channel("a", f"s3://{account.bucket}/nothing/")]}
+    body = request(account, "empty") | {
+        "InputDataConfig": [channel("a", f"s3://{account.bucket}/nothing/")]
+    }
     with pytest.raises(ClientError, match="No S3 objects found under S3 URL"):
         sagemaker.create_training_job(**body)
 
     sagemaker.create_training_job(**request(account, "twice", do="talk"))
-    with pytest.raises(sagemaker.exceptions.ResourceInUse, match="a training job with this name already exists"):
+    with pytest.raises(
+        sagemaker.exceptions.ResourceInUse, match="a training job with this name already exists"
+    ):
         sagemaker.create_training_job(**request(account, "twice", do="talk"))
     ended(account, "twice")
 
@@ -160,7 +221,9 @@ def test_requests_are_refused_by_what_the_account_has(account: Cloud) -> None:
 def test_what_is_not_there_is_not_found(account: Cloud) -> None:
     sagemaker = account.client("sagemaker")
     for call in (sagemaker.describe_training_job, sagemaker.stop_training_job):
-        with pytest.raises(ClientError, match=r"\(ValidationException\).*: Requested resource not found\."):
+        with pytest.raises(
+            ClientError, match=r"\(ValidationException\).*: Requested resource not found\."
+        ):
             call(TrainingJobName="never-was")
     with pytest.raises(ClientError, match="UnknownOperationException"):
         sagemaker.list_models()
@@ -176,7 +239,9 @@ def test_jobs_are_found_by_name_status_and_tag_page_by_page(account: Cloud) -> N
         sagemaker.create_training_job(**body)
     for number in range(12):
         ended(account, f"found-{number}")
-    pages = list(sagemaker.get_paginator("list_training_jobs").paginate(NameContains="FOUND-", MaxResults=5))
+    pages = list(
+        sagemaker.get_paginator("list_training_jobs").paginate(NameContains="FOUND-", MaxResults=5)
+    )
     names = [each["TrainingJobName"] for page in pages for each in page["TrainingJobSummaries"]]
     assert names == [f"found-{number}" for number in range(12)]
     assert [len(page["TrainingJobSummaries"]) for page in pages] == [5, 5, 2]
@@ -184,7 +249,11 @@ def test_jobs_are_found_by_name_status_and_tag_page_by_page(account: Cloud) -> N
     assert none["TrainingJobSummaries"] == []
 
     def search(*filters: dict[str, str]) -> list[dict[str, Any]]:
-        question = {"Resource": "TrainingJob", "SearchExpression": {"Filters": list(filters)}, "MaxResults": 4}
+        question = {
+            "Resource": "TrainingJob",
+            "SearchExpression": {"Filters": list(filters)},
+            "MaxResults": 4,
+        }
         return [
             each["TrainingJob"]
             for page in sagemaker.get_paginator("search").paginate(**question)
@@ -217,7 +286,9 @@ ERRORS: dict[tuple[FaultKind, str], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize(("kind", "service"), ERRORS)
-def test_errors_have_the_format_of_each_protocol(account: Cloud, kind: FaultKind, service: str) -> None:
+def test_errors_have_the_format_of_each_protocol(
+    account: Cloud, kind: FaultKind, service: str
+) -> None:
     account.endpoint.fault(kind, service, nth=2)
 
     def call() -> None:
@@ -230,7 +301,9 @@ def test_errors_have_the_format_of_each_protocol(account: Cloud, kind: FaultKind
     with pytest.raises(ClientError) as failed:
         call()
     answer = failed.value.response
-    assert (answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]) == ERRORS[kind, service]
+    assert (answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]) == ERRORS[
+        kind, service
+    ]
     call()
 
 
@@ -255,7 +328,9 @@ def test_a_response_is_lost_before_or_after_the_call_took_effect(
 
 
 @pytest.mark.parametrize(("kind", "executed"), [("hang", True), ("hang_before", False)])
-def test_a_hanging_call_waits_until_it_is_released(account: Cloud, kind: FaultKind, executed: bool) -> None:
+def test_a_hanging_call_waits_until_it_is_released(
+    account: Cloud, kind: FaultKind, executed: bool
+) -> None:
     account.endpoint.fault(kind, "s3", "PutObject")
     thread = threading.Thread(target=put, args=(account, f"{kind}/a"))
     thread.start()
@@ -288,7 +363,8 @@ def test_a_slow_response_arrives(account: Cloud) -> None:
 
 
 def test_calls_are_known_by_their_operations(account: Cloud) -> None:
-    s3, big = account.client("s3"), account.account.folder / "big"
+    s3 = account.client("s3")
+    big = account.account.folder / "big"
     big.write_bytes(b"x" * (9 * 2**20))
     s3.upload_file(str(big), account.bucket, "big/file")
     s3.head_object(Bucket=account.bucket, Key="big/file")
@@ -298,7 +374,11 @@ def test_calls_are_known_by_their_operations(account: Cloud) -> None:
     account.client("logs").describe_log_groups()
     names = ["CreateMultipartUpload", "UploadPart", "UploadPart", "CompleteMultipartUpload"]
     expected = [("s3", name) for name in (*names, "HeadObject", "ListObjectsV2", "DeleteObject")]
-    assert account.endpoint.calls == [*expected, ("sts", "GetCallerIdentity"), ("logs", "DescribeLogGroups")]
+    assert account.endpoint.calls == [
+        *expected,
+        ("sts", "GetCallerIdentity"),
+        ("logs", "DescribeLogGroups"),
+    ]
 
 
 def test_a_name_is_taken_once(account: Cloud) -> None:
@@ -314,7 +394,9 @@ def test_an_unsigned_request_is_rejected(account: Cloud) -> None:
         urllib.request.urlopen(f"{account.endpoint.url}/{account.bucket}?list-type=2")
     refused.value.close()
     assert refused.value.code == 403
-    elsewhere = boto3.client("sagemaker", region_name="eu-west-1", config=Config(retries={"total_max_attempts": 1}))
+    elsewhere = boto3.client(
+        "sagemaker", region_name="eu-west-1", config=Config(retries={"total_max_attempts": 1})
+    )
     with pytest.raises(ClientError, match="Credential should be scoped to a valid region"):
         elsewhere.list_training_jobs()
     elsewhere.close()

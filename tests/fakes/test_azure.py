@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import CURATED, Document, call, client, document, ended, logs, submit, wait_for_output
+from tests.fakes.azure.samples import (
+    CURATED,
+    Document,
+    call,
+    client,
+    document,
+    ended,
+    logs,
+    submit,
+    wait_for_output,
+)
 from tests.support.waiting import eventually
 
 UPLOAD = [
@@ -33,7 +43,9 @@ def ml(azure_account: AzureCloud) -> Any:
     return client(azure_account)
 
 
-def start(cloud: AzureCloud, ml: Any, name: str, folder: Path, wish: str, nodes: int = 1, **changes: Any) -> Document:
+def start(
+    cloud: AzureCloud, ml: Any, name: str, folder: Path, wish: str, nodes: int = 1, **changes: Any
+) -> Document:
     job = document(cloud, name, folder, wish, nodes, **changes)
     submit(ml, job)
     return job
@@ -47,10 +59,15 @@ def details(cloud: AzureCloud, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("environment", "more"), [({"image": "ghcr.io/loopback/new:1"}, [("arm", "PutEnvironment")]), (CURATED, [])]
+    ("environment", "more"),
+    [({"image": "ghcr.io/loopback/new:1"}, [("arm", "PutEnvironment")]), (CURATED, [])],
 )
 def test_a_first_submit_uploads_and_the_next_one_does_not(
-    azure_account: AzureCloud, ml: Any, tmp_path: Path, environment: Any, more: list[tuple[str, str]]
+    azure_account: AzureCloud,
+    ml: Any,
+    tmp_path: Path,
+    environment: Any,
+    more: list[tuple[str, str]],
 ) -> None:
     azure_account.account.phase_seconds = 3600
     tag = "image" if more else "curated"
@@ -79,9 +96,13 @@ def test_two_nodes_connect_and_their_outputs_are_visible_at_once(
     told = json.loads(left["out/meets/deep/1.json"])
     assert told["data"] == "data"
     assert Path(told["cwd"]).name == "wd"
-    assert {"MSI_ENDPOINT", "MSI_SECRET", "NCCL_DEBUG", "RANK", "NODE_RANK", "MASTER_PORT"} <= set(told["env"])
+    assert {"MSI_ENDPOINT", "MSI_SECRET", "NCCL_DEBUG", "RANK", "NODE_RANK", "MASTER_PORT"} <= set(
+        told["env"]
+    )
     assert "PYTEST_CURRENT_TEST" not in told["env"]
-    assert b"met 1 from 127.0.0.102" in logs(azure_account, "meets")["user_logs/std_log_process_0.txt"]
+    assert (
+        b"met 1 from 127.0.0.102" in logs(azure_account, "meets")["user_logs/std_log_process_0.txt"]
+    )
     run = details(azure_account, "meets")
     assert run["endTimeUtc"] > run["startTimeUtc"] > run["createdTimeUtc"]
     assert (run["status"], run["error"]) == ("Completed", None)
@@ -98,12 +119,18 @@ def test_logs_of_all_processes_are_read_from_where_one_left_off(
         with urllib.request.urlopen(url) as answer:
             whole = answer.read()
         assert whole.splitlines()[1:501] == [b"line %d" % number for number in range(500)]
-        assert whole.endswith("\nlast \u00e9\t\x1b[1m words\n".encode() + b"bad \xff byte, no end of line")
-        with urllib.request.urlopen(urllib.request.Request(url, headers={"Range": "bytes=100-"})) as answer:
+        assert whole.endswith(
+            "\nlast \u00e9\t\x1b[1m words\n".encode() + b"bad \xff byte, no end of line"
+        )
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers={"Range": "bytes=100-"})
+        ) as answer:
             assert (answer.status, answer.read()) == (206, whole[100:])
             assert answer.headers["Content-Range"] == f"bytes 100-{len(whole) - 1}/{len(whole)}"
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(urllib.request.Request(url, headers={"Range": f"bytes={len(whole)}-"}))
+            urllib.request.urlopen(
+                urllib.request.Request(url, headers={"Range": f"bytes={len(whole)}-"})
+            )
         with caught.value as refused:
             assert (refused.code, refused.headers["x-ms-error-code"]) == (416, "InvalidRange")
 
@@ -114,19 +141,26 @@ def test_logs_have_the_number_of_their_process_at_equal_width(
     start(azure_account, ml, "single", tmp_path, "talk")
     many = {"type": "pytorch", "process_count_per_instance": 11}
     start(azure_account, ml, "many", tmp_path, "talk", distribution=many)
-    assert (ended(azure_account, "single"), ended(azure_account, "many")) == ("Completed", "Completed")
+    assert (ended(azure_account, "single"), ended(azure_account, "many")) == (
+        "Completed",
+        "Completed",
+    )
     assert [*logs(azure_account, "single")] == ["user_logs/std_log.txt"]
     expected = [f"user_logs/std_log_process_{index:02}.txt" for index in range(11)]
     assert [*logs(azure_account, "many")] == expected
 
 
-def test_the_process_that_fails_first_ends_the_others(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_the_process_that_fails_first_ends_the_others(
+    azure_account: AzureCloud, ml: Any, tmp_path: Path
+) -> None:
     start(azure_account, ml, "fails", tmp_path, "fail", nodes=2)
     assert ended(azure_account, "fails") == "Failed"
     assert details(azure_account, "fails")["error"]["error"] == {
         "code": "UserError",
-        "message": "Execution failed. User process 'python3' exited with status code 17. Please check log file "
-        "'user_logs/std_log_process_1.txt' for error details.",
+        "message": (
+            "Execution failed. User process 'python3' exited with status code 17. Please check log"
+            " file 'user_logs/std_log_process_1.txt' for error details."
+        ),
         "details": [],
     }
     assert [*azure_account.blobs("out/fails/")] == ["out/fails/0.txt"]
@@ -135,14 +169,20 @@ def test_the_process_that_fails_first_ends_the_others(azure_account: AzureCloud,
     assert b"not found" in logs(azure_account, "nothing")["user_logs/std_log.txt"]
 
 
-def test_a_cancel_kills_at_once_unless_grace_is_given(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_a_cancel_kills_at_once_unless_grace_is_given(
+    azure_account: AzureCloud, ml: Any, tmp_path: Path
+) -> None:
     start(azure_account, ml, "canceled", tmp_path, "train")
     wait_for_output(azure_account, "canceled", "ready")
     azure_account.endpoint.reset()
     ml.jobs.begin_cancel("canceled").result()
     assert azure_account.endpoint.calls[:2] == [("arm", "CancelJob"), ("arm", "GetOperation")]
     assert ml.jobs.get("canceled").status == "Canceled"
-    assert azure_account.service.jobs["canceled"].statuses[-3:] == ["Running", "CancelRequested", "Canceled"]
+    assert azure_account.service.jobs["canceled"].statuses[-3:] == [
+        "Running",
+        "CancelRequested",
+        "Canceled",
+    ]
     assert sorted(azure_account.blobs("out/canceled/")) == ["out/canceled/0.txt"]
     ml.jobs.begin_cancel("canceled").result()  # once more changes nothing
 
@@ -169,7 +209,8 @@ def test_a_preempted_job_begins_again_with_its_outputs_and_new_logs(
     wait_for_output(azure_account, "spot", "ready", times=2)
     url = details(azure_account, "spot")["logFiles"]["user_logs/std_log_process_1.txt"]
     with urllib.request.urlopen(url) as answer:
-        created, before = answer.headers["x-ms-creation-time"], answer.read()
+        created = answer.headers["x-ms-creation-time"]
+        before = answer.read()
     azure_account.service.interrupt("spot")
     assert ended(azure_account, "spot") == "Completed"
     assert azure_account.service.jobs["spot"].statuses.count("Queued") == 2
@@ -183,7 +224,9 @@ def test_a_preempted_job_begins_again_with_its_outputs_and_new_logs(
         azure_account.service.interrupt("dedicated")
 
 
-def test_a_job_waits_in_the_queue_for_machines(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_a_job_waits_in_the_queue_for_machines(
+    azure_account: AzureCloud, ml: Any, tmp_path: Path
+) -> None:
     azure_account.account.capacity = {"Standard_NC24ads_A100_v4"}
     start(azure_account, ml, "waits", tmp_path, "talk")
     job = azure_account.service.jobs["waits"]
@@ -192,7 +235,9 @@ def test_a_job_waits_in_the_queue_for_machines(azure_account: AzureCloud, ml: An
     assert ended(azure_account, "waits") == "Completed"
 
 
-def test_serverless_jobs_and_uploads_and_downloads(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_serverless_jobs_and_uploads_and_downloads(
+    azure_account: AzureCloud, ml: Any, tmp_path: Path
+) -> None:
     store = "azureml://datastores/workspaceblobstore/paths"
     azure_account.put("one/a.txt", b"data")
     changes: dict[str, Any] = {
@@ -217,10 +262,20 @@ def test_what_is_missing_fails_the_job(azure_account: AzureCloud, ml: Any, tmp_p
     azure_account.account.missing_images.add(azure_account.image)
     start(azure_account, ml, "no-image", tmp_path, "talk")
     ended(azure_account, "no-image")
-    assert "Unable to pull docker image" in details(azure_account, "no-image")["error"]["error"]["message"]
+    assert (
+        "Unable to pull docker image"
+        in details(azure_account, "no-image")["error"]["error"]["message"]
+    )
     azure_account.account.missing_images.clear()
     path = "azureml://datastores/workspaceblobstore/paths/nothing/"
-    start(azure_account, ml, "no-data", tmp_path, "meet", inputs={"train": {"type": "uri_folder", "path": path}})
+    start(
+        azure_account,
+        ml,
+        "no-data",
+        tmp_path,
+        "meet",
+        inputs={"train": {"type": "uri_folder", "path": path}},
+    )
     assert ended(azure_account, "no-data") == "Failed"
     message = details(azure_account, "no-data")["error"]["error"]["message"]
     assert f"Found no resources for the input provided: '{path}'" in message

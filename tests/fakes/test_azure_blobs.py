@@ -37,9 +37,14 @@ class Bearer:
 
 def container(cloud: AzureCloud, credential: Any = None, **options: Any) -> ContainerClient:
     """A client of the workspace's container, which tries each call once."""
-    named = {"account_name": cloud.account.storage_account, "account_key": cloud.account.tokens.account_key}
+    named = {
+        "account_name": cloud.account.storage_account,
+        "account_key": cloud.account.tokens.account_key,
+    }
     options = {"retry_total": 0, **options}
-    return ContainerClient(cloud.account.blob_url, cloud.container, credential=credential or named, **options)
+    return ContainerClient(
+        cloud.account.blob_url, cloud.container, credential=credential or named, **options
+    )
 
 
 @pytest.fixture
@@ -47,7 +52,9 @@ def store(azure_account: AzureCloud) -> ContainerClient:
     return container(azure_account)
 
 
-def test_blobs_are_written_read_and_deleted(azure_account: AzureCloud, store: ContainerClient) -> None:
+def test_blobs_are_written_read_and_deleted(
+    azure_account: AzureCloud, store: ContainerClient
+) -> None:
     store.upload_blob("a/b.txt", b"one", metadata={"key": "value"})
     assert azure_account.blobs("a/") == {"a/b.txt": b"one"}
     with pytest.raises(ResourceExistsError, match="BlobAlreadyExists"):
@@ -69,7 +76,11 @@ def test_blobs_are_written_read_and_deleted(azure_account: AzureCloud, store: Co
 
 def test_large_blobs_are_uploaded_in_blocks_and_read_in_ranges(azure_account: AzureCloud) -> None:
     store = container(
-        azure_account, max_single_put_size=1000, max_block_size=700, max_single_get_size=900, max_chunk_get_size=400
+        azure_account,
+        max_single_put_size=1000,
+        max_block_size=700,
+        max_single_get_size=900,
+        max_chunk_get_size=400,
     )
     content = os.urandom(5000)
     store.upload_blob("large", content, max_concurrency=2)
@@ -91,8 +102,13 @@ def test_a_blob_that_changes_while_it_is_read_is_not_mixed(azure_account: AzureC
     assert store.download_blob("empty").readall() == b""
 
 
-def test_lists_have_prefixes_folders_and_pages(azure_account: AzureCloud, store: ContainerClient) -> None:
-    names = [f"listed/{folder}/{number}" for folder in "ab" for number in range(3)] + ["listed/z", "listed-not"]
+def test_lists_have_prefixes_folders_and_pages(
+    azure_account: AzureCloud, store: ContainerClient
+) -> None:
+    names = [f"listed/{folder}/{number}" for folder in "ab" for number in range(3)] + [
+        "listed/z",
+        "listed-not",
+    ]
     for name in names:
         azure_account.put(name, name.encode())
     azure_account.account.blob_page = 2
@@ -106,13 +122,26 @@ def test_lists_have_prefixes_folders_and_pages(azure_account: AzureCloud, store:
 
 
 HOSTILE = [
-    *("../../outside", "/etc/passwd", "a//b", "a/../../b", ".", "..", "a/.", "\\windows", "-rf *", "a\x01b"),
+    *(
+        "../../outside",
+        "/etc/passwd",
+        "a//b",
+        "a/../../b",
+        ".",
+        "..",
+        "a/.",
+        "\\windows",
+        "-rf *",
+        "a\x01b",
+    ),
     *("n\u00fcl", "x" * 300, "file", "file/below"),
 ]
 """Names that a client may meet in a container to which others may write."""
 
 
-def test_hostile_names_are_listed_and_touch_no_file_of_ours(azure_account: AzureCloud, store: ContainerClient) -> None:
+def test_hostile_names_are_listed_and_touch_no_file_of_ours(
+    azure_account: AzureCloud, store: ContainerClient
+) -> None:
     for name in HOSTILE:
         azure_account.put(name, b"content")
     found = {item.name for item in store.list_blobs()}
@@ -132,21 +161,31 @@ def test_keys_tokens_and_signed_urls_allow_what_they_are_for(azure_account: Azur
     tokens = azure_account.account.tokens
     good = container(azure_account, Bearer(tokens.bearer("https://storage.azure.com")))
     assert good.download_blob("seen").readall() == b"content"
-    for token in ("x", tokens.bearer(azure_account.endpoint.url), tokens.bearer("https://storage.azure.com", -1)):
+    for token in (
+        "x",
+        tokens.bearer(azure_account.endpoint.url),
+        tokens.bearer("https://storage.azure.com", -1),
+    ):
         with pytest.raises(ClientAuthenticationError):
             container(azure_account, Bearer(token)).download_blob("seen")
     wrong = {"account_name": azure_account.account.storage_account, "account_key": "d3Jvbmc="}
     with pytest.raises(ClientAuthenticationError, match="AuthenticationFailed"):
         container(azure_account, wrong).download_blob("seen")
 
-    sas = ContainerClient.from_container_url(azure_account.account.sas_url(azure_account.container, permissions="rl"))
+    sas = ContainerClient.from_container_url(
+        azure_account.account.sas_url(azure_account.container, permissions="rl")
+    )
     assert "seen" in [item.name for item in sas.list_blobs()]
     with pytest.raises(HttpResponseError, match="AuthorizationPermissionMismatch"):
         sas.upload_blob("new", b"")
     one = azure_account.account.sas_url(azure_account.container, "seen")
     with urllib.request.urlopen(one) as answer:
         assert answer.read() == b"content"
-    for url in (one.replace("/seen", "/unseen"), one.replace("sp=r", "sp=rw"), one.partition("?")[0]):
+    for url in (
+        one.replace("/seen", "/unseen"),
+        one.replace("sp=r", "sp=rw"),
+        one.partition("?")[0],
+    ):
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(url)
 
@@ -155,7 +194,8 @@ def test_an_account_without_keys_takes_tokens_and_signatures_of_users(
     azure_account: AzureCloud,
 ) -> None:
     azure_account.put("seen", b"content")
-    account, tokens = azure_account.account, azure_account.account.tokens
+    account = azure_account.account
+    tokens = azure_account.account.tokens
     by_key = {"account_name": account.storage_account, "account_key": tokens.account_key}
     by_account_sas = f"?{tokens.account_sas(3600)}"
     for credential in (by_key, by_account_sas):
@@ -164,7 +204,9 @@ def test_an_account_without_keys_takes_tokens_and_signatures_of_users(
     by_user = "?" + account.sas_url(azure_account.container).partition("?")[2]
     account.takes_keys = False
     for credential in (by_key, by_account_sas):
-        with pytest.raises(HttpResponseError, match="KeyBasedAuthenticationNotPermitted") as refused:
+        with pytest.raises(
+            HttpResponseError, match="KeyBasedAuthenticationNotPermitted"
+        ) as refused:
             container(azure_account, credential).download_blob("seen")
         headers = refused.value.response.headers  # type: ignore[union-attr]
         assert "x-ms-version" not in headers, "as recorded, unlike every other answer of storage"

@@ -24,18 +24,31 @@ GROUP = {
     "subscription": "s",
     "tenant": "t",
 }
-IDENTITY = {"type": IDENTITIES, "apiVersion": "2024-11-30", "name": "one", "location": "eastus", "properties": {}}
+IDENTITY = {
+    "type": IDENTITIES,
+    "apiVersion": "2024-11-30",
+    "name": "one",
+    "location": "eastus",
+    "properties": {},
+}
 
 
 @pytest.fixture
 def ground(tmp_path: Path) -> ResourceManager:
-    made = ResourceManager(Account(subscription="s", folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens()))
+    made = ResourceManager(
+        Account(subscription="s", folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens())
+    )
     made.groups["lab"] = {key: GROUP[key] for key in ("id", "name", "location")}
     return made
 
 
 def template(*resources: dict[str, Any], **parameters: dict[str, Any]) -> dict[str, Any]:
-    return {"$schema": "x", "contentVersion": "1.0.0.0", "parameters": parameters, "resources": list(resources)}
+    return {
+        "$schema": "x",
+        "contentVersion": "1.0.0.0",
+        "parameters": parameters,
+        "resources": list(resources),
+    }
 
 
 def begin(ground: ResourceManager, *resources: dict[str, Any], name: str = "d") -> dict[str, Any]:
@@ -52,7 +65,11 @@ def begin(ground: ResourceManager, *resources: dict[str, Any], name: str = "d") 
 def code(ground: ResourceManager, *resources: dict[str, Any]) -> str:
     """The code at the root of a deployment's failure."""
     begin(ground, *resources)
-    [failed] = [each for each in ground.deployments.known["d"].operations if "statusMessage" in each["properties"]]
+    [failed] = [
+        each
+        for each in ground.deployments.known["d"].operations
+        if "statusMessage" in each["properties"]
+    ]
     error = failed["properties"]["statusMessage"]["error"]
     return str(error.get("details", [error])[0]["code"])
 
@@ -71,7 +88,9 @@ def test_expressions_are_evaluated(text: str, value: object) -> None:
     assert evaluate(text, {}) == value
 
 
-@pytest.mark.parametrize("text", ["[concat('a']", "[concat('a'))]", "[1 +]", "[nothing('x')]", "['a'.b.c('d')]"])
+@pytest.mark.parametrize(
+    "text", ["[concat('a']", "[concat('a'))]", "[1 +]", "[nothing('x')]", "['a'.b.c('d')]"]
+)
 def test_what_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
         evaluate(text, {})
@@ -80,14 +99,34 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("document", "given", "message"),
     [
-        (template(), {"nmae": {"value": "x"}}, "The template parameters 'nmae' in the parameters file are not valid"),
-        (template(a={"type": "string"}), {}, "The value for the template parameter 'a' is not provided"),
+        (
+            template(),
+            {"nmae": {"value": "x"}},
+            "The template parameters 'nmae' in the parameters file are not valid",
+        ),
+        (
+            template(a={"type": "string"}),
+            {},
+            "The value for the template parameter 'a' is not provided",
+        ),
         (template(a={"type": "int"}), {"a": {"value": "1"}}, "expected int"),
-        (template(a={"type": "string", "allowedValues": ["x"]}), {"a": {"value": "y"}}, "not part of the allowed"),
-        (template(a={"type": "string", "maxLength": 1}), {"a": {"value": "yy"}}, "Length or value is 2"),
+        (
+            template(a={"type": "string", "allowedValues": ["x"]}),
+            {"a": {"value": "y"}},
+            "not part of the allowed",
+        ),
+        (
+            template(a={"type": "string", "maxLength": 1}),
+            {"a": {"value": "yy"}},
+            "Length or value is 2",
+        ),
         (template({**IDENTITY, "dependson": []}), {}, "Could not find member 'dependson'"),
         (template({**IDENTITY, "name": "a/b"}), {}, "identical number of segments"),
-        (template({**IDENTITY, "dependsOn": ["/nowhere"]}), {}, "The resource '/nowhere' is not defined"),
+        (
+            template({**IDENTITY, "dependsOn": ["/nowhere"]}),
+            {},
+            "The resource '/nowhere' is not defined",
+        ),
         (template(IDENTITY, IDENTITY), {}, "defined multiple times"),
         (template({**IDENTITY, "name": "[parameters('gone')]"}), {}, "cannot be evaluated"),
         ({**template(), "resource": []}, {}, "Could not find member 'resource'"),
@@ -115,15 +154,23 @@ def test_a_resource_that_its_provider_would_refuse_is_told_by_what_if(
     ground: ResourceManager, change: dict[str, Any], code: str
 ) -> None:
     with pytest.raises(ServiceError, match="InvalidTemplateDeployment") as refused:
-        ground.deployments.what_if(GROUP, {"mode": "Incremental", "template": template({**IDENTITY, **change})})
+        ground.deployments.what_if(
+            GROUP, {"mode": "Incremental", "template": template({**IDENTITY, **change})}
+        )
     assert [each["code"] for each in refused.value.details] == [code]  # type: ignore[attr-defined]
     assert ground.store.resources == {}
 
 
-def test_what_if_tells_what_is_new_what_differs_what_stays_and_what_is_of_others(ground: ResourceManager) -> None:
+def test_what_if_tells_what_is_new_what_differs_what_stays_and_what_is_of_others(
+    ground: ResourceManager,
+) -> None:
     begin(ground, IDENTITY, {**IDENTITY, "name": "two"}, {**IDENTITY, "name": "theirs"})
-    ask = template(IDENTITY, {**IDENTITY, "name": "two", "tags": {"a": "b"}}, {**IDENTITY, "name": "three"})
-    found = ground.deployments.what_if(GROUP, {"mode": "Incremental", "template": ask})["properties"]["changes"]
+    ask = template(
+        IDENTITY, {**IDENTITY, "name": "two", "tags": {"a": "b"}}, {**IDENTITY, "name": "three"}
+    )
+    found = ground.deployments.what_if(GROUP, {"mode": "Incremental", "template": ask})[
+        "properties"
+    ]["changes"]
     told = {each["resourceId"].rpartition("/")[2]: each["changeType"] for each in found}
     assert told == {"one": "NoChange", "two": "Modify", "three": "Create", "theirs": "Ignore"}
     [changed] = [each["delta"] for each in found if each["changeType"] == "Modify"]
@@ -147,7 +194,9 @@ def role(name: str, principal: str, definition: str = READER) -> dict[str, Any]:
     }
 
 
-def test_a_role_is_assigned_once_to_those_there_are_and_to_nobody_else_later(ground: ResourceManager) -> None:
+def test_a_role_is_assigned_once_to_those_there_are_and_to_nobody_else_later(
+    ground: ResourceManager,
+) -> None:
     ground.people |= {"me", "you"}
     begin(ground, IDENTITY)
     assert code(ground, role("1", "nobody")) == "PrincipalNotFound"
@@ -174,12 +223,18 @@ def test_a_role_has_a_name_of_its_own_and_actions_that_there_are_and_outlives_it
 ) -> None:
     ground.people |= {"me"}
     begin(ground, IDENTITY)
-    assert code(ground, definition("7", "mine", "Microsoft.Made/up/read")) == "InvalidActionOrNotAction"
+    assert (
+        code(ground, definition("7", "mine", "Microsoft.Made/up/read"))
+        == "InvalidActionOrNotAction"
+    )
     own = definition("7", "mine", "Microsoft.KeyVault/vaults/read")
     assert code(ground, role("1", "me", own["name"])) == "RoleDefinitionDoesNotExist"
     assert begin(ground, own, name="first")["provisioningState"] == "Succeeded"
     assert code(ground, definition("8", "mine")) == "RoleDefinitionWithSameNameExists"
-    assert begin(ground, role("1", "me", own["name"]), name="second")["provisioningState"] == "Succeeded"
+    assert (
+        begin(ground, role("1", "me", own["name"]), name="second")["provisioningState"]
+        == "Succeeded"
+    )
     id_ = f"{GROUP['id']}/providers/{DEFINITIONS}/{own['name']}"
     with pytest.raises(ServiceError, match="RoleDefinitionHasAssignments"):
         ground.store.delete(id_, {})
@@ -190,16 +245,26 @@ def test_a_role_has_a_name_of_its_own_and_actions_that_there_are_and_outlives_it
 
 def test_a_deleted_vault_keeps_its_name_until_it_is_recovered(ground: ResourceManager) -> None:
     properties = {"tenantId": "t", "sku": {"family": "A", "name": "standard"}}
-    vault = {"type": "Microsoft.KeyVault/vaults", "apiVersion": "2024-11-01", "name": "v-1", "location": "eastus"}
+    vault = {
+        "type": "Microsoft.KeyVault/vaults",
+        "apiVersion": "2024-11-01",
+        "name": "v-1",
+        "location": "eastus",
+    }
     begin(ground, {**vault, "properties": properties})
     ground.store.delete(f"{GROUP['id']}/providers/Microsoft.KeyVault/vaults/v-1", {})
     assert code(ground, {**vault, "properties": properties}) == "ConflictError"
     assert (
-        begin(ground, {**vault, "properties": {**properties, "createMode": "recover"}})["provisioningState"]
+        begin(ground, {**vault, "properties": {**properties, "createMode": "recover"}})[
+            "provisioningState"
+        ]
         == "Succeeded"
     )
     assert (
-        code(ground, {**vault, "name": "v-2", "properties": {**properties, "createMode": "recover"}}) == "VaultNotFound"
+        code(
+            ground, {**vault, "name": "v-2", "properties": {**properties, "createMode": "recover"}}
+        )
+        == "VaultNotFound"
     )
 
 
@@ -224,7 +289,10 @@ def test_what_is_in_use_is_not_deleted(ground: ResourceManager) -> None:
     address = f"{GROUP['id']}/providers/{kind}/out"
     begin(ground, {**network, "type": kind, "name": "out"})
     gateway = {"publicIpAddresses": [{"id": address}]}
-    begin(ground, {**network, "type": "Microsoft.Network/natGateways", "name": "nat", "properties": gateway})
+    begin(
+        ground,
+        {**network, "type": "Microsoft.Network/natGateways", "name": "nat", "properties": gateway},
+    )
     with pytest.raises(ServiceError, match="InUse"):
         ground.store.delete(address, {})
     ground.store.delete(f"{GROUP['id']}/providers/Microsoft.Network/natGateways/nat", {})

@@ -1,4 +1,6 @@
-"""When the imitation of Azure is closed, nothing of it is left: no process, no port, no thread, no file."""
+"""When the imitation of Azure is closed, nothing of it is left: no process, no port, no thread, no
+file.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def test_nothing_is_left_of_a_workspace_that_is_closed_while_jobs_run(
     before = set(threading.enumerate())
     with AzureCloud(grace_seconds=60) as cloud:
         become_client(cloud, monkeypatch)
-        folder, port = cloud.account.folder, cloud.endpoint.port
+        folder = cloud.account.folder
+        port = cloud.endpoint.port
         submit(client(cloud), document(cloud, "stubborn", tmp_path, "stubborn", nodes=2))
         wait_for_output(cloud, "stubborn", "ready", times=2)
         assert len(processes_below(folder)) >= 4
@@ -56,7 +59,9 @@ def test_nothing_is_left_of_a_workspace_that_is_closed_while_jobs_run(
     assert set(threading.enumerate()) <= before
 
 
-def test_a_slow_job_does_not_prevent_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_job_does_not_prevent_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with AzureCloud(phase_seconds=3600) as cloud:
         become_client(cloud, monkeypatch)
         submit(client(cloud), document(cloud, "slow", tmp_path, "talk"))
@@ -66,7 +71,13 @@ def test_a_slow_job_does_not_prevent_closing(tmp_path: Path, monkeypatch: pytest
 
 def test_a_client_s_environment_has_all_of_this_account_and_nothing_of_another() -> None:
     with AzureCloud() as cloud:
-        outside = {"AZURE_CLIENT_ID": "x", "ARM_TENANT_ID": "x", "AZUREML_RUN_ID": "x", "HOME": "/home/x", "PATH": "/x"}
+        outside = {
+            "AZURE_CLIENT_ID": "x",
+            "ARM_TENANT_ID": "x",
+            "AZUREML_RUN_ID": "x",
+            "HOME": "/home/x",
+            "PATH": "/x",
+        }
         environment = cloud.clean(outside)
         assert not {"AZURE_CLIENT_ID", "ARM_TENANT_ID", "AZUREML_RUN_ID"} & environment.keys()
         assert environment["HOME"] == "/home/x"

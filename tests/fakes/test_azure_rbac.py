@@ -1,4 +1,6 @@
-"""The imitated Azure RBAC: scopes inherit, an asterisk spans slashes, what is excluded is not granted."""
+"""The imitated Azure RBAC: scopes inherit, an asterisk spans slashes, what is excluded is not
+granted.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def access(role: str, scope: str) -> Access:
 
 
 def can_read(granted: Access, scope: str, who: str = "me") -> bool:
-    return granted.allows(who, Attempt(action="Microsoft.Storage/storageAccounts/read", scope=scope))
+    return granted.allows(
+        who, Attempt(action="Microsoft.Storage/storageAccounts/read", scope=scope)
+    )
 
 
 @pytest.mark.parametrize("scope", ["/", "/subscriptions/s", GROUP, GROUP.lower(), STORAGE])
@@ -38,13 +42,17 @@ def test_a_role_holds_at_its_scope_and_below(scope: str) -> None:
     assert not can_read(access(READER, scope), STORAGE, "you")
 
 
-@pytest.mark.parametrize("scope", [f"{GROUP}2", f"{STORAGE}/blobServices/default", f"{STORAGE}two", "/subscriptions/t"])
+@pytest.mark.parametrize(
+    "scope", [f"{GROUP}2", f"{STORAGE}/blobServices/default", f"{STORAGE}two", "/subscriptions/t"]
+)
 def test_a_role_holds_neither_above_its_scope_nor_beside_it(scope: str) -> None:
     assert not can_read(access(READER, scope), STORAGE)
 
 
 def test_who_may_do_everything_with_an_account_reads_none_of_its_data() -> None:
-    reads = Attempt(action=BLOB, scope=f"{STORAGE}/blobServices/default/containers/one", on_data=True)
+    reads = Attempt(
+        action=BLOB, scope=f"{STORAGE}/blobServices/default/containers/one", on_data=True
+    )
     assert not access(OWNER, "/").allows("me", reads)
     assert access(BLOBS, STORAGE).allows("me", reads)
 
@@ -58,7 +66,9 @@ def test_what_is_excluded_is_not_granted_whatever_the_capitals() -> None:
 def test_an_asterisk_spans_slashes_and_stands_for_no_missing_part() -> None:
     role = Role(name="", actions=("Microsoft.A/b/*/read",))
     assert role.grants("Microsoft.A/b/c/d/read", on_data=False)
-    assert not role.grants("Microsoft.A/b/read", on_data=False), "whether Azure sees it so is not documented"
+    assert not role.grants("Microsoft.A/b/read", on_data=False), (
+        "whether Azure sees it so is not documented"
+    )
     assert not role.without("Microsoft.A/b/*/read").grants("Microsoft.A/b/c/read", on_data=False)
 
 
@@ -89,9 +99,18 @@ def test_each_service_refuses_in_words_of_its_own(service: str, code: str, names
     assert ("Microsoft.A/b/read" in refused.message) == names_it
 
 
-FREE = {"GetDiscovery", "GetToken", "GetResult", "ListResources", "GetRunToken", "LogMetric", "LogParameter"}
-"""Where services are, a token, a result that its requester was told of, a list of what one may see: without a role.
-So are a run's next token, its metrics and parameters, with the run's own token."""
+FREE = {
+    "GetDiscovery",
+    "GetToken",
+    "GetResult",
+    "ListResources",
+    "GetRunToken",
+    "LogMetric",
+    "LogParameter",
+}
+"""Where services are, a token, a result that its requester was told of, a list of what one may see:
+without a role. So are a run's next token, its metrics and parameters, with the run's own token.
+"""
 
 
 def test_every_call_but_a_few_needs_an_action(tmp_path: Path) -> None:
@@ -110,9 +129,16 @@ def test_every_call_but_a_few_needs_an_action(tmp_path: Path) -> None:
 
 def test_a_job_acts_as_its_cluster_or_as_who_submits_or_as_it_says(tmp_path: Path) -> None:
     account = Account(folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens(), submitter="me")
-    account.computes["gpu-cluster"].identity, account.parts = "cluster", {"identity": "workspace"}
+    account.computes["gpu-cluster"].identity = "cluster"
+    account.parts = {"identity": "workspace"}
     on_cluster = {"computeId": f"{account.scope}/computes/gpu-cluster"}
     assert account.identities_of(on_cluster) == ("cluster", "cluster")
-    assert account.identities_of({**on_cluster, "identity": {"identityType": "UserIdentity"}}) == ("cluster", "me")
+    assert account.identities_of({**on_cluster, "identity": {"identityType": "UserIdentity"}}) == (
+        "cluster",
+        "me",
+    )
     assert account.identities_of({}) == ("workspace", "me")
-    assert account.identities_of({"identity": {"identityType": "Managed"}}) == ("workspace", "workspace")
+    assert account.identities_of({"identity": {"identityType": "Managed"}}) == (
+        "workspace",
+        "workspace",
+    )

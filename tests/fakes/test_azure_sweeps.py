@@ -1,4 +1,6 @@
-"""The imitated sweep jobs refuse what Azure ML refuses: each rule with the page of its documentation."""
+"""The imitated sweep jobs refuse what Azure ML refuses: each rule with the page of its
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tests.support.waiting import eventually
 
 Body = dict[str, Any]
 GONE = object()
-X, KIND = ["uniform", [0.1, 1]], ["choice", [["a", "b"]]]
+X = ["uniform", [0.1, 1]]
+KIND = ["choice", [["a", "b"]]]
 GRID = {"samplingAlgorithmType": "Grid"}
 BAYESIAN = {"samplingAlgorithmType": "Bayesian"}
 
@@ -26,13 +29,30 @@ def body(still: AzureCloud, tmp_path: Path) -> Body:
     if "model" not in still.service.jobs:
         submit(client(still), document(still, "model", tmp_path, "talk"))
     job = copy.deepcopy(still.service.jobs["model"].properties)
-    trial = {key: job.pop(key) for key in ("codeId", "command", "environmentId", "environmentVariables")}
+    trial = {
+        key: job.pop(key) for key in ("codeId", "command", "environmentId", "environmentVariables")
+    }
     trial |= {"distribution": job.pop("distribution"), "resources": dict(job["resources"])}
     trial["command"] += " ${{search_space.x}} ${{search_space.kind}}"
-    limits = {"jobLimitsType": "Sweep", "maxTotalTrials": 3, "maxConcurrentTrials": 2, "trialTimeout": "PT1H"}
-    own = {"objective": {"goal": "minimize", "primaryMetric": "loss"}, "searchSpace": {"x": X, "kind": KIND}}
+    limits = {
+        "jobLimitsType": "Sweep",
+        "maxTotalTrials": 3,
+        "maxConcurrentTrials": 2,
+        "trialTimeout": "PT1H",
+    }
+    own = {
+        "objective": {"goal": "minimize", "primaryMetric": "loss"},
+        "searchSpace": {"x": X, "kind": KIND},
+    }
     sampling = {"samplingAlgorithmType": "Random", "seed": 1}
-    whole = {**job, **own, "jobType": "Sweep", "samplingAlgorithm": sampling, "trial": trial, "limits": limits}
+    whole = {
+        **job,
+        **own,
+        "jobType": "Sweep",
+        "samplingAlgorithm": sampling,
+        "trial": trial,
+        "limits": limits,
+    }
     return {"properties": whole}
 
 
@@ -42,7 +62,8 @@ def create(cloud: AzureCloud, name: str, body: Body) -> tuple[int, str]:
     return status, str(answer.get("error", {}).get("message", ""))
 
 
-TUNING, YAML = "Hyperparameter tuning a model (v2)", "CLI (v2) sweep job YAML schema"
+TUNING = "Hyperparameter tuning a model (v2)"
+YAML = "CLI (v2) sweep job YAML schema"
 REFUSED: dict[str, tuple[str, dict[tuple[str, ...], Any], str]] = {
     "a grid of real numbers": (TUNING, {("samplingAlgorithm",): GRID}, "can only be used with choice"),
     "Bayesian sampling of logarithms": (
@@ -88,7 +109,9 @@ REFUSED: dict[str, tuple[str, dict[tuple[str, ...], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_request_that_azure_ml_refuses_is_refused(still: AzureCloud, body: Body, case: str) -> None:
+def test_a_request_that_azure_ml_refuses_is_refused(
+    still: AzureCloud, body: Body, case: str
+) -> None:
     page, changes, fragment = REFUSED[case]
     for path, new in changes.items():
         at = body["properties"]
@@ -115,9 +138,13 @@ def test_trials_are_command_jobs_with_values_in_their_command_and_end_with_their
     sweep = still.service.sweeps["parent"]
     eventually(lambda: len(sweep.trials) == 2)
     ml = client(still)
-    assert {child.name for child in ml.jobs.list(parent_job_name="parent")} == {"parent_0", "parent_1"}
+    assert {child.name for child in ml.jobs.list(parent_job_name="parent")} == {
+        "parent_0",
+        "parent_1",
+    }
     for trial in sweep.trials:
-        x, kind = trial.parameters["x"], trial.parameters["kind"]
+        x = trial.parameters["x"]
+        kind = trial.parameters["kind"]
         assert 0.1 <= float(x) <= 1
         assert kind in ("a", "b")
         assert trial.properties["command"].endswith(f" {x} {kind}")
@@ -137,13 +164,19 @@ def test_metrics_are_taken_from_the_run_that_they_are_of(still: AzureCloud, body
     eventually(lambda: len(sweep.trials) == 2)
     mine, other = sweep.trials
     told = tracking_variables(mine, still.account)
-    path = told["MLFLOW_TRACKING_URI"].partition("?")[0].removeprefix("azureml://").partition("/")[2]
+    path = (
+        told["MLFLOW_TRACKING_URI"].partition("?")[0].removeprefix("azureml://").partition("/")[2]
+    )
     log = f"/{path.replace('/v1.0/', '/v2.0/', 1)}/api/2.0/mlflow/runs/log-metric"
     history = f"/{path.replace('mlflow/', 'history/', 1)}"
     report = {"run_id": mine.name, "key": "loss", "value": 0.5, "timestamp": 1, "step": 1}
     token = told["MLFLOW_TRACKING_TOKEN"]
     status, answer = call(
-        still, "GET", f"{history}/experimentids/{told['MLFLOW_EXPERIMENT_ID']}/runs/{mine.name}/token", None, token
+        still,
+        "GET",
+        f"{history}/experimentids/{told['MLFLOW_EXPERIMENT_ID']}/runs/{mine.name}/token",
+        None,
+        token,
     )
     assert status == 200
     assert call(still, "POST", log, report, answer["token"])[0] == 200

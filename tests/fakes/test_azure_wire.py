@@ -1,4 +1,6 @@
-"""The imitation of Azure ML on the wire: what it refuses, how jobs are looked up, every fault as the SDK meets it."""
+"""The imitation of Azure ML on the wire: what it refuses, how jobs are looked up, every fault as
+the SDK meets it.
+"""
 
 from __future__ import annotations
 
@@ -68,29 +70,111 @@ def serverless(**resources: Any) -> Callable[[Body], None]:
     return change
 
 
-ELSEWHERE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
+ELSEWHERE = (
+    "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
+)
 STORE = "azureml://datastores/workspaceblobstore/paths"
 FOLDER = {"jobInputType": "uri_folder", "mode": "Download"}
 REFUSALS: dict[str, tuple[Callable[[Body], None], int, str, str]] = {
-    "no command": (put("command", to=None), 400, "ValidationError", "'command' is a required property"),
+    "no command": (
+        put("command", to=None),
+        400,
+        "ValidationError",
+        "'command' is a required property",
+    ),
     "unknown key": (put("zzz", to=1), 400, "ValidationError", "'zzz' was unexpected"),
-    "unknown resource": (put("resources", "gpu", to=1), 400, "ValidationError", "'gpu' was unexpected"),
-    "count as words": (put("resources", "instanceCount", to="two"), 400, "ValidationError", "is not of type 'integer'"),
-    "no nodes": (put("resources", "instanceCount", to=0), 400, "ValidationError", "less than the minimum of 1"),
-    "shared memory": (put("resources", "shmSize", to="lots"), 400, "ValidationError", "'lots' does not match"),
-    "variable": (put("environmentVariables", "N", to=1), 400, "ValidationError", "1 is not of type 'string'"),
+    "unknown resource": (
+        put("resources", "gpu", to=1),
+        400,
+        "ValidationError",
+        "'gpu' was unexpected",
+    ),
+    "count as words": (
+        put("resources", "instanceCount", to="two"),
+        400,
+        "ValidationError",
+        "is not of type 'integer'",
+    ),
+    "no nodes": (
+        put("resources", "instanceCount", to=0),
+        400,
+        "ValidationError",
+        "less than the minimum of 1",
+    ),
+    "shared memory": (
+        put("resources", "shmSize", to="lots"),
+        400,
+        "ValidationError",
+        "'lots' does not match",
+    ),
+    "variable": (
+        put("environmentVariables", "N", to=1),
+        400,
+        "ValidationError",
+        "1 is not of type 'string'",
+    ),
     "tag": (put("tags", "n", to=1), 400, "ValidationError", "1 is not of type 'string'"),
-    "distribution": (put("distribution", "distributionType", to="Torch"), 400, "ValidationError", "is not one of"),
-    "input mode": (put("inputs", "train", "mode", to="RO"), 400, "ValidationError", "not valid under any"),
-    "tier": (put("queueSettings", to={"jobTier": "Cheap"}), 400, "ValidationError", "'Cheap' is not one of"),
+    "distribution": (
+        put("distribution", "distributionType", to="Torch"),
+        400,
+        "ValidationError",
+        "is not one of",
+    ),
+    "input mode": (
+        put("inputs", "train", "mode", to="RO"),
+        400,
+        "ValidationError",
+        "not valid under any",
+    ),
+    "tier": (
+        put("queueSettings", to={"jobTier": "Cheap"}),
+        400,
+        "ValidationError",
+        "'Cheap' is not one of",
+    ),
     "job type": (put("jobType", to="Spark"), 400, "ValidationError", "'Spark' is not one of"),
-    "duration": (put("limits", "timeout", to="1h"), 400, "ValidationError", "not a duration in ISO 8601 format"),
-    "no time": (put("limits", "timeout", to="PT0S"), 400, "ValidationError", "of at least one second"),
-    "no such code": (put("codeId", to=f"{ELSEWHERE}/codes/c/versions/1"), 404, "UserError", "Code /subscriptions"),
-    "no such environment": (put("environmentId", to="azureml:AzureML-x:1"), 404, "UserError", "Environment azureml"),
-    "no such compute": (put("computeId", to=f"{ELSEWHERE}/computes/gpu-cluster"), 404, "UserError", "Compute gpu"),
-    "placeholder": (put("command", to="x ${{inputs.nothing}}"), 400, "UserError", "neither an input nor an output"),
-    "sweep": (put("command", to="x ${{search_space.lr}}"), 400, "UserError", "neither an input nor an output"),
+    "duration": (
+        put("limits", "timeout", to="1h"),
+        400,
+        "ValidationError",
+        "not a duration in ISO 8601 format",
+    ),
+    "no time": (
+        put("limits", "timeout", to="PT0S"),
+        400,
+        "ValidationError",
+        "of at least one second",
+    ),
+    "no such code": (
+        put("codeId", to=f"{ELSEWHERE}/codes/c/versions/1"),
+        404,
+        "UserError",
+        "Code /subscriptions",
+    ),
+    "no such environment": (
+        put("environmentId", to="azureml:AzureML-x:1"),
+        404,
+        "UserError",
+        "Environment azureml",
+    ),
+    "no such compute": (
+        put("computeId", to=f"{ELSEWHERE}/computes/gpu-cluster"),
+        404,
+        "UserError",
+        "Compute gpu",
+    ),
+    "placeholder": (
+        put("command", to="x ${{inputs.nothing}}"),
+        400,
+        "UserError",
+        "neither an input nor an output",
+    ),
+    "sweep": (
+        put("command", to="x ${{search_space.lr}}"),
+        400,
+        "UserError",
+        "neither an input nor an output",
+    ),
     "no such datastore": (
         put("inputs", "train", to={**FOLDER, "uri": "azureml://datastores/none/paths/x"}),
         400,
@@ -98,7 +182,11 @@ REFUSALS: dict[str, tuple[Callable[[Body], None], int, str, str]] = {
         "Could not find datastore: none",
     ),
     "another workspace": (
-        put("inputs", "train", to={**FOLDER, "uri": f"azureml:/{ELSEWHERE}/datastores/workspaceblobstore/paths/x"}),
+        put(
+            "inputs",
+            "train",
+            to={**FOLDER, "uri": f"azureml:/{ELSEWHERE}/datastores/workspaceblobstore/paths/x"},
+        ),
         400,
         "UserError",
         "is not the one of this workspace",
@@ -121,9 +209,19 @@ REFUSALS: dict[str, tuple[Callable[[Body], None], int, str, str]] = {
         "UserError",
         "cannot be specified together with a compute target",
     ),
-    "queue and cluster": (put("queueSettings", to={"jobTier": "Spot"}), 400, "UserError", "serverless jobs only"),
+    "queue and cluster": (
+        put("queueSettings", to={"jobTier": "Spot"}),
+        400,
+        "UserError",
+        "serverless jobs only",
+    ),
     "no machine": (serverless(), 400, "UserError", "needs resources.instanceType"),
-    "unknown size": (serverless(instanceType="Standard_X1"), 400, "UserError", "VM size Standard_X1 is not supported"),
+    "unknown size": (
+        serverless(instanceType="Standard_X1"),
+        400,
+        "UserError",
+        "VM size Standard_X1 is not supported",
+    ),
 }
 
 
@@ -155,11 +253,16 @@ def test_a_cluster_that_is_not_ready_and_a_quota_that_is_used_up_take_no_job(
     family = "standardNDSH100v5Family"
     still.account.quotas[family] = 200
     del body["properties"]["computeId"]
-    body["properties"]["resources"] |= {"instanceType": "Standard_ND96isr_H100_v5", "instanceCount": 2}
+    body["properties"]["resources"] |= {
+        "instanceType": "Standard_ND96isr_H100_v5",
+        "instanceCount": 2,
+    }
     assert call(still, "PUT", job_path(still, "fits"), body)[0] == 201
     place = f"/subscriptions/{still.account.subscription}/providers/{PROVIDER}/locations/eastus/usages?{VERSION}"
     listed = call(still, "GET", place)[1]["value"]
-    usages = {usage["name"]["value"]: usage for usage in listed if "/workspaces/" not in usage["id"]}
+    usages = {
+        usage["name"]["value"]: usage for usage in listed if "/workspaces/" not in usage["id"]
+    }
     words = "Standard NDSH100v5 Family Cluster Dedicated vCPUs"
     assert (usages[words]["currentValue"], usages[words]["limit"]) == (192, 200)
     total = "Total Cluster Dedicated Regional vCPUs"
@@ -173,12 +276,17 @@ def test_a_cluster_that_is_not_ready_and_a_quota_that_is_used_up_take_no_job(
     assert call(still, "PUT", job_path(still, "spot"), body)[0] == 201
     still.account.quotas[LOW_PRIORITY] = 200
     status, answer = call(still, "PUT", job_path(still, "too-much-spot"), body)
-    assert (status, "a total low priority vCPU quota of 200" in answer["error"]["message"]) == (400, True)
+    assert (status, "a total low priority vCPU quota of 200" in answer["error"]["message"]) == (
+        400,
+        True,
+    )
     sizes = {size.name: size.family for size in ml.compute.list_sizes()}
     assert sizes["Standard_ND96isr_H100_v5"] == family
 
 
-def test_putting_a_name_again_succeeds_for_the_same_job_only(still: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_putting_a_name_again_succeeds_for_the_same_job_only(
+    still: AzureCloud, ml: Any, tmp_path: Path
+) -> None:
     job = document(still, "twice", tmp_path, "talk")
     submit(ml, job)
     assert submit(ml, {**job, "tags": {"new": "tag"}}).tags == {"new": "tag"}
@@ -189,9 +297,15 @@ def test_putting_a_name_again_succeeds_for_the_same_job_only(still: AzureCloud, 
 
 def test_a_request_without_a_valid_token_is_rejected(still: AzureCloud) -> None:
     path = job_path(still, "model")
-    expired, other = (still.account.tokens.bearer(*claims) for claims in ((still.endpoint.url, -1), ("https://x.net",)))
+    expired, other = (
+        still.account.tokens.bearer(*claims)
+        for claims in ((still.endpoint.url, -1), ("https://x.net",))
+    )
     for token in ("", "x", expired):
-        assert call(still, "GET", path, token=token)[1]["error"]["code"] == "InvalidAuthenticationToken"
+        assert (
+            call(still, "GET", path, token=token)[1]["error"]["code"]
+            == "InvalidAuthenticationToken"
+        )
     status, answer = call(still, "GET", path, token=other)
     assert (status, answer["error"]["code"]) == (401, "InvalidAuthenticationTokenAudience")
     status, answer = call(still, "GET", path.partition("?")[0])
@@ -210,7 +324,9 @@ def test_a_request_without_a_valid_token_is_rejected(still: AzureCloud) -> None:
     ],
     ids=["subscription", "group", "workspace"],
 )
-def test_what_does_not_exist_is_not_found(still: AzureCloud, names: dict[str, str], code: str) -> None:
+def test_what_does_not_exist_is_not_found(
+    still: AzureCloud, names: dict[str, str], code: str
+) -> None:
     ml = client(still, **names)
     with pytest.raises(ResourceNotFoundError, match=rf"\({code}\)"):
         ml.jobs.get("x")
@@ -227,7 +343,9 @@ def test_without_a_login_there_is_no_token(still: AzureCloud, ml: Any) -> None:
 
 def test_jobs_are_listed_by_tag_page_by_page(still: AzureCloud, ml: Any, tmp_path: Path) -> None:
     for number in range(5):
-        submit(ml, document(still, f"listed-{number}", tmp_path, "talk", tags={"listed": str(number)}))
+        submit(
+            ml, document(still, f"listed-{number}", tmp_path, "talk", tags={"listed": str(number)})
+        )
     still.account.job_page = 2
     still.endpoint.reset()
     names = [job.name for job in ml.jobs.list(tag="listed")]
@@ -239,13 +357,20 @@ def test_jobs_are_listed_by_tag_page_by_page(still: AzureCloud, ml: Any, tmp_pat
 
 def test_computes_datastores_and_the_workspace_are_shown(still: AzureCloud, ml: Any) -> None:
     spot = ml.compute.get("gpu-spot")
-    assert (spot.tier.lower(), spot.size, spot.max_instances) == ("low_priority", "Standard_NC24ads_A100_v4", 4)
+    assert (spot.tier.lower(), spot.size, spot.max_instances) == (
+        "low_priority",
+        "Standard_NC24ads_A100_v4",
+        4,
+    )
     with pytest.raises(ResourceNotFoundError, match="Compute nothing could not be found"):
         ml.compute.get("nothing")
     store = ml.datastores.get("workspaceblobstore", include_secrets=True)
     assert store.container_name == still.container
     assert "&srt=co&ss=bf&sp=rcuwdl&" in store.credentials.sas_token
-    assert [each.name for each in ml.datastores.list()] == ["workspaceblobstore", "workspaceartifactstore"]
+    assert [each.name for each in ml.datastores.list()] == [
+        "workspaceblobstore",
+        "workspaceartifactstore",
+    ]
     assert ml.workspaces.get(still.account.workspace).location == "eastus"
 
 
@@ -253,15 +378,26 @@ BODIES: dict[str, Document] = {
     "cluster": {},
     "curated": {"environment": CURATED},
     "registry": {
-        "environment": "azureml://registries/azureml/environments/AzureML-acpt-pytorch-2.8-cuda12.6/versions/12"
+        "environment": (
+            "azureml://registries/azureml/environments/AzureML-acpt-pytorch-2.8-cuda12.6/versions/12"
+        )
     },
     "single": {"distribution": None, "inputs": {}, "tags": None},
-    "value": {"inputs": {"train": {"type": "uri_file", "path": f"{STORE}/a", "mode": "download"}, "lr": 0.1}},
+    "value": {
+        "inputs": {
+            "train": {"type": "uri_file", "path": f"{STORE}/a", "mode": "download"},
+            "lr": 0.1,
+        }
+    },
     "upload": {"outputs": {"out": {"type": "uri_folder", "mode": "upload"}}},
     "identity": {"identity": {"type": "managed"}},
     "serverless": {
         "compute": None,
-        "resources": {"instance_type": "Standard_ND96isr_H100_v5", "instance_count": 2, "docker_args": "--ipc=host"},
+        "resources": {
+            "instance_type": "Standard_ND96isr_H100_v5",
+            "instance_count": 2,
+            "docker_args": "--ipc=host",
+        },
         "queue_settings": {"job_tier": "spot"},
     },
 }
@@ -284,7 +420,9 @@ def test_what_the_sdk_sends_fits_this_schema_and_microsofts_own(
 
 
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
-def test_the_sdk_survives_transient_faults(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
+def test_the_sdk_survives_transient_faults(
+    still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind
+) -> None:
     name = f"passes-{kind}"
     still.endpoint.fault(kind, "arm", "PutJob", seconds=0.01)
     assert submit(ml, document(still, name, tmp_path, "talk")).name == name
@@ -299,7 +437,10 @@ PERMANENT: dict[FaultKind, tuple[type[AzureError], str]] = {
     "expired": (ClientAuthenticationError, r"\(ExpiredAuthenticationToken\)"),
     "denied": (
         HttpResponseError,
-        r"perform action 'Microsoft.MachineLearningServices/workspaces/jobs/write' over scope '/subscriptions/.*/jobs/",
+        (
+            r"perform action 'Microsoft.MachineLearningServices/workspaces/jobs/write' over scope"
+            r" '/subscriptions/.*/jobs/"
+        ),
     ),
     "lost": (ServiceResponseError, "Connection"),
     "refused_lost": (ServiceResponseError, "Connection"),
@@ -307,7 +448,9 @@ PERMANENT: dict[FaultKind, tuple[type[AzureError], str]] = {
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_the_sdk_reports_permanent_faults(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
+def test_the_sdk_reports_permanent_faults(
+    still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind
+) -> None:
     name = f"lasts-{kind}"
     error, words = PERMANENT[kind]
     still.endpoint.fault(kind, "arm", "PutJob", times=50)
@@ -317,7 +460,9 @@ def test_the_sdk_reports_permanent_faults(still: AzureCloud, ml: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["hang", "hang_before"])
-def test_a_call_hangs_until_it_is_released(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
+def test_a_call_hangs_until_it_is_released(
+    still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind
+) -> None:
     name = f"hangs-{kind}"
     job = document(still, name, tmp_path, "talk")
     still.endpoint.fault(kind, "arm", "PutJob")

@@ -1,4 +1,6 @@
-"""The imitation of CloudFormation refuses what the service refuses, in its words; each case names the page."""
+"""The imitation of CloudFormation refuses what the service refuses, in its words; each case names
+the page.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def template(**resources: Any) -> str:
 
 def change_set(stacks: Any, body: str, kind: str = "CREATE", **more: Any) -> dict[str, Any]:
     """A change set that is ready, or has failed."""
-    made = stacks.create_change_set(StackName="one", ChangeSetName="a", ChangeSetType=kind, TemplateBody=body, **more)
+    made = stacks.create_change_set(
+        StackName="one", ChangeSetName="a", ChangeSetType=kind, TemplateBody=body, **more
+    )
     stacks.describe_change_set(ChangeSetName=made["Id"])
     found: dict[str, Any] = stacks.describe_change_set(ChangeSetName=made["Id"])
     return found
@@ -83,13 +87,28 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a value that does not fit (Parameters, AllowedPattern)": (
         "must match pattern",
         json.dumps(
-            {"Parameters": {"P": {"Type": "String", "AllowedPattern": "a+", "Default": "b"}}, "Resources": {"G": GROUP}}
+            {
+                "Parameters": {"P": {"Type": "String", "AllowedPattern": "a+", "Default": "b"}},
+                "Resources": {"G": GROUP},
+            }
         ),
         {},
     ),
-    "a template that is too long (quotas)": ("less than or equal to 51200", template(G=GROUP) + " " * 51_200, {}),
-    "no resources (template anatomy)": ("At least one Resources member", "Description: nothing\n", {}),
-    "an alias of YAML (template formats)": ("aliases", "Resources: {A: &a {Type: AWS::EC2::VPC}, B: *a}", {}),
+    "a template that is too long (quotas)": (
+        "less than or equal to 51200",
+        template(G=GROUP) + " " * 51_200,
+        {},
+    ),
+    "no resources (template anatomy)": (
+        "At least one Resources member",
+        "Description: nothing\n",
+        {},
+    ),
+    "an alias of YAML (template formats)": (
+        "aliases",
+        "Resources: {A: &a {Type: AWS::EC2::VPC}, B: *a}",
+        {},
+    ),
     "a name that nothing has (Ref)": (
         "Unresolved resource dependencies",
         template(G={"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Nothing"}}}),
@@ -132,7 +151,10 @@ def test_a_stack_that_exists_is_not_created_again_and_one_that_was_rolled_back_n
 ) -> None:
     account.stacks.failures["G"] = "because"
     assert made(stacks, template(G=GROUP)) == "ROLLBACK_COMPLETE"
-    for kind, message in (("CREATE", "already exists"), ("UPDATE", "ROLLBACK_COMPLETE state and can not be updated")):
+    for kind, message in (
+        ("CREATE", "already exists"),
+        ("UPDATE", "ROLLBACK_COMPLETE state and can not be updated"),
+    ):
         with pytest.raises(ClientError, match=message):
             change_set(stacks, template(G=GROUP), kind)
 
@@ -156,7 +178,9 @@ def test_a_bucket_with_objects_in_it_is_not_deleted(stacks: Any, account: Cloud)
 
 
 @pytest.mark.parametrize("policy", ["Retain", "RetainExceptOnCreate"])
-def test_what_is_to_be_kept_is_kept_when_its_stack_goes(stacks: Any, account: Cloud, policy: str) -> None:
+def test_what_is_to_be_kept_is_kept_when_its_stack_goes(
+    stacks: Any, account: Cloud, policy: str
+) -> None:
     assert made(stacks, template(B={**BUCKET, "DeletionPolicy": policy})) == "CREATE_COMPLETE"
     arn = stacks.describe_stacks(StackName="one")["Stacks"][0]["StackId"]
     stacks.delete_stack(StackName="one")

@@ -1,4 +1,6 @@
-"""Looking up images by the Docker engine in a strict registry: who one is, what it has, what is said where it fails."""
+"""Looking up images by the Docker engine in a strict registry: who one is, what it has, what is
+said where it fails.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def log_in(kept: Path, registry: Registry, login: RegistryLogin = ME) -> None:
     kept.write_text(json.dumps({"auths": {registry.host: {"auth": proof}}}))
 
 
-def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(registry: Registry, kept: Path) -> None:
+def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(
+    registry: Registry, kept: Path
+) -> None:
     digest = registry.put("team/train", "1", "amd64", kind=DOCKER)
     log_in(kept, registry)
     found = inspect_image(f"{registry.host}/team/train:1")
@@ -58,7 +62,8 @@ def test_a_wrong_password_is_reported(registry: Registry, kept: Path) -> None:
         assert inspect_image(f"{registry.host}/team/train:1")
         return
     with pytest.raises(
-        CloudError, match=rf"could not look up {registry.host}/team/train:1: .*(unauthorized|incorrect)"
+        CloudError,
+        match=rf"could not look up {registry.host}/team/train:1: .*(unauthorized|incorrect)",
     ):
         inspect_image(f"{registry.host}/team/train:1")
 
@@ -66,7 +71,9 @@ def test_a_wrong_password_is_reported(registry: Registry, kept: Path) -> None:
 def test_a_missing_tag_or_repository_is_not_found(registry: Registry, kept: Path) -> None:
     log_in(kept, registry)
     digest = registry.put("team/train", "1", "amd64")
-    assert inspect_image(f"{registry.host}/team/train@{digest}") == inspect_image(f"{registry.host}/team/train:1")
+    assert inspect_image(f"{registry.host}/team/train@{digest}") == inspect_image(
+        f"{registry.host}/team/train:1"
+    )
     for other in ("team/train:2", "team/other:1", f"team/train@sha256:{'0' * 64}"):
         assert inspect_image(f"{registry.host}/{other}") is None
 
@@ -95,7 +102,9 @@ def nobody() -> str:
 
 
 def test_a_missing_image_is_refused_with_a_message(plain: Registry) -> None:
-    with pytest.raises(RefusedError, match=f"there is no image {plain.host}/train:1 in its registry") as refused:
+    with pytest.raises(
+        RefusedError, match=f"there is no image {plain.host}/train:1 in its registry"
+    ) as refused:
         require_image(f"{plain.host}/train:1", "amd64")
     assert "cloudtrain image push" in (refused.value.hint or "")
     assert (refused.value.hint or "").endswith("nothing was started")
@@ -104,7 +113,9 @@ def test_a_missing_image_is_refused_with_a_message(plain: Registry) -> None:
 def test_an_image_for_another_architecture_is_refused_with_a_message(plain: Registry) -> None:
     plain.put("train", "1", "arm64", kind=DOCKER)
     require_image(f"{plain.host}/train:1", "arm64")
-    with pytest.raises(RefusedError, match=r"train:1 is for arm64, the machines are amd64") as refused:
+    with pytest.raises(
+        RefusedError, match=r"train:1 is for arm64, the machines are amd64"
+    ) as refused:
         require_image(f"{plain.host}/train:1", "amd64")
     assert "docker build --platform linux/amd64" in (refused.value.hint or "")
     plain.put("train", "1", "arm64", "amd64")
@@ -117,15 +128,23 @@ def test_a_registry_that_only_the_cloud_may_reach_is_a_warning(plain: Registry) 
         told: list[str] = []
         assert require_image(image, "amd64", told.append) == ""
         [note] = told
-        assert note.startswith(f"the image {image} is not looked up before the start: Docker could not look up")
+        assert note.startswith(
+            f"the image {image} is not looked up before the start: Docker could not look up"
+        )
         assert why in note
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (CloudError("no Docker engine answers at unix:///var/run/docker.sock"), "no Docker engine answers"),
-        (UsageError("containers and images need Docker's SDK, which is not installed"), "need Docker's SDK"),
+        (
+            CloudError("no Docker engine answers at unix:///var/run/docker.sock"),
+            "no Docker engine answers",
+        ),
+        (
+            UsageError("containers and images need Docker's SDK, which is not installed"),
+            "need Docker's SDK",
+        ),
     ],
 )
 def test_without_an_engine_an_image_is_not_looked_up_and_that_is_reported(

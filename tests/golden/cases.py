@@ -1,4 +1,6 @@
-"""The jobs whose requests are held against files, and the plans that come of them: nothing of this machine is in them."""
+"""The jobs whose requests are held against files, and the plans that come of them: nothing of this
+machine is in them.
+"""
 
 # ruff: noqa: E501  (an address is one line)
 
@@ -231,13 +233,17 @@ EARLIER = {
     "local": "/home/me/data/runs/digits-7f3a/checkpoints",
     "docker": "/home/me/data/runs/digits-7f3a/checkpoints",
     "aws": "s3://my-bucket/earlier/checkpoints",
-    "azure": "azureml://datastores/workspaceblobstore/paths/cloudtrain/runs/digits-7f3a/checkpoints",
+    "azure": (
+        "azureml://datastores/workspaceblobstore/paths/cloudtrain/runs/digits-7f3a/checkpoints"
+    ),
 }
 """Where the checkpoints of the run lie that a plan goes on from."""
 
 
 def plan_of(provider: str, text: str) -> Plan:
-    spec, document = spec_from_document(parse_document(text, name="job.yaml"), Path("/home/me/job"), look=False)
+    spec, document = spec_from_document(
+        parse_document(text, name="job.yaml"), Path("/home/me/job"), look=False
+    )
     context = PlanContext(
         run_id="digits-k2x9",
         time=1795213216.0,

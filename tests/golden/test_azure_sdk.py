@@ -1,4 +1,6 @@
-"""The golden requests in azure-ai-ml's own hands: it takes each of them, and what it would send is allowed."""
+"""The golden requests in azure-ai-ml's own hands: it takes each of them, and what it would send is
+allowed.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ from tests.golden.cases import CASES, EARLIER, SWEEPS
 FOLDER = Path(__file__).parent
 AZURE = [case for case, (provider, _) in CASES.items() if provider == "azure"]
 AZURE_SWEEPS = [case for case, (provider, _) in SWEEPS.items() if provider == "azure"]
-REGISTERED = "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/environments/e/versions/1"
+REGISTERED = (
+    "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/environments/e/versions/1"
+)
 """What stands in place of an image or a build once the SDK has registered it."""
-SCHEMA = official_schema()  # looked up at import: the tests' own home has no variable that names its folder
+SCHEMA = (
+    official_schema()
+)  # looked up at import: the tests' own home has no variable that names its folder
 HARD = [
     "plain",
     "${{inputs.labels}}",
@@ -89,7 +95,10 @@ def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path
         name: (item["type"], modes[item["mode"]], re.sub("^azureml:(?!//)", "", item["path"]))
         for name, item in request["inputs"].items()
     }
-    found = {name: (item["jobInputType"], item["mode"], item["uri"]) for name, item in sent["inputs"].items()}
+    found = {
+        name: (item["jobInputType"], item["mode"], item["uri"])
+        for name, item in sent["inputs"].items()
+    }
     assert found == wanted
     assert sent["environmentVariables"] == request["environment_variables"]
     assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
@@ -108,10 +117,16 @@ def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path
 @pytest.mark.parametrize("case", AZURE)
 def test_microsofts_own_schema_allows_it(case: str, tmp_path: Path) -> None:
     if SCHEMA is None:
-        pytest.skip(f"no {OFFICIAL_FILES['Command']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+        pytest.skip(
+            f"no {OFFICIAL_FILES['Command']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names"
+        )
     properties = body_of(loaded(golden(case, tmp_path)))["properties"]
     assert official_violations(SCHEMA, properties) == []
-    broken = {**properties, "jobType": "Command", "limits": {"jobLimitsType": "Command", "timeout": 5}}
+    broken = {
+        **properties,
+        "jobType": "Command",
+        "limits": {"jobLimitsType": "Command", "timeout": 5},
+    }
     assert official_violations(SCHEMA, broken) != [], "a schema that finds nothing proves nothing"
 
 
@@ -125,9 +140,15 @@ def sweep_body(case: str, home: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", AZURE_SWEEPS)
 def test_the_sdk_sends_a_sweep_as_it_is_meant(case: str, tmp_path: Path) -> None:
-    request, sent = golden(case, tmp_path), sweep_body(case, tmp_path / "again")
-    assert sent["searchSpace"] == {name: _expression(item) for name, item in request["search_space"].items()}
-    assert sent["samplingAlgorithm"]["samplingAlgorithmType"].lower() == request["sampling_algorithm"]["type"]
+    request = golden(case, tmp_path)
+    sent = sweep_body(case, tmp_path / "again")
+    assert sent["searchSpace"] == {
+        name: _expression(item) for name, item in request["search_space"].items()
+    }
+    assert (
+        sent["samplingAlgorithm"]["samplingAlgorithmType"].lower()
+        == request["sampling_algorithm"]["type"]
+    )
     assert sent["objective"] == {
         "goal": request["objective"]["goal"],
         "primaryMetric": "score" if case == "azure-random" else "val_loss",
@@ -141,9 +162,14 @@ def test_the_sdk_sends_a_sweep_as_it_is_meant(case: str, tmp_path: Path) -> None
     assert tuple(sent["limits"].get(name) for name in names) == limits[case]
     for key, name in (("command", "command"), ("environment_variables", "environmentVariables")):
         assert sent["trial"][name] == request["trial"][key]
-    assert sent["trial"]["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 1}
+    assert sent["trial"]["distribution"] == {
+        "distributionType": "PyTorch",
+        "processCountPerInstance": 1,
+    }
     assert sent["resources"] == sent["trial"]["resources"]
-    assert sent["resources"].get("instanceType") == request["trial"]["resources"].get("instance_type")
+    assert sent["resources"].get("instanceType") == request["trial"]["resources"].get(
+        "instance_type"
+    )
     assert sent.get("computeId") == ("my-cluster" if case == "azure-grid" else None)
     assert sent.get("queueSettings") == ({"jobTier": "Spot"} if case == "azure-bayesian" else None)
     assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
@@ -161,7 +187,9 @@ def _expression(item: dict[str, Any]) -> list[Any]:
 def test_microsofts_own_schema_allows_a_sweep(case: str, tmp_path: Path) -> None:
     schema = official_schema("Sweep")
     if schema is None:
-        pytest.skip(f"no {OFFICIAL_FILES['Sweep']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+        pytest.skip(
+            f"no {OFFICIAL_FILES['Sweep']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names"
+        )
     properties = sweep_body(case, tmp_path)
     # The SDK sends some words in lower case that the schema has with a capital.
     for section, key in (("objective", "goal"), ("samplingAlgorithm", "rule")):

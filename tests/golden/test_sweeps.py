@@ -18,7 +18,8 @@ sweep:
 @pytest.mark.parametrize("case", ["local", "docker", "aws", "azure"])
 def test_a_job_with_a_sweep_is_sent_as_one_without(case: str) -> None:
     provider, text = CASES[case]
-    plain, swept = plan_of(provider, text), plan_of(provider, text + SWEEP)
+    plain = plan_of(provider, text)
+    swept = plan_of(provider, text + SWEEP)
     assert swept.spec.sweep is not None
     one, other = (get_provider(provider).render(plan) for plan in (plain, swept))
     assert one.document == other.document

@@ -40,7 +40,11 @@ WRITING_MODES = ("w", "x", "a", "r+")
 
 
 def test_no_other_module_opens_a_file_for_reading() -> None:
-    offenders = [f"{name}:{line}" for name, line in sorted(unbounded_reads()) if not name.startswith(tuple(UNBOUNDED))]
+    offenders = [
+        f"{name}:{line}"
+        for name, line in sorted(unbounded_reads())
+        if not name.startswith(tuple(UNBOUNDED))
+    ]
     assert offenders == [], "use cloudtrain.bounded_files, or say here what is read"
 
 
@@ -65,7 +69,9 @@ def _opens_for_reading(call: ast.Call) -> bool:
         return True
     if isinstance(function, ast.Name) and function.id == "open":
         modes = call.args[1:2]
-    elif isinstance(function, ast.Attribute) and function.attr == "open" and _is_of_a_path(function):
+    elif (
+        isinstance(function, ast.Attribute) and function.attr == "open" and _is_of_a_path(function)
+    ):
         modes = call.args[:1]
     else:
         return False
@@ -74,7 +80,9 @@ def _opens_for_reading(call: ast.Call) -> bool:
 
 
 def _is_of_a_path(function: ast.Attribute) -> bool:
-    """Return whether it is `path.open` rather than `tarfile.open`, `os.open` or the opener of a URL."""
+    """Return whether it is `path.open` rather than `tarfile.open`, `os.open` or the opener of a
+    URL.
+    """
     of = function.value
     return not (isinstance(of, ast.Name) and of.id in ("os", "tarfile", "gzip", "store")) and not (
         isinstance(of, ast.Attribute)
@@ -82,8 +90,21 @@ def _is_of_a_path(function: ast.Attribute) -> bool:
 
 
 def test_the_rule_knows_the_ways_to_open_a_file() -> None:
-    reads = ["open(p)", "open(p, 'rb')", "p.open()", "p.open('rb')", "p.read_text()", "Path(p).read_bytes()"]
-    others = ["open(p, 'w')", "p.open('ab')", "os.open(p, 0)", "tarfile.open(p)", "self._opener.open(request)"]
+    reads = [
+        "open(p)",
+        "open(p, 'rb')",
+        "p.open()",
+        "p.open('rb')",
+        "p.read_text()",
+        "Path(p).read_bytes()",
+    ]
+    others = [
+        "open(p, 'w')",
+        "p.open('ab')",
+        "os.open(p, 0)",
+        "tarfile.open(p)",
+        "self._opener.open(request)",
+    ]
     assert [_opens_for_reading(_call(text)) for text in reads] == [True] * len(reads)
     assert [_opens_for_reading(_call(text)) for text in others] == [False] * len(others)
 

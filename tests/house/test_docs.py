@@ -1,4 +1,6 @@
-"""The pages: every link leads somewhere, every page is found, and the reference is what the code says."""
+"""The pages: every link leads somewhere, every page is found, and the reference is what the code
+says.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_the_reference_is_what_the_code_says(name: str) -> None:
     assert written == make_reference.PAGES[name](), "run make docs"
 
 
-def test_an_error_or_variable_without_a_meaning_stops_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_or_variable_without_a_meaning_stops_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(make_reference.JOB_VARIABLES, "CLOUDTRAIN_RUN_ID")
     with pytest.raises(LookupError, match="CLOUDTRAIN_RUN_ID"):
         make_reference.environment()
@@ -78,8 +82,17 @@ ARCHITECTURE = DOCS / "architecture.md"
 def folders_of(*parents: str) -> set[str]:
     """The folders right below these, without hidden ones and those that git ignores."""
     ignored = [".*/", *(ROOT / ".gitignore").read_text().split()]
-    found = {f"{parent}{path.name}/" for parent in parents for path in (ROOT / parent).iterdir() if path.is_dir()}
-    return {name for name in found if not any(fnmatch(f"{Path(name).name}/", pattern) for pattern in ignored)}
+    found = {
+        f"{parent}{path.name}/"
+        for parent in parents
+        for path in (ROOT / parent).iterdir()
+        if path.is_dir()
+    }
+    return {
+        name
+        for name in found
+        if not any(fnmatch(f"{Path(name).name}/", pattern) for pattern in ignored)
+    }
 
 
 def test_the_architecture_is_short_and_names_every_folder_as_it_is() -> None:
@@ -87,10 +100,17 @@ def test_the_architecture_is_short_and_names_every_folder_as_it_is() -> None:
     assert len(text.splitlines()) <= 80
     named = set(re.findall(r"`([\w./-]+/)`", text))
     assert [folder for folder in named if not (ROOT / folder).is_dir()] == []
-    packages = ("cloudtrain/", "cloudtrain/providers/", "entrypoints/", "entrypoints/cloudtrain_launcher/")
+    packages = (
+        "cloudtrain/",
+        "cloudtrain/providers/",
+        "entrypoints/",
+        "entrypoints/cloudtrain_launcher/",
+    )
     assert folders_of("", *packages) <= named
 
 
 def test_the_architecture_names_every_folder_of_tests() -> None:
-    row = next(line for line in ARCHITECTURE.read_text().splitlines() if line.startswith("| `tests/`"))
+    row = next(
+        line for line in ARCHITECTURE.read_text().splitlines() if line.startswith("| `tests/`")
+    )
     assert {f"tests/{name}/" for name in re.findall(r"`(\w+)`", row)} == folders_of("tests/")

@@ -1,4 +1,6 @@
-"""What a contributor runs is one thing: the hooks before a commit, the make targets, and what CONTRIBUTING names."""
+"""What a contributor runs is one thing: the hooks before a commit, the make targets, and what
+CONTRIBUTING names.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,17 @@ def hooks() -> list[dict[str, Any]]:
 
 
 def test_the_hooks_run_the_commands_of_make_and_fetch_nothing() -> None:
-    assert [hook["entry"] for hook in hooks()] == [*recipe("lint"), *recipe("types"), *recipe("imports")]
-    assert {hook["language"] for hook in hooks()} == {"system"}, "another language would install packages"
-    assert not any(hook["pass_filenames"] for hook in hooks()), "they look at all files, as make does"
+    assert [hook["entry"] for hook in hooks()] == [
+        *recipe("lint"),
+        *recipe("types"),
+        *recipe("imports"),
+    ]
+    assert {hook["language"] for hook in hooks()} == {"system"}, (
+        "another language would install packages"
+    )
+    assert not any(hook["pass_filenames"] for hook in hooks()), (
+        "they look at all files, as make does"
+    )
 
 
 def test_quick_is_what_check_runs_first_and_the_fast_tests() -> None:

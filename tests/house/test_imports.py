@@ -1,4 +1,6 @@
-"""What is loaded when, and what planning must not do: no network, no process but git, no SDK, no torch."""
+"""What is loaded when, and what planning must not do: no network, no process but git, no SDK, no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,15 @@ HEAVY = {"pydantic", "yaml", "torch", "numpy", "pathspec", "tarfile", *SDKS}
 
 
 def loaded_after(code: str, *path: str) -> set[str]:
-    script = f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    script = (
+        f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
     )
     return {name.partition(".")[0] for name in done.stderr.split()}
 
@@ -34,7 +42,9 @@ def test_importing_the_package_loads_next_to_nothing() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = "from cloudtrain.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    code = (
+        "from cloudtrain.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    )
     assert not HEAVY & loaded_after(code)
 
 
@@ -44,11 +54,17 @@ azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, 
 """
 
 
-@pytest.mark.parametrize("where", ["'local'", "'docker'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"])
-def test_planning_opens_no_socket_starts_no_process_but_git_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(
+    "where", ["'local'", "'docker'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"]
+)
+def test_planning_opens_no_socket_starts_no_process_but_git_and_loads_no_sdk(
+    tmp_path: Path, where: str
+) -> None:
     job = tmp_path / "job"
     job.mkdir()
-    (job / "job.yaml").write_text(f"args: {{epochs: 2}}\nresources: {{nodes: 2, processes: 2}}{ACCOUNT}")
+    (job / "job.yaml").write_text(
+        f"args: {{epochs: 2}}\nresources: {{nodes: 2, processes: 2}}{ACCOUNT}"
+    )
     subprocess.run(["git", "init", "-q", job], check=True)
     code = f"""
 import os, socket, subprocess
@@ -76,7 +92,11 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
     own = {"cloudtrain_launcher", "cloudtrain_job"}
     before = loaded_after("pass")
     for module in ("launch", "worker", "agent"):
-        loaded = loaded_after(f"import cloudtrain_launcher.{module}", str(folder), str(folder / "job")) - before - own
+        loaded = (
+            loaded_after(f"import cloudtrain_launcher.{module}", str(folder), str(folder / "job"))
+            - before
+            - own
+        )
         assert loaded <= set(sys.stdlib_module_names), module
 
 
@@ -99,7 +119,9 @@ def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
 
 def test_showing_machines_loads_neither_pydantic_nor_yaml_nor_an_http_client() -> None:
     modules = "cloudtrain.providers.aws.price_list, cloudtrain.providers.azure.price_list"
-    assert not {"pydantic", "yaml", "http", "ssl", *SDKS} & loaded_after(f"import cloudtrain.cli.gpus, {modules}")
+    assert not {"pydantic", "yaml", "http", "ssl", *SDKS} & loaded_after(
+        f"import cloudtrain.cli.gpus, {modules}"
+    )
 
 
 MAX_CHAIN = 11
@@ -119,8 +141,14 @@ def imported_modules(module: str, sources: dict[str, str]) -> set[str]:
 
 
 def test_chains_of_imports_are_short() -> None:
-    paths = {path: path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / "cloudtrain").rglob("*.py"))}
-    sources = {".".join(name.parts).removesuffix(".__init__"): path.read_text() for path, name in paths.items()}
+    paths = {
+        path: path.relative_to(ROOT).with_suffix("")
+        for path in sorted((ROOT / "cloudtrain").rglob("*.py"))
+    }
+    sources = {
+        ".".join(name.parts).removesuffix(".__init__"): path.read_text()
+        for path, name in paths.items()
+    }
     imports = {module: imported_modules(module, sources) for module in sources}
 
     @cache

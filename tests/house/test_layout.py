@@ -26,7 +26,9 @@ from cloudtrain_launcher.platforms import sagemaker as sagemaker_context
 from tests.house.tools import ROOT
 
 FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
-PYTHON = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
+PYTHON = sorted(
+    p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts
+)
 CODE = [path for path in PYTHON if path.stat().st_size]
 
 
@@ -34,7 +36,7 @@ CODE = [path for path in PYTHON if path.stat().st_size]
 def test_a_file_says_what_it_is_for_and_stays_readable(path: Path) -> None:
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text)), "the first line says what the file is for"
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 500
     assert not re.search(r"utils|helpers|manager", path.stem)
 
 
@@ -87,7 +89,7 @@ def test_client_and_job_agree_on_the_words_they_share() -> None:
         kind for kind, event in events.EVENT_TYPES.items() if event.WRITER == events.RANK
     }
     assert f'"{children.SUPERVISOR_PID}"' in launch
-    assert f"STOPPED = 0, 1, {children.STOPPED}" in launch
+    assert f"\nSTOPPED = {children.STOPPED}\n" in launch
     assert liveness.RUN_DIR_VARIABLE.startswith("CLOUDTRAIN_")
 
 

@@ -1,4 +1,6 @@
-"""The wheel: it carries the launcher and the trainer inside the package, and works without the checkout."""
+"""The wheel: it carries the launcher and the trainer inside the package, and works without the
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("cloudtrain_launcher/launch.py", "job/cloudtrain_job.py", "cloudtrain_trainer/tasks/digits.py"):
+    for name in (
+        "cloudtrain_launcher/launch.py",
+        "job/cloudtrain_job.py",
+        "cloudtrain_trainer/tasks/digits.py",
+    ):
         assert f"cloudtrain/_bundle/entrypoints/{name}" in names
     assert "cloudtrain/_bundle/infra/azure/template.json" in names
     for name in (
@@ -37,7 +43,9 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
         "torch-cpu.txt",
         "requirements.txt",
     ):
-        assert f"cloudtrain/_bundle/docker/{name}" in names, "the image can be built from an installed package"
+        assert f"cloudtrain/_bundle/docker/{name}" in names, (
+            "the image can be built from an installed package"
+        )
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cloudtrain"}
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/cli/starter/job.yaml" in names
@@ -48,7 +56,9 @@ def test_the_wheel_takes_its_version_from_the_package_and_its_types_along(wheel:
     assert "cloudtrain/py.typed" in zipfile.ZipFile(wheel).namelist()
 
 
-def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_finds_its_payload_without_the_checkout(
+    wheel: Path, tmp_path: Path
+) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = "from cloudtrain.bundle import payload_files\nfiles = payload_files()\n"
     code += "print(files['cloudtrain_launcher/launch.py'], len(files))"
@@ -63,6 +73,13 @@ def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, 
         timeout=HANG_SECONDS,
     )
     assert done.stdout.startswith(
-        str(tmp_path / "cloudtrain" / "_bundle" / "entrypoints" / "cloudtrain_launcher" / "launch.py")
+        str(
+            tmp_path
+            / "cloudtrain"
+            / "_bundle"
+            / "entrypoints"
+            / "cloudtrain_launcher"
+            / "launch.py"
+        )
     )
     assert int(done.stdout.split()[-1]) > 15

@@ -1,4 +1,6 @@
-"""No module outside a provider's own folder knows a provider by name: a third party's is as good as ours."""
+"""No module outside a provider's own folder knows a provider by name: a third party's is as good as
+ours.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,40 @@ from pathlib import Path
 from tests.house.tools import ROOT
 
 PACKAGE = ROOT / "cloudtrain"
-OWN = {"aws": "aws", "sagemaker": "aws", "azure": "azure", "azureml": "azure", "docker": "docker", "local": "local"}
+OWN = {
+    "aws": "aws",
+    "sagemaker": "aws",
+    "azure": "azure",
+    "azureml": "azure",
+    "docker": "docker",
+    "local": "local",
+}
 """Each name, and the folder of providers/ that it belongs to."""
 
 EXPLAINED = {
     ("settings.py", "local"): "the provider when nobody names one, which also executes rehearsals",
-    ("catalog/__init__.py", "aws"): "tables of machines are data that lie beside the catalog, one for each cloud",
+    (
+        "catalog/__init__.py",
+        "aws",
+    ): "tables of machines are data that lie beside the catalog, one for each cloud",
     ("catalog/__init__.py", "azure"): "the same",
     ("catalog/machines.py", "aws"): "disks of machines that SageMaker and EC2 have in common",
-    ("catalog/type_names.py", "aws"): "what the names of machines tell where the tables do not know them",
+    (
+        "catalog/type_names.py",
+        "aws",
+    ): "what the names of machines tell where the tables do not know them",
     ("catalog/type_names.py", "azure"): "the same",
     ("images/recipe.py", "docker"): "the folder of the repository that holds our Dockerfile",
     ("images/contents.py", "docker"): "the same, with its lock files",
-    ("providers/emulation/sagemaker.py", "docker"): "the same, with the program `train` of the image",
+    (
+        "providers/emulation/sagemaker.py",
+        "docker",
+    ): "the same, with the program `train` of the image",
     ("submission/build.py", "docker"): "the program that builds images",
-    ("submission/registry.py", "aws"): "the extra to install for ECR, whose address says whose it is",
+    (
+        "submission/registry.py",
+        "aws",
+    ): "the extra to install for ECR, whose address says whose it is",
     ("submission/registry.py", "azure"): "the same for ACR",
     ("providers/docker/engine.py", "local"): "a log driver of Docker's",
     ("providers/local/known_trouble.py", "docker"): "Docker's SDK, by the name of its package",

@@ -1,4 +1,6 @@
-"""The suite itself: ids of tests are the same everywhere, and a test that hangs or loops fails alone, by its name."""
+"""The suite itself: ids of tests are the same everywhere, and a test that hangs or loops fails
+alone, by its name.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ from tests.support.limits import HANG_SECONDS
 from tests.support.machine import NO_ENGINE, show_engine
 
 
-@pytest.mark.parametrize("value", [b"\x1f\x8b", bytearray(2), Path("folder")], ids=["bytes", "bytearray", "path"])
+@pytest.mark.parametrize(
+    "value", [b"\x1f\x8b", bytearray(2), Path("folder")], ids=["bytes", "bytearray", "path"]
+)
 def test_a_parameter_whose_own_id_may_differ_between_workers_is_refused(value: object) -> None:
-    """pytest-xdist then finds in every run that all workers, each with a hash seed of its own, collect the same."""
+    """pytest-xdist then finds in every run that all workers, each with a hash seed of its own,
+    collect the same.
+    """
     with pytest.raises(pytest.UsageError, match="write ids for the parameter content"):
         pytest_make_parametrize_id(value, "content")
     pytest_make_parametrize_id("a text", "content")
@@ -54,16 +60,36 @@ def test_within_its_limits_passes(): pass
 
 def test_what_hangs_or_loops_fails_by_name_and_the_others_run(tmp_path: Path) -> None:
     (tmp_path / "test_here.py").write_text(TESTS)
-    argv = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "tests.support.limits", "-p", "no:cacheprovider"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "1",
+        "-p",
+        "tests.support.limits",
+        "-p",
+        "no:cacheprovider",
+    ]
     argv += ["-o", f"timeout={HANG_SECONDS}", "-o", "timeout_method=signal", "test_here.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = subprocess.run(
-        argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        argv,
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert "FAILED test_here.py::test_waits - Failed: Timeout (>1.0s)" in done.stdout
-    assert "FAILED test_here.py::test_loops - Failed: test_here.py::test_loops has taken 1 s of CPU time" in done.stdout
     assert (
-        "ERROR test_here.py::test_leaves_the_loop_to_another - Failed: took 2 s of CPU time with its processes"
-        in done.stdout
+        "FAILED test_here.py::test_loops - Failed: test_here.py::test_loops has taken 1 s of CPU"
+        " time" in done.stdout
+    )
+    assert (
+        "ERROR test_here.py::test_leaves_the_loop_to_another - Failed: took 2 s of CPU time with"
+        " its processes" in done.stdout
     )
     assert "2 failed, 2 passed" in done.stdout, "no worker was lost, and the innocent ran"

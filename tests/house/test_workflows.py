@@ -1,4 +1,6 @@
-"""The workflows, ours and those to copy: valid, least rights, pinned actions, no text of others in a shell."""
+"""The workflows, ours and those to copy: valid, least rights, pinned actions, no text of others in
+a shell.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,18 @@ TO_COPY = sorted((ROOT / "examples/github-actions").glob("*.yml"))
 ACTIONS = sorted((ROOT / ".github/actions").glob("*/action.yml"))
 STARTING_JOBS = [path for path in TO_COPY if path.stem.startswith("train-on-")]
 WORKFLOWS = [*OURS, *TO_COPY]
-PINNED = re.compile(r"actions/(checkout|cache|setup-python)@[0-9a-f]{40}|\$/\.github/.+|OWNER/cloudtrain/.+@0{40}")
-"""Nothing of third parties: GitHub's own actions, this repository at the same commit, and what a reader fills in."""
+PINNED = re.compile(
+    r"actions/(checkout|cache|setup-python)@[0-9a-f]{40}|\$/\.github/.+|OWNER/cloudtrain/.+@0{40}"
+)
+"""Nothing of third parties: GitHub's own actions, this repository at the same commit, and what a
+reader fills in.
+"""
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    return subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
 
 
 @pytest.fixture(params=WORKFLOWS, ids=lambda path: path.name)
@@ -47,11 +55,23 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 def test_there_are_workflows_of_both_kinds() -> None:
     assert [path.name for path in OURS] == ["ci.yml", "train.yml"]
     assert [path.parent.name for path in ACTIONS] == ["plan", "setup"]
-    assert [path.name for path in TO_COPY] == ["pull-request.yml", "train-on-aws.yml", "train-on-azure.yml"]
+    assert [path.name for path in TO_COPY] == [
+        "pull-request.yml",
+        "train-on-aws.yml",
+        "train-on-azure.yml",
+    ]
 
 
 def test_zizmor_finds_nothing() -> None:
-    done = run(tool("zizmor"), "--offline", "--quiet", "--persona", "pedantic", ".github", *map(str, TO_COPY))
+    done = run(
+        tool("zizmor"),
+        "--offline",
+        "--quiet",
+        "--persona",
+        "pedantic",
+        ".github",
+        *map(str, TO_COPY),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -67,28 +87,41 @@ def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> 
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
         rights = job["permissions"]
-        assert rights.items() <= {"contents": "read", "id-token": "write", "pull-requests": "write"}.items()
+        assert (
+            rights.items()
+            <= {"contents": "read", "id-token": "write", "pull-requests": "write"}.items()
+        )
         if "uses" in job:  # what it calls asks for its own, no more than these
             continue
-        assert ("id-token" in rights) == ("environment" in job), "who vouches is said by an environment"
+        assert ("id-token" in rights) == ("environment" in job), (
+            "who vouches is said by an environment"
+        )
         assert job["timeout-minutes"] <= 60
 
 
 def test_the_code_of_a_pull_request_runs_without_the_right_to_write() -> None:
     jobs = read(ROOT / ".github/workflows/train.yml")["jobs"]
     writing = {name for name, job in jobs.items() if "pull-requests" in job["permissions"]}
-    training = {name for name, job in jobs.items() if any("submit" in step.get("run", "") for step in job["steps"])}
+    training = {
+        name
+        for name, job in jobs.items()
+        if any("submit" in step.get("run", "") for step in job["steps"])
+    }
     assert (writing, training) == ({"plan"}, {"rehearse", "submit"})
 
 
-def test_actions_are_pinned_by_their_commit_and_keep_no_credentials(workflow: dict[str, Any]) -> None:
+def test_actions_are_pinned_by_their_commit_and_keep_no_credentials(
+    workflow: dict[str, Any],
+) -> None:
     for step in [*steps(workflow), *workflow["jobs"].values()]:
         if "uses" in step:
             assert PINNED.fullmatch(step["uses"])
             assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path", [*WORKFLOWS, *ACTIONS], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_scripts_are_shell_that_shellcheck_likes(path: Path, tmp_path: Path) -> None:
     for step in steps(read(path)):
         if "run" in step:
@@ -160,12 +193,23 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    given = {"RUNNER_TEMP": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB": "my job.yaml"}
-    given |= {"ACTIONS_ID_TOKEN_REQUEST_TOKEN": "bearer", "ACTIONS_ID_TOKEN_REQUEST_URL": "https://github/?v=1"}
+    given = {
+        "RUNNER_TEMP": str(tmp_path),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "JOB": "my job.yaml",
+    }
+    given |= {
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "bearer",
+        "ACTIONS_ID_TOKEN_REQUEST_URL": "https://github/?v=1",
+    }
     named = [name for name in submit["env"] if name.endswith("TOKEN_FILE")]
     given |= {"SET": "args.epochs=3; echo no", named[0]: str(tmp_path / "token")}
     done = subprocess.run(
-        ["bash", "-e", "-c", submit["run"]], env=given, capture_output=True, text=True, timeout=HANG_SECONDS
+        ["bash", "-e", "-c", submit["run"]],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "token").read_text() == "the-token"
@@ -174,15 +218,28 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
         "AWS_WEB_IDENTITY_TOKEN_FILE": "sts.amazonaws.com",
         "AZURE_FEDERATED_TOKEN_FILE": "api://AzureADTokenExchange",
     }
-    assert f"https://github/?v=1&audience={audience[named[0]]}" in (tmp_path / "asked").read_text().splitlines()
+    assert (
+        f"https://github/?v=1&audience={audience[named[0]]}"
+        in (tmp_path / "asked").read_text().splitlines()
+    )
     provider = path.stem.rpartition("-")[2]
-    wanted = ["submit", "my job.yaml", "--provider", provider, "--detach", "--set", "args.epochs=3; echo no"]
+    wanted = [
+        "submit",
+        "my job.yaml",
+        "--provider",
+        provider,
+        "--detach",
+        "--set",
+        "args.epochs=3; echo no",
+    ]
     assert (tmp_path / "arguments").read_text().splitlines() == wanted
 
 
 def test_ci_runs_what_a_person_runs() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    commands = [step["run"] for step in steps(read(ROOT / ".github/workflows/ci.yml")) if "run" in step]
+    commands = [
+        step["run"] for step in steps(read(ROOT / ".github/workflows/ci.yml")) if "run" in step
+    ]
     for command in commands:
         program, target, *_ = command.split()
         assert (program == "make" and target in targets) or (ROOT / program).is_file(), command

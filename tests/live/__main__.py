@@ -1,9 +1,11 @@
-"""Tries in a real account what no test on loopback can prove, and prints what was seen as a table for the pages.
+"""Tries in a real account what no test on loopback can prove, and prints what was seen as a table
+for the pages.
 
     CLOUDTRAIN_LIVE=aws python -m tests.live aws
 
-Needs credentials and an account that `cloudtrain infra up` has made ready. It starts four small jobs on the cheapest
-machines, each limited to a fourth of `--budget` (in USD); what they left stays in the account's storage.
+Needs credentials and an account that `cloudtrain infra up` has made ready. It starts four small
+jobs on the cheapest machines, each limited to a fourth of `--budget` (in USD); what they left stays
+in the account's storage.
 """
 
 from __future__ import annotations
@@ -50,24 +52,33 @@ class NotSeen(Exception):
 
 
 class Account:
-    """cloudtrain as a user has it, in a folder of its own, with the user's credentials and settings."""
+    """cloudtrain as a user has it, in a folder of its own, with the user's credentials and
+    settings.
+    """
 
     def __init__(self, provider: str, budget: float, folder: Path) -> None:
-        self.provider, self.folder, self.usd_per_job = provider, folder, budget / JOBS
+        self.provider = provider
+        self.folder = folder
+        self.usd_per_job = budget / JOBS
         (folder / "job").mkdir(parents=True)
         self.environment = {name: value for name, value in os.environ.items() if name != PERMISSION}
         for name, text in {"job.yaml": DIGITS, "failing.yaml": FAILING, "fail.py": FAIL}.items():
             (folder / "job" / name).write_text(text)
 
     def run(self, *arguments: str, code: int = 0, data: str = "runs") -> str:
-        """The output of a command of cloudtrain, both streams. Raises `NotSeen` if its exit code is another.
+        """The output of a command of cloudtrain, both streams. Raises `NotSeen` if its exit code is
+        another.
 
         `data`: the folder of its records.
         """
         done = subprocess.run(
             [sys.executable, "-m", "cloudtrain", *arguments],
             cwd=self.folder / "job",
-            env=self.environment | {"CLOUDTRAIN_DATA_DIR": str(self.folder / data), "NO_COLOR": "1"},
+            env=self.environment
+            | {
+                "CLOUDTRAIN_DATA_DIR": str(self.folder / data),
+                "NO_COLOR": "1",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -75,13 +86,18 @@ class Account:
         )
         if done.returncode != code:
             said = (done.stderr or done.stdout).strip()[-2000:]
-            raise NotSeen(f"cloudtrain {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{said}")
+            raise NotSeen(
+                f"cloudtrain {' '.join(arguments)} ended with {done.returncode}, not"
+                f" {code}:\n{said}"
+            )
         return done.stdout + done.stderr
 
     def submit(self, *arguments: str, code: int = 0) -> str:
         """Submit within the budget."""
         cap = f"limits.max_cost={self.usd_per_job:.2f} USD"
-        return self.run("submit", *arguments, "--provider", self.provider, "--yes", "--set", cap, code=code)
+        return self.run(
+            "submit", *arguments, "--provider", self.provider, "--yes", "--set", cap, code=code
+        )
 
     def status(self, run: str) -> dict[str, Any]:
         """`cloudtrain status --json`."""
@@ -89,7 +105,9 @@ class Account:
         return found
 
     def wait_until(self, run: str, seen: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Look again until the status is such; `NotSeen` if the run ends before. The job's own limits end it."""
+        """Look again until the status is such; `NotSeen` if the run ends before. The job's own
+        limits end it.
+        """
         while True:
             status = self.status(run)
             if seen(status):
@@ -139,9 +157,13 @@ def another_machine_finds_the_run(account: Account) -> str:
 
 
 def a_failure_names_its_rank(account: Account) -> str:
-    """a job that fails on its second node ends with exit code 1, and the report names rank and reason"""
+    """a job that fails on its second node ends with exit code 1, and the report names rank and
+    reason
+    """
     said = account.submit("failing.yaml", "--run-id", "live-failing", code=1)
-    line = next((line.strip() for line in said.splitlines() if "raised ValueError: as asked" in line), None)
+    line = next(
+        (line.strip() for line in said.splitlines() if "raised ValueError: as asked" in line), None
+    )
     if line is None:
         raise NotSeen(f"the report is:\n{said[-2000:]}")
     return line
@@ -150,11 +172,17 @@ def a_failure_names_its_rank(account: Account) -> str:
 def a_stop_keeps_a_checkpoint(account: Account) -> str:
     """`stop` reaches the script as SIGTERM, which saves a checkpoint"""
     account.submit("--run-id", "live-stopped", "--detach", "--set", "args.epochs=100000")
-    account.wait_until("live-stopped", lambda status: "val_accuracy" in (status.get("metrics") or {}))
+    account.wait_until(
+        "live-stopped", lambda status: "val_accuracy" in (status.get("metrics") or {})
+    )
     account.run("stop", "live-stopped")
     account.run("wait", "live-stopped", code=5)
     account.run("fetch", "live-stopped", str(account.folder / "stopped"), "--checkpoints")
-    saved = sorted(path.name for path in (account.folder / "stopped" / "checkpoints").iterdir() if path.is_dir())
+    saved = sorted(
+        path.name
+        for path in (account.folder / "stopped" / "checkpoints").iterdir()
+        if path.is_dir()
+    )
     if not saved:
         raise NotSeen("no checkpoint was fetched")
     return f"the last one is {saved[-1]}"
@@ -184,7 +212,9 @@ FACTS: tuple[Callable[[Account], str], ...] = (
 
 
 def prove(account: Account) -> list[tuple[str, str, str]]:
-    """(fact, "yes" or "NO", what was seen) for each of `FACTS`; a fact that fails does not end the others."""
+    """(fact, "yes" or "NO", what was seen) for each of `FACTS`; a fact that fails does not end the
+    others.
+    """
     rows = []
     for fact in FACTS:
         claim = " ".join((fact.__doc__ or "").split())
@@ -201,17 +231,28 @@ def main(argv: list[str]) -> int:
     """0 if all was seen, 1 if not, 2 if nothing was tried."""
     parser = argparse.ArgumentParser(prog="python -m tests.live", description=__doc__)
     parser.add_argument("provider", choices=["aws", "azure"])
-    parser.add_argument("--budget", type=float, default=1.0, metavar="USD", help="for all jobs together [1.0]")
+    parser.add_argument(
+        "--budget", type=float, default=1.0, metavar="USD", help="for all jobs together [1.0]"
+    )
     options = parser.parse_args(argv)
     if os.environ.get(PERMISSION) != options.provider:
-        print(f"this costs money: set {PERMISSION}={options.provider} to say that it may", file=sys.stderr)
+        print(
+            f"this costs money: set {PERMISSION}={options.provider} to say that it may",
+            file=sys.stderr,
+        )
         return 2
     folder = Path(tempfile.mkdtemp(prefix="cloudtrain-live-"))
     rows = prove(Account(options.provider, options.budget, folder))
     version = subprocess.run(
-        [sys.executable, "-m", "cloudtrain", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "cloudtrain", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    print(f"Seen on {options.provider}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {version.stdout.strip()}:\n")
+    print(
+        f"Seen on {options.provider}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d},"
+        f" {version.stdout.strip()}:\n"
+    )
     print("| what | seen | how |\n|---|---|---|")
     for row in rows:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")

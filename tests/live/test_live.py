@@ -1,4 +1,6 @@
-"""What is tried in a real account works on the imitated ones, so that it is not broken when somebody has an account."""
+"""What is tried in a real account works on the imitated ones, so that it is not broken when
+somebody has an account.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def forked() -> Iterator[None]:
 
 @pytest.mark.thorough
 @pytest.mark.torchrun
-def test_every_fact_is_seen_on_sagemaker(tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fact_is_seen_on_sagemaker(
+    tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Cloud() as cloud:
         account = HealthyAccount(cloud, name=cloud.role.rpartition("/")[2])
         assert facts_not_seen("aws", cloud.clean() | account.make(), tmp_path, monkeypatch) == []
@@ -36,7 +40,9 @@ def test_every_fact_is_seen_on_sagemaker(tmp_path: Path, forked: None, monkeypat
 
 @pytest.mark.thorough
 @pytest.mark.torchrun
-def test_every_fact_is_seen_on_azure_ml(tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fact_is_seen_on_azure_ml(
+    tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with AzureCloud() as cloud:
         assert facts_not_seen("azure", cloud.clean(), tmp_path, monkeypatch) == []
 

@@ -1,4 +1,5 @@
-"""Programs that are written for other launchers train one model here: on two processes, and on two nodes of one each.
+"""Programs that are written for other launchers train one model here: on two processes, and on two
+nodes of one each.
 
 Their libraries are in an environment of their own: `make programs` makes it and runs this.
 """
@@ -20,11 +21,16 @@ PYTHON = os.environ.get("CLOUDTRAIN_TEST_PROGRAMS", "")
 
 pytestmark = [
     pytest.mark.torchrun,
-    pytest.mark.skipif(not PYTHON, reason="Lightning, Accelerate and Transformers: `make programs` runs these"),
+    pytest.mark.skipif(
+        not PYTHON, reason="Lightning, Accelerate and Transformers: `make programs` runs these"
+    ),
 ]
 
 FOLDER = Path(__file__).parent / "third_party"
-LAYOUTS = {"1 node of 2": ("--nodes", "1", "--processes", "2"), "2 nodes of 1": ("--nodes", "2", "--processes", "1")}
+LAYOUTS = {
+    "1 node of 2": ("--nodes", "1", "--processes", "2"),
+    "2 nodes of 1": ("--nodes", "2", "--processes", "1"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,25 @@ class Program:
 PROGRAMS = [
     Program("ddp_tutorial.py", "[4, 2]", "[snapshot.pt]", "output/snapshot.pt"),
     Program("fsdp2.py", "['${outputs.checkpoints}/step-5']", leaves="checkpoints/step-5/.metadata"),
-    Program("char_gpt.py", "[--out_dir=out-char, --max_iters=10]", "[out-*/]", "output/out-char/ckpt.pt"),
-    Program("lightning_trainer.py", keep="[lightning_logs/]", leaves="output/lightning_logs/version_0/hparams.yaml"),
+    Program(
+        "char_gpt.py", "[--out_dir=out-char, --max_iters=10]", "[out-*/]", "output/out-char/ckpt.pt"
+    ),
+    Program(
+        "lightning_trainer.py",
+        keep="[lightning_logs/]",
+        leaves="output/lightning_logs/version_0/hparams.yaml",
+    ),
     Program("lightning_fabric.py", keep="[fabric.ckpt]", leaves="output/fabric.ckpt"),
-    Program("accelerate_loop.py", keep="[accelerate-state/]", leaves="output/accelerate-state/model.safetensors"),
-    Program("transformers_trainer.py", keep="[trainer-output/]", leaves="output/trainer-output/checkpoint-8"),
+    Program(
+        "accelerate_loop.py",
+        keep="[accelerate-state/]",
+        leaves="output/accelerate-state/model.safetensors",
+    ),
+    Program(
+        "transformers_trainer.py",
+        keep="[trainer-output/]",
+        leaves="output/trainer-output/checkpoint-8",
+    ),
 ]
 
 
@@ -53,7 +73,9 @@ PROGRAMS = [
 def programs(tmp_path: Path) -> Iterator[CommandLine]:
     """The command line, in a job folder of its own, with the environment of these programs."""
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    line = CommandLine(tmp_path / "workspace", env={"CLOUDTRAIN_PYTHON": str(Path(PYTHON).absolute()), **offline})
+    line = CommandLine(
+        tmp_path / "workspace", env={"CLOUDTRAIN_PYTHON": str(Path(PYTHON).absolute()), **offline}
+    )
     yield line
     line.close()
 
@@ -81,7 +103,9 @@ def losses(cli: CommandLine, program: Program) -> list[float]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(programs: CommandLine, program: Program) -> None:
+def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(
+    programs: CommandLine, program: Program
+) -> None:
     text = (FOLDER / program.name).read_text()
     job = f"name: program\nentrypoint: {program.name}\nargs: {program.args}\nkeep: {program.keep}\n"
     programs.write(job_yaml=job, **{program.name.replace(".", "_"): text})
@@ -92,8 +116,11 @@ def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(programs: 
 @pytest.mark.parametrize(
     ("name", "nodes"), [("test_script", 1), ("test_sync", 2)]
 )  # the first compares files of all ranks in one working folder, which two nodes have not
-def test_what_accelerate_tests_itself_with_passes(programs: CommandLine, name: str, nodes: int) -> None:
-    module, resources = f"-m accelerate.test_utils.scripts.{name}", f"{{nodes: {nodes}, processes: {2 // nodes}}}"
+def test_what_accelerate_tests_itself_with_passes(
+    programs: CommandLine, name: str, nodes: int
+) -> None:
+    module = f"-m accelerate.test_utils.scripts.{name}"
+    resources = f"{{nodes: {nodes}, processes: {2 // nodes}}}"
     programs.write(job_yaml=f"name: own\nentrypoint: {module}\nresources: {resources}\n")
     result = programs.run("submit")
     assert result.code == 0, result.err + programs.run("logs", "last").out[-3000:]

@@ -1,4 +1,6 @@
-"""The shared trainer writes to Weights & Biases itself, offline: `make programs` installs it and runs this."""
+"""The shared trainer writes to Weights & Biases itself, offline: `make programs` installs it and
+runs this.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ env: {WANDB_PROJECT: digits, WANDB_MODE: offline}
 
 
 def test_one_offline_run_of_the_runs_own_name_is_in_the_output(tmp_path: Path) -> None:
-    cli = CommandLine(tmp_path / "workspace", env={"CLOUDTRAIN_PYTHON": str(Path(PYTHON).absolute())})
+    cli = CommandLine(
+        tmp_path / "workspace", env={"CLOUDTRAIN_PYTHON": str(Path(PYTHON).absolute())}
+    )
     try:
         cli.write(job_yaml=JOB)
         result = cli.run("submit", "--run-id", "tracked-1")

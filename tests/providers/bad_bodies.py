@@ -59,7 +59,10 @@ def complaints(
                 yield f"{name}: {call.operation}: says something else: {error.render()}"
         except Exception as error:  # noqa: BLE001  (what must not happen)
             last = traceback.extract_tb(error.__traceback__)[-1]
-            yield f"{name}: {call.operation}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+            yield (
+                f"{name}: {call.operation}: {type(error).__name__}: {error}"
+                f" ({last.filename}:{last.lineno})"
+            )
         else:
             if call in endpoint.altered and call not in unharmed:
                 yield f"{name}: {call.operation}: took it for an answer"

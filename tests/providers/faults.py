@@ -1,4 +1,6 @@
-"""Faults in many calls of one command: each call goes wrong once, and it is proved that none was left out."""
+"""Faults in many calls of one command: each call goes wrong once, and it is proved that none was
+left out.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,17 @@ NthCall = tuple[str, str, int]
 
 
 def fault_each(endpoint: Server, kind: FaultKind, calls: Iterable[NthCall]) -> None:
-    """Let each of these calls go wrong once: where it is tried again, that is a call of the same name."""
+    """Let each of these calls go wrong once: where it is tried again, that is a call of the same
+    name.
+    """
     for service, operation, nth in calls:
-        endpoint.fault(kind, service, operation, nth=nth if kind == "slow" else 2 * nth - 1, seconds=0.05)
+        endpoint.fault(
+            kind, service, operation, nth=nth if kind == "slow" else 2 * nth - 1, seconds=0.05
+        )
 
 
 def assert_each_struck(endpoint: Server, kind: FaultKind, calls: Iterable[NthCall]) -> None:
     """None of the faults of `fault_each` was left out."""
-    assert sorted(endpoint.struck) == sorted((kind, (service, operation)) for service, operation, _ in calls)
+    assert sorted(endpoint.struck) == sorted(
+        (kind, (service, operation)) for service, operation, _ in calls
+    )

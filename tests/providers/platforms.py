@@ -25,7 +25,9 @@ def greeting(folder: Path) -> Path:
 
 @contextmanager
 def without(*prefixes: str) -> Iterator[None]:
-    """Inside, there are none of a person's own variables that begin so; after it, none that an SDK has written."""
+    """Inside, there are none of a person's own variables that begin so; after it, none that an SDK
+    has written.
+    """
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         del os.environ[name]
@@ -39,7 +41,12 @@ def without(*prefixes: str) -> Iterator[None]:
 @contextmanager
 def local(folder: Path) -> Iterator[Platform]:
     """This machine."""
-    yield Platform(provider="local", input=str(greeting(folder)), secret="env:MY_SECRET", env={"MY_SECRET": SECRET})
+    yield Platform(
+        provider="local",
+        input=str(greeting(folder)),
+        secret="env:MY_SECRET",
+        env={"MY_SECRET": SECRET},
+    )
 
 
 @contextmanager
@@ -62,7 +69,9 @@ def aws(folder: Path) -> Iterator[Platform]:
 
     connect.cache_clear()
     with without("AWS_"), Cloud() as cloud:
-        cloud.client("s3").put_object(Bucket=cloud.bucket, Key=f"input/{GREETING_FILE}", Body=GREETING.encode())
+        cloud.client("s3").put_object(
+            Bucket=cloud.bucket, Key=f"input/{GREETING_FILE}", Body=GREETING.encode()
+        )
         cloud.client("secretsmanager").create_secret(Name="token", SecretString=SECRET)
         yield Platform(
             provider="aws",

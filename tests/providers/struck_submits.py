@@ -52,12 +52,16 @@ class Site:
     cloud: Cloud | AzureCloud
     job: Mapping[str, Any]
     calls: Mapping[str, tuple[str, str]]
-    """`create` creates the job, `look` and `tags` look for it, `prepare` comes before, `observe` after it."""
+    """`create` creates the job, `look` and `tags` look for it, `prepare` comes before, `observe`
+    after it.
+    """
     looks_before: int
     """How many of the calls `look` a submit makes before it creates the job."""
 
     def strike(self, strikes: Sequence[Strike]) -> None:
-        """Inject these faults into the calls of the next submit; calls that this cloud lacks are left out."""
+        """Inject these faults into the calls of the next submit; calls that this cloud lacks are
+        left out.
+        """
         for call, kind, nth, times in strikes:
             if call in self.calls:
                 skipped = self.looks_before if call == "look" else 0
@@ -66,7 +70,9 @@ class Site:
     def submit(self, run_id: str, data_dir: str | None = None) -> Run:
         """Submit the job of this site."""
         job = cloudtrain.load(dict(self.job))
-        return cloudtrain.submit(cloudtrain.plan(job, self.provider, run_id=run_id, data_dir=data_dir))
+        return cloudtrain.submit(
+            cloudtrain.plan(job, self.provider, run_id=run_id, data_dir=data_dir)
+        )
 
     def job_names(self) -> set[str]:
         """Names of all jobs that the cloud knows."""
@@ -120,7 +126,9 @@ def open_site(provider: str) -> Iterator[Site]:
                 "observe": ("history", "GetRunDetails"),
             }
             with AzureCloud(phase_seconds=3600) as cloud, cheap_clients():
-                yield Site(provider="azure", cloud=cloud, job=AZURE_JOB, calls=calls, looks_before=1)
+                yield Site(
+                    provider="azure", cloud=cloud, job=AZURE_JOB, calls=calls, looks_before=1
+                )
                 forget()
     assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
 
@@ -145,13 +153,19 @@ class Tally:
     @property
     def failures(self) -> list[str]:
         """Everything that should not have happened, a line each."""
-        kinds = (("lost", self.lost), ("doubled", self.doubled), ("denied", self.denied), ("crashed", self.crashed))
+        kinds = (
+            ("lost", self.lost),
+            ("doubled", self.doubled),
+            ("denied", self.denied),
+            ("crashed", self.crashed),
+        )
         return [f"{kind}: {run}: {what}" for kind, runs in kinds for run, what in runs.items()]
 
     def __str__(self) -> str:
         return (
-            f"{self.submits} submits, {self.strikes} faults, {self.kills} kills, {self.jobs} jobs: {len(self.lost)} "
-            f"lost, {len(self.doubled)} doubled, {len(self.denied)} called not started, {len(self.crashed)} tracebacks"
+            f"{self.submits} submits, {self.strikes} faults, {self.kills} kills, {self.jobs} jobs:"
+            f" {len(self.lost)} lost, {len(self.doubled)} doubled, {len(self.denied)} called not"
+            f" started, {len(self.crashed)} tracebacks"
         )
 
 
@@ -170,15 +184,23 @@ def random_strikes(chance: random.Random) -> list[Strike]:
         kinds = [kind for kind in KINDS if call != "prepare" or kind not in ("unseen", "late")]
         kinds = [kind for kind in kinds if call == "create" or kind != "late"]
         kinds = [kind for kind in kinds if call != "create" or kind != "unseen"]
-        strikes.append(Strike(call, chance.choice(kinds), chance.randint(1, 3), chance.choice((1, 1, 2, ALWAYS))))
+        strikes.append(
+            Strike(
+                call, chance.choice(kinds), chance.randint(1, 3), chance.choice((1, 1, 2, ALWAYS))
+            )
+        )
     return strikes
 
 
 class Campaign:
-    """Random submits to one cloud, each with a data folder of its own. The seed decides everything but the timing."""
+    """Random submits to one cloud, each with a data folder of its own. The seed decides everything
+    but the timing.
+    """
 
     def __init__(self, site: Site, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.site, self.folder, self._patch = site, folder, patch
+        self.site = site
+        self.folder = folder
+        self._patch = patch
         self.tally = Tally()
 
     def submit(self, seed: int) -> None:
@@ -191,18 +213,24 @@ class Campaign:
         endpoint.reset()
         self.site.strike(strikes)
         is_killed = chance.random() < 0.15
-        error = self._kill(run_id, data_dir, chance) if is_killed else self._submit(run_id, data_dir)
+        error = (
+            self._kill(run_id, data_dir, chance) if is_killed else self._submit(run_id, data_dir)
+        )
         self._look(run_id, data_dir, chance)
         self.tally.strikes += len(endpoint.struck)
         self._patch.setattr(TIMEOUT, 0 if chance.random() < 0.5 else 60)
         was_late = run_id not in self.site.job_names()
-        if chance.random() < 0.5:  # nothing is there yet when this look is made, and then the request arrives
+        if (
+            chance.random() < 0.5
+        ):  # nothing is there yet when this look is made, and then the request arrives
             self._look(run_id, data_dir, chance)
         endpoint.deliver_late()
         was_late = was_late and run_id in self.site.job_names()
         endpoint.reset()
         self.tally.submits += 1
-        told = f"seed {seed} {[tuple(strike) for strike in strikes]}{' killed' if is_killed else ''}"
+        told = (
+            f"seed {seed} {[tuple(strike) for strike in strikes]}{' killed' if is_killed else ''}"
+        )
         if run_id in self.site.job_names():
             self.tally.jobs += 1
             if NOTHING_STARTED in error:
@@ -223,7 +251,9 @@ class Campaign:
 
     def _kill(self, run_id: str, data_dir: Path, chance: random.Random) -> str:
         """Submit in another process that is killed amid a call, and return what it said before."""
-        cli = CommandLine(self.folder / f"cli-{run_id}", env=self.site.cloud.environment(), modules=("warm_sdks",))
+        cli = CommandLine(
+            self.folder / f"cli-{run_id}", env=self.site.cloud.environment(), modules=("warm_sdks",)
+        )
         cli.write(job_yaml=json.dumps(self.site.job), train_py=f"print({run_id!r})\n")
         call = self.site.calls[chance.choice(("create", "create", "look", "prepare"))]
         endpoint = self.site.cloud.endpoint

@@ -1,4 +1,6 @@
-"""The clouds' registries, imitated: ECR by boto3, ACR by DefaultAzureCredential, and what a submit asks them."""
+"""The clouds' registries, imitated: ECR by boto3, ACR by DefaultAzureCredential, and what a submit
+asks them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_an_image_that_ecr_does_not_have_is_not_found(ecr: Cloud, name: str) -> 
 
 
 def test_an_artifact_in_ecr_that_is_not_an_image_is_allowed(ecr: Cloud) -> None:
-    ecr.registry.images.put_manifest("own", "odd", Manifest(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
+    ecr.registry.images.put_manifest(
+        "own", "odd", Manifest(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}')
+    )
     ecr.registry.blobs.fault("error")
     require_image(f"{HOST}/own:odd", "amd64")
 
@@ -99,12 +103,16 @@ def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud)
 
 
 @pytest.mark.parametrize("code", ["UpstreamUnavailable", "KmsError", "ImageTagDoesNotMatchDigest"])
-def test_an_image_is_missing_only_when_ecr_says_so(ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def test_an_image_is_missing_only_when_ecr_says_so(
+    ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
     monkeypatch.setattr(ecr.registry, "failure", code)
     if code == "ImageTagDoesNotMatchDigest":
         assert inspect_image(IMAGE) is None
         return
-    with pytest.raises(CloudError, match="ECR does not say whether it has train: because") as failed:
+    with pytest.raises(
+        CloudError, match="ECR does not say whether it has train: because"
+    ) as failed:
         inspect_image(IMAGE)
     assert failed.value.code == code
     require_image(IMAGE, "amd64")
@@ -126,7 +134,13 @@ def test_the_registry_of_another_account_is_left_to_the_cloud(ecr: Cloud) -> Non
 
 def test_a_submit_with_an_ecr_image_inspects_it_and_starts(ecr: Cloud) -> None:
     submit(IMAGE)
-    assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer", "PutObject", "PutObject", "CreateTrainingJob"]
+    assert calls(ecr) == [
+        "BatchGetImage",
+        "GetDownloadUrlForLayer",
+        "PutObject",
+        "PutObject",
+        "CreateTrainingJob",
+    ]
 
 
 def test_a_submit_with_a_container_of_aws_inspects_no_image(ecr: Cloud) -> None:
@@ -136,9 +150,15 @@ def test_a_submit_with_a_container_of_aws_inspects_no_image(ecr: Cloud) -> None:
 
 @pytest.mark.parametrize(
     ("image", "message"),
-    [("train:9", "there is no image"), ("nobodys:1", "there is no image"), ("arm:1", "is for arm64, the machines are")],
+    [
+        ("train:9", "there is no image"),
+        ("nobodys:1", "there is no image"),
+        ("arm:1", "is for arm64, the machines are"),
+    ],
 )
-def test_an_image_that_cannot_work_is_refused_before_the_job_starts(ecr: Cloud, image: str, message: str) -> None:
+def test_an_image_that_cannot_work_is_refused_before_the_job_starts(
+    ecr: Cloud, image: str, message: str
+) -> None:
     ecr.registry.images.put("arm", "1", "arm64")
     with pytest.raises(RefusedError, match=message):
         submit(f"{HOST}/{image}")
@@ -179,7 +199,8 @@ def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: 
 
 
 @pytest.mark.parametrize(
-    ("host", "name", "extra"), [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.credentials", "azure")]
+    ("host", "name", "extra"),
+    [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.credentials", "azure")],
 )
 def test_without_the_clouds_sdk_docker_login_does(
     kept: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str
@@ -198,7 +219,9 @@ def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_
     ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
     kept.write_text(json.dumps({"auths": {HOST: ME}}))
     asked: list[tuple[str, RegistryLogin | None]] = []
-    monkeypatch.setattr("cloudtrain.submission.registry._inspect_by_engine", lambda *what: asked.append(what))
+    monkeypatch.setattr(
+        "cloudtrain.submission.registry._inspect_by_engine", lambda *what: asked.append(what)
+    )
     inspect_image(IMAGE)
     assert asked == [(IMAGE, RegistryLogin("me", "secret"))]
 
@@ -240,7 +263,9 @@ def test_who_is_not_logged_in_is_told_what_to_do(acr: Registry, azure_account: A
 
 def test_a_registry_of_another_tenant_is_reported(acr: Registry) -> None:
     acr.tenant = None
-    with pytest.raises(CloudError, match=f"logging in to the registry {acr.host}: it answered 401") as refused:
+    with pytest.raises(
+        CloudError, match=f"logging in to the registry {acr.host}: it answered 401"
+    ) as refused:
         registry_login(acr.host)
     assert refused.value.code == DENIED
     assert "AcrPush" in (refused.value.hint or "")
@@ -275,7 +300,9 @@ def test_a_build_of_azures_own_asks_no_registry(
     (tmp_path / "train.py").touch()
     (tmp_path / "image").mkdir()
     (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\n")
-    plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "image/Dockerfile"}}), "azure")
+    plan = cloudtrain.plan(
+        cloudtrain.load({**JOB, "image": {"build": "image/Dockerfile"}}), "azure"
+    )
     resolved = resolve_image(plan)
     assert resolved is not None
     assert (resolved.address, resolved.digest) == ("image/Dockerfile", "")
@@ -283,7 +310,11 @@ def test_a_build_of_azures_own_asks_no_registry(
 
 
 def test_a_submit_to_azure_of_an_image_that_is_not_there_is_refused(
-    acr: Registry, azure_account: AzureCloud, docker: DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    acr: Registry,
+    azure_account: AzureCloud,
+    docker: DockerClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('never run')\n")

@@ -1,4 +1,6 @@
-"""The conformance suite is not vacuous: each break of the protocol, made in the worked example, is told in words."""
+"""The conformance suite is not vacuous: each break of the protocol, made in the worked example, is
+told in words.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ Suite.__test__ = False  # type: ignore[attr-defined]
 
 
 @contextmanager
-def broken(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> Iterator[Bench]:
+def broken(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]
+) -> Iterator[Bench]:
     """A bench for the example with changes to its text; its jobs are stopped at the end."""
     shutil.copytree(site, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
     module = tmp_path / "site" / "cloudtrain_ssh.py"
@@ -95,9 +99,24 @@ def broken(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch, *changes
 
 
 PLANNING = [
-    ("its_declaration_is_complete", '"ssh:///data/digits"', '"s3://data/digits"', "none of the input_schemes"),
-    ("its_section_says_what_each_field_means", 'description="where it keeps runs"', 'title="x"', "no description of"),
-    ("it_has_the_whole_protocol", "def checks(self, plan:", "def checks(self, what:", "checks takes"),
+    (
+        "its_declaration_is_complete",
+        '"ssh:///data/digits"',
+        '"s3://data/digits"',
+        "none of the input_schemes",
+    ),
+    (
+        "its_section_says_what_each_field_means",
+        'description="where it keeps runs"',
+        'title="x"',
+        "no description of",
+    ),
+    (
+        "it_has_the_whole_protocol",
+        "def checks(self, plan:",
+        "def checks(self, what:",
+        "checks takes",
+    ),
     (
         "planning_starts_no_process_and_opens_no_connection",
         "section = spec.section(SshSection)",
@@ -125,15 +144,26 @@ PLANNING = [
     (
         "a_plan_keeps_its_config_when_it_is_stored",
         "    folder: str\n\n\nclass",
-        "    folder: str\n\n    def to_json(self): return {'host': self.host, 'folder': '/'}\n\n\nclass",
+        (
+            "    folder: str\n\n    def to_json(self): return {'host': self.host, 'folder':"
+            " '/'}\n\n\nclass"
+        ),
         "its config is",
     ),
 ]
 
 
-@pytest.mark.parametrize(("check", "old", "new", "words"), PLANNING, ids=[each[3] for each in PLANNING])
+@pytest.mark.parametrize(
+    ("check", "old", "new", "words"), PLANNING, ids=[each[3] for each in PLANNING]
+)
 def test_a_break_of_the_protocol_before_the_start_is_reported(
-    check: str, old: str, new: str, words: str, tmp_path: Path, ssh_site: Path, monkeypatch: pytest.MonkeyPatch
+    check: str,
+    old: str,
+    new: str,
+    words: str,
+    tmp_path: Path,
+    ssh_site: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     finds = pytest.raises(pytest.fail.Exception, match=words)
     with broken(tmp_path, ssh_site, monkeypatch, (old, new)) as bench, finds as told:
@@ -142,16 +172,36 @@ def test_a_break_of_the_protocol_before_the_start_is_reported(
 
 
 RUNNING = [
-    ("a_run_id_is_submitted_once", "flock -n 9 && [ ! -e started ] || exit 0", "flock 9", "2 launchers have begun"),
-    ("a_job_that_ends_well_has_succeeded", 'word != "running"', 'word != "absent"', "has failed: not every node"),
+    (
+        "a_run_id_is_submitted_once",
+        "flock -n 9 && [ ! -e started ] || exit 0",
+        "flock 9",
+        "2 launchers have begun",
+    ),
+    (
+        "a_job_that_ends_well_has_succeeded",
+        'word != "running"',
+        'word != "absent"',
+        "has failed: not every node",
+    ),
     (
         "each_line_and_event_comes_once_and_in_order",
         "{offset + 1} log | head -c 4000000",
         "{offset * 2 + 1} log | head -c 3000",
         "of 200 lines there are",
     ),
-    ("the_job_sees_what_the_spec_says", 'f"cat {quote(path', 'f"echo {quote(path', "the job's secret is"),
-    ("fetch_brings_what_the_job_left", "[ ! -d {name} ]", "[ {name} != model ]", "there is no output/output.txt"),
+    (
+        "the_job_sees_what_the_spec_says",
+        'f"cat {quote(path',
+        'f"echo {quote(path',
+        "the job's secret is",
+    ),
+    (
+        "fetch_brings_what_the_job_left",
+        "[ ! -d {name} ]",
+        "[ {name} != model ]",
+        "there is no output/output.txt",
+    ),
     (
         "a_running_job_stops_when_it_is_asked_and_asking_again_does_no_harm",
         "touch stop",
@@ -161,11 +211,20 @@ RUNNING = [
 ]
 
 
-@pytest.mark.parametrize(("check", "old", "new", "words"), RUNNING, ids=[each[3] for each in RUNNING])
+@pytest.mark.parametrize(
+    ("check", "old", "new", "words"), RUNNING, ids=[each[3] for each in RUNNING]
+)
 def test_a_break_of_the_protocol_of_a_run_is_reported(
-    check: str, old: str, new: str, words: str, tmp_path: Path, ssh_site: Path, monkeypatch: pytest.MonkeyPatch
+    check: str,
+    old: str,
+    new: str,
+    words: str,
+    tmp_path: Path,
+    ssh_site: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The second start waits for the first job's end: two at once would write over each other's files.
+    # The second start waits for the first job's end: two at once would write over each other's
+    # files.
     changes = [(old, new), (">log", ">>log")] if "flock" in old else [(old, new)]
     with broken(tmp_path, ssh_site, monkeypatch, *changes) as bench:
         jobs = submit_jobs(bench, "wait" if old == "touch stop" else "succeed")
@@ -183,7 +242,8 @@ def test_what_keeps_to_the_protocol_passes_on_that_machine_too(
     tmp_path: Path, ssh_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with broken(tmp_path, ssh_site, monkeypatch) as bench:
-        jobs, suite = submit_jobs(bench), Suite()
+        jobs = submit_jobs(bench)
+        suite = Suite()
         suite.test_a_run_id_is_submitted_once(bench, jobs)
         suite.test_a_job_that_ends_well_has_succeeded(jobs)
         suite.test_a_job_that_fails_names_its_cause(jobs)

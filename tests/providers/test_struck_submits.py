@@ -31,7 +31,8 @@ from tests.support.in_process import call as in_process
 from tests.support.native_sweeps import begin
 from tests.support.waiting import eventually
 
-SUBMITS, THOROUGH_SUBMITS = 25, 500
+SUBMITS = 25
+THOROUGH_SUBMITS = 500
 
 
 # Azure's SDK leaves connections to the garbage collector.
@@ -77,7 +78,10 @@ EXECUTED = {
     "an answer cut off": [Strike("create", "truncated")],
     "an empty answer": [Strike("create", "empty")],
     "created and yet an error": [Strike("create", "failed_after", 1, ALWAYS)],
-    "unreadable for good": [Strike("create", "html", 1, ALWAYS), Strike("look", "unseen", 1, ALWAYS)],
+    "unreadable for good": [
+        Strike("create", "html", 1, ALWAYS),
+        Strike("look", "unseen", 1, ALWAYS),
+    ],
     "an error, then cut off": [Strike("create", "error"), Strike("create", "truncated", 2)],
     "lost, then denied": [
         Strike("create", "lost"),
@@ -136,13 +140,20 @@ SWEEP = {
 
 
 @pytest.mark.parametrize(
-    "case", ["a page for an answer", "unreadable for good", "lost, then denied", "lost, and no tags yet"]
+    "case",
+    ["a page for an answer", "unreadable for good", "lost, then denied", "lost, and no tags yet"],
 )
-def test_a_native_sweep_that_was_created_is_known_whatever_the_answers_were(site: Site, case: str) -> None:
+def test_a_native_sweep_that_was_created_is_known_whatever_the_answers_were(
+    site: Site, case: str
+) -> None:
     run_id = f"sweep-{run_id_of(case)}"
-    of_sweeps = replace(site, calls={**site.calls, **TUNING_CALLS}) if site.provider == "aws" else site
+    of_sweeps = (
+        replace(site, calls={**site.calls, **TUNING_CALLS}) if site.provider == "aws" else site
+    )
     plan = cloudtrain.plan(
-        cloudtrain.load({**site.job, **SWEEP, "image": site.cloud.image}), site.provider, run_id=run_id
+        cloudtrain.load({**site.job, **SWEEP, "image": site.cloud.image}),
+        site.provider,
+        run_id=run_id,
     )
     of_sweeps.strike(EXECUTED[case])
     with suppress(CloudError):
@@ -272,7 +283,9 @@ def test_a_list_asks_a_silent_cloud_once_and_shows_no_growing_time(site: Site) -
     (row,) = (line for line in result.out.splitlines() if line.startswith(f"{run.id} "))
     assert row.split()[1:4] == ["pending", site.provider, "2x1"]
     assert row.split()[-1] == "ago"
-    assert len(row.split()) == 7  # the last three say when it was submitted; nothing how long it took
+    assert (
+        len(row.split()) == 7
+    )  # the last three say when it was submitted; nothing how long it took
     assert f"shown as last seen, {NOT_ASKED}" in result.err
 
 

@@ -1,4 +1,6 @@
-"""A provider of somebody else's, installed from a package of its own, is one like ours: in job.yaml and in plans."""
+"""A provider of somebody else's, installed from a package of its own, is one like ours: in job.yaml
+and in plans.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,26 @@ def test_it_is_found_and_says_what_it_is(job: Path) -> None:
 
 def test_a_job_that_names_it_everywhere_is_planned_and_rendered(job: Path) -> None:
     plan = cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
-    document, folder = cloudtrain.render(plan).document, f"/scratch/it's mine/{plan.run_id}"
+    document = cloudtrain.render(plan).document
+    folder = f"/scratch/it's mine/{plan.run_id}"
     assert document["host"] == "me@gpu-box"
     words = [shlex.split(line) for line in document["script"].splitlines()]
     assert ["cd", folder, "||", "exit", "1"] in words
     assert ["export", "CLOUDTRAIN_INPUT_TRAIN=/data/digits"] in words
     assert ["TOKEN=$(cat", "/home/me/token);", "export", "TOKEN"] in words
-    assert ["(cd", "source", "&&", "exec", "/opt/torch/bin/python3", "-u", f"{folder}/source/.cloudtrain)"] in words
-    assert plan.to_json()["target"]["facts"] == {"host": "me@gpu-box", "folder": "/scratch/it's mine"}
+    assert [
+        "(cd",
+        "source",
+        "&&",
+        "exec",
+        "/opt/torch/bin/python3",
+        "-u",
+        f"{folder}/source/.cloudtrain)",
+    ] in words
+    assert plan.to_json()["target"]["facts"] == {
+        "host": "me@gpu-box",
+        "folder": "/scratch/it's mine",
+    }
     assert plan.to_json()["spec"]["ssh"] == {"host": "me@gpu-box", "folder": "/scratch/it's mine"}
     assert plan.unused == ()
 
@@ -72,7 +86,9 @@ def test_its_settings_are_read_from_file_and_environment_and_checked_at_their_li
     (job / "cloudtrain.toml").write_text("[ssh]\nhost = 'gpu-box'\n")
     assert load_settings(job).get("ssh.host") == "gpu-box"
     (job / "cloudtrain.toml").write_text("[ssh]\nhots = 'gpu-box'\n")
-    with pytest.raises(SpecError, match=r"cloudtrain\.toml:2: ssh\.hots: unknown setting .*'ssh\.host'"):
+    with pytest.raises(
+        SpecError, match=r"cloudtrain\.toml:2: ssh\.hots: unknown setting .*'ssh\.host'"
+    ):
         load_settings(job)
     (job / "cloudtrain.toml").unlink()
     monkeypatch.setenv("CLOUDTRAIN_SSH_HOST", "other-box")
@@ -88,7 +104,9 @@ def test_its_secrets_and_inputs_are_held_against_what_it_declares(job: Path) -> 
     (job / "job.yaml").write_text("inputs: {train: 's3://bucket/x/'}\n")
     with pytest.raises(SpecError, match="cannot be read by the ssh provider") as refused:
         cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
-    assert "{ssh: 'ssh:///data/digits', aws: 's3://bucket/x/'}" in (refused.value.issues[0].hint or "")
+    assert "{ssh: 'ssh:///data/digits', aws: 's3://bucket/x/'}" in (
+        refused.value.issues[0].hint or ""
+    )
 
 
 def test_its_checks_name_the_line_of_what_its_machine_has_not(
@@ -99,7 +117,9 @@ def test_its_checks_name_the_line_of_what_its_machine_has_not(
     (tmp_path / "bin" / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "here").mkdir()
-    inputs = f"inputs:\n  there: {{ssh: 'ssh://{tmp_path}/here'}}\n  gone: {{ssh: 'ssh:///no/such'}}\n"
+    inputs = (
+        f"inputs:\n  there: {{ssh: 'ssh://{tmp_path}/here'}}\n  gone: {{ssh: 'ssh:///no/such'}}\n"
+    )
     (job / "job.yaml").write_text(f"{inputs}secrets:\n  TOKEN: {{ssh: 'file:/no/token'}}\n")
     issues = preflight(cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh"))
     assert [issue.line().rpartition("/job.yaml")[2] for issue in issues] == [
@@ -139,7 +159,9 @@ def test_one_that_cannot_be_imported_is_told_where_it_is_named_and_nowhere_else(
     monkeypatch.syspath_prepend(str(broken))
     (job / "job.yaml").write_text("name: digits\n")
     cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local")
-    with pytest.raises(UsageError, match="'ssh' of cloudtrain-ssh cannot be imported: No module named"):
+    with pytest.raises(
+        UsageError, match="'ssh' of cloudtrain-ssh cannot be imported: No module named"
+    ):
         cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
 
 

@@ -33,7 +33,9 @@ def an_account(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan_for(name: str, folder: Path, text: str = "resources: {nodes: 2, processes: 2}\n") -> Plan:
     (folder / "job").mkdir()
     (folder / "job" / "job.yaml").write_text(text)
-    return cloudtrain.plan(cloudtrain.load(folder / "job" / "job.yaml"), name, data_dir=str(folder / "data"))
+    return cloudtrain.plan(
+        cloudtrain.load(folder / "job" / "job.yaml"), name, data_dir=str(folder / "data")
+    )
 
 
 def test_local_is_among_them() -> None:

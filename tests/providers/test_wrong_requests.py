@@ -1,4 +1,6 @@
-"""Every wrong request is refused offline: at its line, with all other mistakes, and without a traceback."""
+"""Every wrong request is refused offline: at its line, with all other mistakes, and without a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
-    """What the tests need of one cloud. A `right` job passes; `wrong` has a mistake in each of the `wrong_fields`."""
+    """What the tests need of one cloud. A `right` job passes; `wrong` has a mistake in each of the
+    `wrong_fields`.
+    """
 
     provider: str
     rows: tuple[Row, ...]
@@ -41,11 +45,11 @@ AWS = Cloud(
     rows=(*aws_requests.ROWS, *aws_contents.ROWS),
     account=AWS_ACCOUNT,
     right=(
-        "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\n"
-        "limits: {max_runtime: 6 h, max_wait: 12 h, max_cost: 500 USD, retries: 2}\n"
-        "inputs: {train: 's3://data/mnist/', table: 's3://data/x.csv', live: {uri: 's3://data/live', mode: stream}}\n"
-        "tags: {team: vision, Größe: 'sehr groß'}\n"
-        "aws: {subnets: [subnet-1], security_groups: [sg-1], kms_key: alias/mine, encrypt_traffic: true}\n"
+        "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\nlimits: {max_runtime: 6 h,"
+        " max_wait: 12 h, max_cost: 500 USD, retries: 2}\ninputs: {train: 's3://data/mnist/',"
+        " table: 's3://data/x.csv', live: {uri: 's3://data/live', mode: stream}}\ntags: {team:"
+        " vision, Größe: 'sehr groß'}\naws: {subnets: [subnet-1], security_groups: [sg-1], kms_key:"
+        " alias/mine, encrypt_traffic: true}\n"
     ),
     wrong=(
         f"image: {ECR.replace('us-east-1', 'eu-west-1')}\n"
@@ -65,20 +69,18 @@ AZURE = Cloud(
     rows=(*azure_requests.ROWS, *azure_contents.ROWS),
     account=AZURE_ACCOUNT,
     right=(
-        "image: {azure: 'azureml://registries/azureml/environments/acpt-pytorch/labels/latest', aws: auto}\n"
-        "resources: {nodes: 2, gpus: 8, gpu: [L4, A100-80GB], shm: 16 GiB}\n"
-        "limits: {max_runtime: 6 h, max_cost: 500 USD}\n"
-        "inputs:\n"
-        "  train: azureml://datastores/data/paths/mnist/\n"
-        "  far: azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/d/paths/x/\n"
-        "  words: azureml:words@latest\n"
-        "  table: {uri: 'https://account.blob.core.windows.net/box/table.csv', mode: stream}\n"
-        "  here: ./data\n"
-        "checkpoints: {uri: 'azureml://datastores/data/paths/kept'}\n"
-        "secrets: {TOKEN: {azure: 'keyvault:https://my-vault.vault.azure.net/secrets/token'}}\n"
-        "tags: {team: vision, Größe: 'sehr groß'}\n"
-        "azure: {location: East US, tier: standard, identity: user, services: [ssh, jupyter, vscode, tensorboard],\n"
-        "  ssh_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI me@here}\n"
+        "image: {azure: 'azureml://registries/azureml/environments/acpt-pytorch/labels/latest',"
+        " aws: auto}\nresources: {nodes: 2, gpus: 8, gpu: [L4, A100-80GB], shm: 16 GiB}\nlimits:"
+        " {max_runtime: 6 h, max_cost: 500 USD}\ninputs:\n  train:"
+        " azureml://datastores/data/paths/mnist/\n  far:"
+        " azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/d/paths/x/\n  words:"
+        " azureml:words@latest\n  table: {uri:"
+        " 'https://account.blob.core.windows.net/box/table.csv', mode: stream}\n  here:"
+        " ./data\ncheckpoints: {uri: 'azureml://datastores/data/paths/kept'}\nsecrets: {TOKEN:"
+        " {azure: 'keyvault:https://my-vault.vault.azure.net/secrets/token'}}\ntags: {team: vision,"
+        " Größe: 'sehr groß'}\nazure: {location: East US, tier: standard, identity: user, services:"
+        " [ssh, jupyter, vscode, tensorboard],\n  ssh_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI"
+        " me@here}\n"
     ),
     wrong=(
         "image: azureml:mine\n"
@@ -92,7 +94,13 @@ AZURE = Cloud(
         "azure: {subscription: mine, datastore: my-store, tier: basic, services: ssh}\n"
     ),
     wrong_fields=(
-        *("azure.datastore", "azure.services", "azure.subscription", "azure.tier", "checkpoints.uri"),
+        *(
+            "azure.datastore",
+            "azure.services",
+            "azure.subscription",
+            "azure.tier",
+            "checkpoints.uri",
+        ),
         *("env.AZUREML_RUN_ID", "image", "inputs.local", "inputs.train", "limits.max_runtime"),
         *("resources.instance.azure", "resources.shm", "secrets.TOKEN", "tags.cloudtrain-x"),
     ),
@@ -109,7 +117,9 @@ def ids(pairs: list[tuple[Cloud, Row]]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The job.yaml of the current folder; accounts are known, and there are no credentials of any kind."""
+    """The job.yaml of the current folder; accounts are known, and there are no credentials of any
+    kind.
+    """
     monkeypatch.chdir(tmp_path)
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
@@ -119,7 +129,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("cloud", "row"), REFUSED, ids=ids(REFUSED))
-def test_it_is_refused_at_its_line(cloud: Cloud, row: Row, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_refused_at_its_line(
+    cloud: Cloud, row: Row, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.write_text(row.job)
     for name, value in row.env.items():
         monkeypatch.setenv(name, value)
@@ -133,7 +145,9 @@ def test_it_is_refused_at_its_line(cloud: Cloud, row: Row, job: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("cloud", "row"), LIMITS, ids=ids(LIMITS))
-def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(cloud: Cloud, row: Row, job: Path) -> None:
+def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(
+    cloud: Cloud, row: Row, job: Path
+) -> None:
     job.write_text(row.job)
     result = call("check", "--provider", cloud.provider)
     assert result.code == 0, result.err
@@ -146,7 +160,10 @@ def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(cloud: C
 
 @EVERY_CLOUD
 def test_the_table_has_enough_rows(cloud: Cloud) -> None:
-    assert len([row for row in cloud.rows if not row.is_limit]) >= {"aws": 40, "azure": 90}[cloud.provider]
+    assert (
+        len([row for row in cloud.rows if not row.is_limit])
+        >= {"aws": 40, "azure": 90}[cloud.provider]
+    )
     assert len({row.id for row in cloud.rows}) == len(cloud.rows)
     assert len(LIMITS) >= 10
 
@@ -172,7 +189,9 @@ def test_a_right_request_passes(cloud: Cloud, job: Path) -> None:
 
 
 def test_a_plan_that_would_be_refused_is_shown_with_its_errors(job: Path) -> None:
-    job.write_text("name: digits\nlimits: {max_wait: 10 min, max_runtime: 1 h}\nresources: {gpus: 1}\n")
+    job.write_text(
+        "name: digits\nlimits: {max_wait: 10 min, max_runtime: 1 h}\nresources: {gpus: 1}\n"
+    )
     result = call("plan", "--provider", "aws")
     assert result.code == 2
     assert result.out.startswith("digits  1 x ml.g4dn.xlarge")

@@ -1,4 +1,6 @@
-"""What torch's CPU allocator handed out and got back while a program ran: the measure of an estimate of memory."""
+"""What torch's CPU allocator handed out and got back while a program ran: the measure of an
+estimate of memory.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile
 
 FLAG = "FLAGS_caffe2_report_cpu_memory_usage"
-"""Of libc10: whether the allocator counts in all threads. Else what one of gloo's threads frees seems to stay."""
+"""Of libc10: whether the allocator counts in all threads. Else what one of gloo's threads frees
+seems to stay.
+"""
 
 
 class Allocations:
-    """Inside, the bytes of the whole process are noted at each allocation of this thread and of its collectives."""
+    """Inside, the bytes of the whole process are noted at each allocation of this thread and of its
+    collectives.
+    """
 
     def __init__(self) -> None:
         self._profile = profile(use_kineto=True, profile_memory=True)
@@ -37,17 +43,23 @@ class Allocations:
         self._marks.append(time.time_ns())
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         found: Any = self._profile.kineto_results
         noted = sorted(_totals(found.experimental_event_tree()))
-        earlier = noted[0][1] - noted[0][2] if noted else 0  # of what was measured before in this process
+        earlier = (
+            noted[0][1] - noted[0][2] if noted else 0
+        )  # of what was measured before in this process
         self.sums = [(at, total - earlier) for at, total, _ in noted]
 
     def peaks(self) -> list[int]:
         """The most bytes in each interval, the first before the first mark."""
-        borders, before = [0, *self._marks, 1 << 63], 0
+        borders = [0, *self._marks, 1 << 63]
+        before = 0
         found = []
         for first, last in pairwise(borders):
             inside = [total for at, total in self.sums if first <= at < last]
@@ -57,7 +69,10 @@ class Allocations:
 
     def at_marks(self) -> list[int]:
         """The bytes that there were at each mark."""
-        return [next((total for at, total in reversed(self.sums) if at < mark), 0) for mark in self._marks]
+        return [
+            next((total for at, total in reversed(self.sums) if at < mark), 0)
+            for mark in self._marks
+        ]
 
 
 def _count_in_all_threads() -> None:
@@ -66,7 +81,9 @@ def _count_in_all_threads() -> None:
 
 
 def _totals(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
-    """Of all events and those inside of them: when, how much is allocated after it, and by how much that changed."""
+    """Of all events and those inside of them: when, how much is allocated after it, and by how much
+    that changed.
+    """
     for event in events:
         kind, fields = event.typed
         if kind == _EventType.Allocation:

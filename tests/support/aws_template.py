@@ -1,4 +1,6 @@
-"""The CloudFormation template of infra/aws, resolved for given parameters, and the statements of its policies."""
+"""The CloudFormation template of infra/aws, resolved for given parameters, and the statements of
+its policies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from tests.fakes.aws.template import Resolver, parameter_values, read_template
 if TYPE_CHECKING:
     from tests.fakes.aws.cloud import Cloud
 
-ACCOUNT, REGION = "123456789012", "us-east-1"
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
 SUBJECT = "repo:me/mine:ref:refs/heads/main"
 EVERYTHING = {
     "KmsKey": "new",
@@ -38,8 +41,15 @@ def template() -> dict[str, Any]:
 
 def resolved(**given: str) -> Resolver:
     """The template in an account, with names of its own for what it creates."""
-    made = Resolver(template(), parameter_values(template(), given), stack="cloudtrain", region=REGION, account=ACCOUNT)
-    made.identities["Bucket"], made.identities["Repository"] = "made-bucket", "made-repository"
+    made = Resolver(
+        template(),
+        parameter_values(template(), given),
+        stack="cloudtrain",
+        region=REGION,
+        account=ACCOUNT,
+    )
+    made.identities["Bucket"] = "made-bucket"
+    made.identities["Repository"] = "made-repository"
     made.attributes["Bucket", "Arn"] = "arn:aws:s3:::made-bucket"
     made.attributes["ExecutionRole", "Arn"] = f"arn:aws:iam::{ACCOUNT}:role/made-role"
     made.attributes["Key", "Arn"] = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-key"
@@ -49,7 +59,9 @@ def resolved(**given: str) -> Resolver:
 @cache
 def job_policy(**given: str) -> list[Statement]:
     """What jobs may do."""
-    return statements(each["PolicyDocument"] for each in resolved(**given).properties("ExecutionRole")["Policies"])
+    return statements(
+        each["PolicyDocument"] for each in resolved(**given).properties("ExecutionRole")["Policies"]
+    )
 
 
 @cache

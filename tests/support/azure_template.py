@@ -23,8 +23,16 @@ GROUP = {
 PEOPLE = [{"id": "aaaaaaaa-0000-0000-0000-00000000000a", "type": "User"}]
 CASES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
-    "everything": {"privateNetwork": True, "githubSubject": "repo:me/mine:ref:refs/heads/main", "submitters": PEOPLE},
-    "built-in role": {"githubSubject": "repo:me/mine:x", "submitters": PEOPLE, "submitterRole": "builtIn"},
+    "everything": {
+        "privateNetwork": True,
+        "githubSubject": "repo:me/mine:ref:refs/heads/main",
+        "submitters": PEOPLE,
+    },
+    "built-in role": {
+        "githubSubject": "repo:me/mine:x",
+        "submitters": PEOPLE,
+        "submitterRole": "builtIn",
+    },
     "least": {"clusters": [], "budget": 0},
 }
 
@@ -32,7 +40,9 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 @cache
 def deployed(case: str) -> list[tuple[Planned, dict[str, Any]]]:
     """The resources of a case, each as it is sent; whom an identity is, is told by its name."""
-    template = Template(DOCUMENT, {name: {"value": value} for name, value in CASES[case].items()}, GROUP)
+    template = Template(
+        DOCUMENT, {name: {"value": value} for name, value in CASES[case].items()}, GROUP
+    )
     template.reference = lambda id_, _: dict.fromkeys(
         ("principalId", "clientId", "loginServer"), id_.rpartition("/")[2]
     )
@@ -41,7 +51,9 @@ def deployed(case: str) -> list[tuple[Planned, dict[str, Any]]]:
 
 @cache
 def access(case: str) -> Access:
-    """Return the roles that a case assigns; a principal is the name of an identity, or an object id."""
+    """Return the roles that a case assigns; a principal is the name of an identity, or an object
+    id.
+    """
     roles = dict(BUILT_IN)
     assignments = []
     for planned, body in deployed(case):
@@ -65,7 +77,9 @@ def scopes(case: str) -> dict[str, str]:
     bodies = {planned.id: body for planned, body in deployed(case)}
     [workspace] = [id_ for id_ in bodies if id_.endswith("workspaces/cloudtrain")]
     parts = bodies[workspace]["properties"]
-    vaults = {planned.id for planned, _ in deployed(case) if planned.kind == "Microsoft.KeyVault/vaults"}
+    vaults = {
+        planned.id for planned, _ in deployed(case) if planned.kind == "Microsoft.KeyVault/vaults"
+    }
     [jobs_vault] = vaults - {parts["keyVault"]}
     return {
         "workspace": workspace,

@@ -1,7 +1,9 @@
-"""A browser for tests: headless Chromium shows a local file as a person would see it, and tells what it fetched.
+"""A browser for tests: headless Chromium shows a local file as a person would see it, and tells
+what it fetched.
 
-It is driven over two pipes by its DevTools protocol: no port is open, no other package is needed, and it ends with the
-process of the test, however that ends. https://chromedevtools.github.io/devtools-protocol/
+It is driven over two pipes by its DevTools protocol: no port is open, no other package is needed,
+and it ends with the process of the test, however that ends.
+https://chromedevtools.github.io/devtools-protocol/
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ FLAGS = (
     "--remote-debugging-pipe",  # it reads from descriptor 3 and writes to 4
 )
 PHONE_WIDTH = 600
-"""Up to this width (CSS pixels) the browser lays a page out as a phone does: by its viewport element."""
+"""Up to this width (CSS pixels) the browser lays a page out as a phone does: by its viewport
+element.
+"""
 
 
 class Browser:
@@ -63,17 +67,25 @@ class Browser:
         )
         os.close(theirs_in)
         os.close(theirs_out)
-        self._unread, self._calls = b"", 0
+        self._unread = b""
+        self._calls = 0
         self._pages: dict[str, Page] = {}
 
     def open(self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
-        """A file, loaded and drawn in a window of that size (CSS pixels). Several may be open at once."""
+        """A file, loaded and drawn in a window of that size (CSS pixels). Several may be open at
+        once.
+        """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session, file)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width <= PHONE_WIDTH}
+        size = {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": width <= PHONE_WIDTH,
+        }
         page.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -102,7 +114,9 @@ class Browser:
             if not select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError(f"Chromium has not answered for {HANG_SECONDS} s")
             if not (found := os.read(self._from, 1 << 20)):
-                raise ChildProcessError(f"Chromium has ended, with exit code {self._process.wait()}")
+                raise ChildProcessError(
+                    f"Chromium has ended, with exit code {self._process.wait()}"
+                )
             self._unread += found
         line, _, self._unread = self._unread.partition(b"\0")
         message = json.loads(line)
@@ -128,13 +142,17 @@ class Page:
     """One file in a window of its own."""
 
     def __init__(self, browser: Browser, session: str, file: Path) -> None:
-        self._browser, self._session = browser, session
+        self._browser = browser
+        self._session = session
         self.url = file.resolve().as_uri()
         self.errors: list[str] = []
-        """What it has told the console as a warning or an error, and errors that no script has caught."""
+        """What it has told the console as a warning or an error, and errors that no script has
+        caught.
+        """
         self.fetched: list[str] = []
-        """Every address that it has asked for beside its own file, data: and blob: left out. All of them failed that
-        name another machine."""
+        """Every address that it has asked for beside its own file, data: and blob: left out. All of
+        them failed that name another machine.
+        """
         self._loaded = False
 
     def call(self, method: str, **parameters: Any) -> Any:
@@ -150,11 +168,17 @@ class Page:
 
     def settle(self) -> None:
         """Wait until what has been changed is drawn."""
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
 
     def run(self, expression: str) -> Any:
-        """What an expression of JavaScript is in this page, as JSON; of a promise what it resolves to."""
-        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        """What an expression of JavaScript is in this page, as JSON; of a promise what it resolves
+        to.
+        """
+        found = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in found, _told(found["exceptionDetails"])
         return found["result"].get("value")
 
@@ -165,7 +189,9 @@ class Page:
     def screenshot(self, file: Path) -> Path:
         """The whole page as a PNG, however long it is."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        taken = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1})
+        taken = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1}
+        )
         file.write_bytes(base64.b64decode(taken["data"]))
         return file
 
@@ -176,7 +202,9 @@ class Page:
             case "Page.loadEventFired":
                 self._loaded = True
             case "Runtime.consoleAPICalled" if parameters["type"] in ("error", "warning", "assert"):
-                self.errors.append(" ".join(str(each.get("value", each)) for each in parameters["args"]))
+                self.errors.append(
+                    " ".join(str(each.get("value", each)) for each in parameters["args"])
+                )
             case "Runtime.exceptionThrown":
                 self.errors.append(_told(parameters["exceptionDetails"]))
             case "Log.entryAdded" if parameters["entry"]["level"] in ("error", "warning"):
@@ -201,7 +229,9 @@ def chromium() -> str | None:
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A browser until the end of the block. Skips the test, with a sentence, where no Chromium is installed."""
+    """A browser until the end of the block. Skips the test, with a sentence, where no Chromium is
+    installed.
+    """
     program = chromium()
     if program is None:
         pytest.skip("no Chromium is installed here: apt-get install chromium")

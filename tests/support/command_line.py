@@ -1,4 +1,6 @@
-"""The real command line in a job folder and a home of its own; each command is a process, forked if that is equal."""
+"""The real command line in a job folder and a home of its own; each command is a process, forked if
+that is equal.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ Command = subprocess.Popen[str] | ForkedCommand
 
 @dataclass
 class CommandLine:
-    """One job folder and one home. `run` runs a command to its end; `start` starts one that a test goes on beside."""
+    """One job folder and one home. `run` runs a command to its end; `start` starts one that a test
+    goes on beside.
+    """
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
     """Further environment variables of every command."""
     modules: tuple[str, ...] = ()
-    """What commands here import that takes long, such as the SDK of a cloud: imported once for all of them.
+    """What commands here import that takes long, such as the SDK of a cloud: imported once for all
+    of them.
 
     A module of `tests/support` is named without its folder.
     """
@@ -48,19 +53,36 @@ class CommandLine:
     def write(self, **files: str) -> None:
         """Write files; `job_yaml` is job.yaml, `train_py` train.py."""
         for name, text in files.items():
-            path = self.folder / "job" / (name.rpartition("_")[0].replace("__", "/") + "." + name.rpartition("_")[2])
+            path = (
+                self.folder
+                / "job"
+                / (name.rpartition("_")[0].replace("__", "/") + "." + name.rpartition("_")[2])
+            )
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The environment of every command: this home, and none of the variables that the test runner has."""
-        excluded = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_", "PIP_", "UV_")
+        """The environment of every command: this home, and none of the variables that the test
+        runner has.
+        """
+        excluded = (
+            "AWS_",
+            "CLOUDTRAIN_",
+            "XDG_",
+            "PET_",
+            "TORCHELASTIC_",
+            "COV_",
+            "PYTEST_",
+            "PIP_",
+            "UV_",
+        )
         env = {key: value for key, value in os.environ.items() if not key.startswith(excluded)}
         return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
 
     def start(self, *arguments: str, **env: str) -> Command:
         """Start a command in a session of its own."""
-        environment, server = self.environment(**env), command_server(*self.modules)
+        environment = self.environment(**env)
+        server = command_server(*self.modules)
         if server is not None and server.can_start(environment):
             command: Command = server.start(arguments, self.folder / "job", environment)
         else:
@@ -100,7 +122,9 @@ class CommandLine:
         return json.loads((self.run_folder(run) / name).read_text())
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """The events of a run so far, without one that is being written; each is read from the file once."""
+        """The events of a run so far, without one that is being written; each is read from the file
+        once.
+        """
         events, position = self.events_read.get(run, ([], 0))
         path = self.run_folder(run) / "events.jsonl"
         with path.open("rb") if path.exists() else io.BytesIO() as file:
@@ -142,7 +166,11 @@ class CommandLine:
             process.communicate()
         for lock in self.data.glob("runs/*/supervisor.lock"):
             pid = lock.read_text()
-            if pid and Path(f"/proc/{pid}/cmdline").exists() and str(lock.parent) in _cmdline(int(pid)):
+            if (
+                pid
+                and Path(f"/proc/{pid}/cmdline").exists()
+                and str(lock.parent) in _cmdline(int(pid))
+            ):
                 os.kill(int(pid), signal.SIGKILL)
         for process_id in self.processes():
             os.kill(process_id, signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""A program that forks commands: it has imported the client, and what it is told to, so that none has to again.
+"""A program that forks commands: it has imported the client, and what it is told to, so that none
+has to again.
 
-Each message on its socket is a request, with the command's three standard streams and a pipe beside it. The command
-writes its process id into the pipe, and the server how it ended. It serves until the other end is closed.
-Standard library only: what is imported here, every command has imported.
+Each message on its socket is a request, with the command's three standard streams and a pipe beside
+it. The command writes its process id into the pipe, and the server how it ended. It serves until
+the other end is closed. Standard library only: what is imported here, every command has imported.
 """
 
 from __future__ import annotations
@@ -23,27 +24,40 @@ from typing import Any, NoReturn
 MAX_MESSAGE_BYTES = 200_000
 """Of a request; below Linux's default limit for one packet of a Unix socket."""
 IMPORTED = (
-    *("cloudtrain.api.lookup", "cloudtrain.submission.submit", "cloudtrain.providers.local.provider"),
-    *(f"cloudtrain.cli.{name}" for name in ("follow", "job", "metrics", "plan_view", "run", "status", "watch")),
+    *(
+        "cloudtrain.api.lookup",
+        "cloudtrain.submission.submit",
+        "cloudtrain.providers.local.provider",
+    ),
+    *(
+        f"cloudtrain.cli.{name}"
+        for name in ("follow", "job", "metrics", "plan_view", "run", "status", "watch")
+    ),
 )
 """What most commands import sooner or later: the client without any SDK."""
 
 
 def become_command(request: dict[str, Any], streams: list[int], report: int) -> NoReturn:
-    """Be what `python -m cloudtrain`, or another program, is in a session of its own. Ends the process."""
+    """Be what `python -m cloudtrain`, or another program, is in a session of its own. Ends the
+    process.
+    """
     try:
         os.setsid()
         for descriptor, stream in enumerate(streams):
             os.dup2(stream, descriptor)
             os.close(stream)
-        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["env"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.path[0] = request["folder"]
-        sys.argv = ["cloudtrain", *request["arguments"]]  # runpy writes the file's name over the first
+        sys.argv = [
+            "cloudtrain",
+            *request["arguments"],
+        ]  # runpy writes the file's name over the first
         os.write(report, f"{os.getpid()}\n".encode())
         os.close(report)
         if request["program"]:
@@ -57,7 +71,9 @@ def become_command(request: dict[str, Any], streams: list[int], report: int) -> 
 
 def serve(connection: socket.socket) -> None:
     """Answer requests until the other end of the connection is closed."""
-    running: dict[int, tuple[int, int]] = {}  # by the descriptor that tells of its end: process id and pipe
+    running: dict[
+        int, tuple[int, int]
+    ] = {}  # by the descriptor that tells of its end: process id and pipe
     while True:
         ready, _, _ = select.select([connection.fileno(), *running], [], [])
         for end in running.keys() & set(ready):

@@ -1,13 +1,15 @@
-"""Counts the kernels and bytes of what torch.compile makes of a model's forward and backward pass, without a GPU.
+"""Counts the kernels and bytes of what torch.compile makes of a model's forward and backward pass,
+without a GPU.
 
-Dynamo, AOT autograd with its partitioner, and inductor's lowering and fusion run as they do before code is generated;
-there they end, and each group of operations that inductor has fused is a kernel. Inductor is told to treat the CPU by
-Triton's rules (`cpu_backend`), since those decide on a GPU which operations become one kernel: its own for CPUs fuse
-fewer. What a GPU does otherwise is not seen here: it splits large sums into two kernels, and may choose a matrix
-product that takes what comes after it along. Both sides of a comparison are counted alike.
+Dynamo, AOT autograd with its partitioner, and inductor's lowering and fusion run as they do before
+code is generated; there they end, and each group of operations that inductor has fused is a kernel.
+Inductor is told to treat the CPU by Triton's rules (`cpu_backend`), since those decide on a GPU
+which operations become one kernel: its own for CPUs fuse fewer. What a GPU does otherwise is not
+seen here: it splits large sums into two kernels, and may choose a matrix product that takes what
+comes after it along. Both sides of a comparison are counted alike.
 
-Bytes are those that inductor itself estimates for a group (`get_read_write_buffers_sizes`). What a model does not
-compile, clipping and optimizer, is counted as counts.py counts it.
+Bytes are those that inductor itself estimates for a group (`get_read_write_buffers_sizes`). What a
+model does not compile, clipping and optimizer, is counted as counts.py counts it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ Kernels = list[tuple[str, int, int]]
 
 
 class KernelCounter:
-    """A backend of torch.compile, `counter.compile`, whose graphs count as what inductor makes of them."""
+    """A backend of torch.compile, `counter.compile`, whose graphs count as what inductor makes of
+    them.
+    """
 
     def __init__(self) -> None:
         self.graphs: list[Kernels] = []
@@ -54,8 +58,11 @@ class KernelCounter:
         run: Callable[..., Any] = compiled
         return run
 
-    def _count(self, graph: torch.fx.GraphModule, inputs: Any, **options: Any) -> Callable[..., Any]:
-        uncompiled, before = copy.deepcopy(graph), len(self.graphs)
+    def _count(
+        self, graph: torch.fx.GraphModule, inputs: Any, **options: Any
+    ) -> Callable[..., Any]:
+        uncompiled = copy.deepcopy(graph)
+        before = len(self.graphs)
         try:
             compile_fx.compile_fx_inner(graph, inputs, **options)
         except Exception:
@@ -76,8 +83,12 @@ def kernels_of(scheduler: Any) -> Kernels:
     found = []
     for node in scheduler.nodes:
         made = getattr(node, "node", None)
-        is_view = getattr(getattr(made, "op_overload", None), "is_view", False)  # of complex numbers
-        if not (is_view or isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput)):
+        is_view = getattr(
+            getattr(made, "op_overload", None), "is_view", False
+        )  # of complex numbers
+        if not (
+            is_view or isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput)
+        ):
             name = _name(made)
             found.append((name, SEVERAL.get(name, 1), node.get_read_write_buffers_sizes()))
     return found
@@ -94,7 +105,9 @@ def _name(made: Any) -> str:
 
 @contextmanager
 def counting_compiled() -> Iterator[KernelCounter]:
-    """A counter for what `torch.compile(..., backend=counter.compile)` makes inside, on fake tensors."""
+    """A counter for what `torch.compile(..., backend=counter.compile)` makes inside, on fake
+    tensors.
+    """
     counter = KernelCounter()
 
     def end(scheduler: Any) -> None:

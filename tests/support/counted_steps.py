@@ -27,11 +27,24 @@ from tests.support.compiled_counts import KernelCounter, counting_compiled
 from tests.support.counts import Counts, counting, fake_tensors, rules_of_gpus
 from tests.support.gpt2 import CONTEXT, LAYERS
 
-GPT2_FLAGS = ("--task", "gpt", "--size", "gpt2-124m", "--data", "synthetic", "--amp", "bf16", "--clip-norm", "1")
+GPT2_FLAGS = (
+    "--task",
+    "gpt",
+    "--size",
+    "gpt2-124m",
+    "--data",
+    "synthetic",
+    "--amp",
+    "bf16",
+    "--clip-norm",
+    "1",
+)
 
 
 def count_by_hand(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
-    """A step of GPT-2 124M on so many sequences, written by hand; `compiled`: model and loss as one graph."""
+    """A step of GPT-2 124M on so many sequences, written by hand; `compiled`: model and loss as one
+    graph.
+    """
     with _counter(compiled) as counter, fake_tensors():
         model = gpt2.GPT2(layers)
         if counter:
@@ -40,16 +53,29 @@ def count_by_hand(batch: int, *, compiled: bool = False, layers: int = LAYERS) -
 
 
 def count_torchtitan(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
-    """The same of a Llama model of that size, as torchtitan trains it; `compiled`: each layer, and the loss."""
+    """The same of a Llama model of that size, as torchtitan trains it; `compiled`: each layer, and
+    the loss.
+    """
     with _counter(compiled) as counter, fake_tensors():
         model = torchtitan.Llama(layers)
-        forward = torchtitan.compiled(model, counter.compile) if counter else torchtitan.forward(model)
-        return _count_model(batch, gpt2.training_step(model, forward, torchtitan.optimizer(model)), counter)
+        forward = (
+            torchtitan.compiled(model, counter.compile) if counter else torchtitan.forward(model)
+        )
+        return _count_model(
+            batch, gpt2.training_step(model, forward, torchtitan.optimizer(model)), counter
+        )
 
 
 def count_ours(batch: int, *flags: str, compiled: bool = False, layers: int = LAYERS) -> Counts:
     """The same of the shared trainer, in one process. `flags`: besides those of the task."""
-    argv = [*GPT2_FLAGS, "--batch-size", str(batch), "--compile", "yes" if compiled else "no", *flags]
+    argv = [
+        *GPT2_FLAGS,
+        "--batch-size",
+        str(batch),
+        "--compile",
+        "yes" if compiled else "no",
+        *flags,
+    ]
     shape = replace(gpt.SIZES["gpt2-124m"], layers=layers)
     with _on_gpus(), _counter(compiled) as counter, patch.dict(gpt.SIZES, {"gpt2-124m": shape}):
         options = parse(argv)
@@ -60,7 +86,9 @@ def count_ours(batch: int, *flags: str, compiled: bool = False, layers: int = LA
             return _count(run, counter=counter)
 
 
-def _count_model(batch: int, step: Callable[[Tensor, Tensor], None], counter: KernelCounter | None) -> Counts:
+def _count_model(
+    batch: int, step: Callable[[Tensor, Tensor], None], counter: KernelCounter | None
+) -> Counts:
     tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
     return _count(lambda: step(tokens, tokens), counter=counter)
 
@@ -81,7 +109,9 @@ def bytes_to_device(task: Task, samples: int) -> int:
 
 
 def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
-    """A step of the tiny gpt on one rank of so many, whose messages do nothing. `flags`: the strategy."""
+    """A step of the tiny gpt on one rank of so many, whose messages do nothing. `flags`: the
+    strategy.
+    """
     task = tasks.build("gpt", 0)
     with _on_gpus(), _fake_group(ranks, rank), _known_shapes(task.tokens):
         options = parse(["--task", "gpt", "--batch-size", "32", *flags])
@@ -89,7 +119,12 @@ def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
         strategy.start()
         step = Step(task, strategy, options, 32)
         buckets = _record_buckets(step.wrapped)
-        run = _train(step, step.accumulation_steps, 32 // strategy.data_ranks // step.accumulation_steps, task.tokens)
+        run = _train(
+            step,
+            step.accumulation_steps,
+            32 // strategy.data_ranks // step.accumulation_steps,
+            task.tokens,
+        )
         run()  # makes the optimizer's state
         run()  # DDP makes its buckets anew after its first backward pass
         buckets.clear()
@@ -100,13 +135,19 @@ def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
 
 
 def activation_bytes(ranks: int, *flags: str) -> int:
-    """What rank 0 of so many keeps of 5 sequences of the tiny gpt between forward and backward pass."""
+    """What rank 0 of so many keeps of 5 sequences of the tiny gpt between forward and backward
+    pass.
+    """
     task = tasks.build("gpt", 0)
-    shapes = {tuple(sizes) for p in task.model().parameters() for sizes in (p.shape, reversed(p.shape))}
+    shapes = {
+        tuple(sizes) for p in task.model().parameters() for sizes in (p.shape, reversed(p.shape))
+    }
     storages: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if tuple(tensor.shape) not in shapes:  # else a parameter: no activation of 5 sequences has such a shape
+        if (
+            tuple(tensor.shape) not in shapes
+        ):  # else a parameter: no activation of 5 sequences has such a shape
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
@@ -122,7 +163,9 @@ def activation_bytes(ranks: int, *flags: str) -> int:
     return sum(storages.values())
 
 
-def _count(step: Callable[[], None], warm_up: int = 1, counter: KernelCounter | None = None) -> Counts:
+def _count(
+    step: Callable[[], None], warm_up: int = 1, counter: KernelCounter | None = None
+) -> Counts:
     with rules_of_gpus():
         for _ in range(warm_up):
             step()
@@ -134,7 +177,9 @@ def _count(step: Callable[[], None], warm_up: int = 1, counter: KernelCounter | 
 
 
 def _train(step: Step, parts: int, batch: int, tokens: int) -> Callable[[], None]:
-    """A function that trains on the same tokens again. `parts`: accumulation steps of `batch` sequences each."""
+    """A function that trains on the same tokens again. `parts`: accumulation steps of `batch`
+    sequences each.
+    """
     inputs = torch.zeros(batch, tokens, dtype=torch.long)
     step.wrapped.train()
     return lambda: step.train_step(iter([(inputs, inputs)] * parts), 10, 100)
@@ -143,7 +188,8 @@ def _train(step: Step, parts: int, batch: int, tokens: int) -> Callable[[], None
 @contextmanager
 def _on_gpus() -> Iterator[None]:
     """The trainer does on CPU tensors what it does on those of a GPU."""
-    before, step_module.FUSED_ON = step_module.FUSED_ON, ("cpu",)
+    before = step_module.FUSED_ON
+    step_module.FUSED_ON = ("cpu",)
     try:
         yield
     finally:
@@ -152,14 +198,22 @@ def _on_gpus() -> Iterator[None]:
 
 @contextmanager
 def _known_shapes(tokens: int) -> Iterator[None]:
-    """Stages of a pipeline ask their neighbours, which do not exist, for the shapes of what they send: all the same."""
+    """Stages of a pipeline ask their neighbours, which do not exist, for the shapes of what they
+    send: all the same.
+    """
 
     def receive(stage: Any, source: int) -> Any:
-        samples = 32 // (2 * dist.get_world_size())  # of a micro-batch: a pipeline makes two for each of its ranks
+        samples = 32 // (
+            2 * dist.get_world_size()
+        )  # of a micro-batch: a pipeline makes two for each of its ranks
         shape = torch.Size((samples, tokens, gpt.SIZES["tiny"].width))
         is_forward = source < stage.stage_index
-        meta = _utils._TensorMeta(shape, torch.empty(shape, device="meta").stride(), torch.float32, is_forward)
-        return _utils._StageForwardMeta((meta,)) if is_forward else _utils._StageBackwardMeta((meta,))
+        meta = _utils._TensorMeta(
+            shape, torch.empty(shape, device="meta").stride(), torch.float32, is_forward
+        )
+        return (
+            _utils._StageForwardMeta((meta,)) if is_forward else _utils._StageBackwardMeta((meta,))
+        )
 
     with (
         patch.object(PipelineStage, "_recv_meta", receive),
@@ -170,8 +224,15 @@ def _known_shapes(tokens: int) -> Iterator[None]:
 
 @contextmanager
 def _fake_group(size: int, rank: int = 0) -> Iterator[None]:
-    """This process is a rank of a group whose other ranks do not exist, and whose messages go nowhere."""
-    world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    """This process is a rank of a group whose other ranks do not exist, and whose messages go
+    nowhere.
+    """
+    world = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+    }
     with torch.random.fork_rng(devices=[]), patch.dict(os.environ, world):
         init = Ranks.init_process_group
         Ranks.init_process_group = lambda *_: None  # type: ignore[method-assign]
@@ -184,7 +245,9 @@ def _fake_group(size: int, rank: int = 0) -> Iterator[None]:
 
 
 def _record_buckets(wrapped: torch.nn.Module) -> list[int]:
-    """The bytes of each bucket that DDP sends. Its C++ code calls the group itself, where no mode sees it."""
+    """The bytes of each bucket that DDP sends. Its C++ code calls the group itself, where no mode
+    sees it.
+    """
     sizes: list[int] = []
 
     def send(_: object, bucket: Any) -> torch.futures.Future[Tensor]:

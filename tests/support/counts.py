@@ -1,22 +1,32 @@
-"""Counts what one optimizer step asks of a GPU, without one: kernel launches, bytes moved, waits of the host.
+"""Counts what one optimizer step asks of a GPU, without one: kernel launches, bytes moved, waits of
+the host.
 
-The step runs on fake tensors (FakeTensorMode): every operation is dispatched with its shapes and dtypes and nothing is
-computed, so that GPT-2 124M at 16 x 1024 tokens takes seconds on any machine. The tensors are on the CPU, since a torch
-without CUDA has no device "cuda" even for fake tensors; where a GPU does otherwise, a rule below says so. Both sides of
-a comparison are counted by the same rules, so that what a rule leaves out is left out for both.
+The step runs on fake tensors (FakeTensorMode): every operation is dispatched with its shapes and
+dtypes and nothing is computed, so that GPT-2 124M at 16 x 1024 tokens takes seconds on any machine.
+The tensors are on the CPU, since a torch without CUDA has no device "cuda" even for fake tensors;
+where a GPU does otherwise, a rule below says so. Both sides of a comparison are counted by the same
+rules, so that what a rule leaves out is left out for both.
 
-- A launch is an operation that reaches the dispatcher below autograd and autocast and is no view, since eager torch
+- A launch is an operation that reaches the dispatcher below autograd and autocast and is no view,
+  since eager torch
   launches one kernel for it. Allocations and views launch nothing.
-- `SEVERAL` has operations of several kernels, `ON_GPUS` those that the CPU decomposes and a GPU does not.
-- Foreach and fused optimizer operations launch as many kernels as their lists need: so many tensors and so many
+- `SEVERAL` has operations of several kernels, `ON_GPUS` those that the CPU decomposes and a GPU
+  does not.
+- Foreach and fused optimizer operations launch as many kernels as their lists need: so many tensors
+  and so many
   chunks fit into the arguments of one (`multi_tensor_apply`, aten/src/ATen/native/cuda/MultiTensorApply.cuh).
-- Bytes are the inputs plus the outputs of each operation, a tensor that is both (in place) twice, since it is read and
+- Bytes are the inputs plus the outputs of each operation, a tensor that is both (in place) twice,
+  since it is read and
   written; broadcast dimensions are read once. Caches are not considered, which is right for tensors larger than them.
-- Matrix products, convolutions and attention are apart: they are limited by arithmetic, `other_bytes` by memory.
-- Autocast is that of the CPU, which treats matrix products like a GPU's. A GPU's also computes cross-entropy in
+- Matrix products, convolutions and attention are apart: they are limited by arithmetic,
+  `other_bytes` by memory.
+- Autocast is that of the CPU, which treats matrix products like a GPU's. A GPU's also computes
+  cross-entropy in
   float32: its input is converted as on a GPU.
-- A collective is an operation of c10d; it is counted with the bytes of what this rank gathers, or gives to a sum.
-- A wait is an operation whose result the host needs (`_local_scalar_dense`, which `.item()` and `bool()` call). On the
+- A collective is an operation of c10d; it is counted with the bytes of what this rank gathers, or
+  gives to a sum.
+- A wait is an operation whose result the host needs (`_local_scalar_dense`, which `.item()` and
+  `bool()` call). On the
   CPU a copy to the host shows as nothing at all; a step that needs one would call `.item()` or `.tolist()` on it.
 """
 
@@ -70,11 +80,26 @@ COLLECTIVES = {
     "recv_": "receive",
 }
 """The operations of torch's process groups, and what they are called here."""
-CHUNK, BLOCKS = 65_536, 320
+CHUNK = 65_536
+BLOCKS = 320
 """Elements per chunk (`kChunkSize`), and chunks per launch (`depth_to_max_blocks`)."""
-SPARSE = {"gather": 1, "embedding": 1, "nll_loss_forward": 0, "nll_loss_backward": 1, "scatter_add_": 0}
-"""Operations that read or write only the elements which an index names: how often their output counts as moved."""
-LISTS = {"_foreach_norm": 1, "_foreach_mul_": 1, "_foreach_copy_": 2, "_fused_adamw_": 4, "_fused_sgd_": 3}
+SPARSE = {
+    "gather": 1,
+    "embedding": 1,
+    "nll_loss_forward": 0,
+    "nll_loss_backward": 1,
+    "scatter_add_": 0,
+}
+"""Operations that read or write only the elements which an index names: how often their output
+counts as moved.
+"""
+LISTS = {
+    "_foreach_norm": 1,
+    "_foreach_mul_": 1,
+    "_foreach_copy_": 2,
+    "_fused_adamw_": 4,
+    "_fused_sgd_": 3,
+}
 """How many lists an operation reads or writes; others: as many as its arguments have."""
 
 
@@ -122,7 +147,8 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it dispatches operations on this rank's part, and collectives, which are counted
+            # it dispatches operations on this rank's part, and collectives, which are counted
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         if self.is_paused:
             return result
@@ -145,7 +171,9 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in SPARSE:
             index = sum(_bytes(value) for value in _tensors(given) if value.dtype == torch.int64)
             moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in _tensors(result))
-        if func._schema.is_mutable and result is None:  # such as _foreach_mul_, which returns nothing
+        if (
+            func._schema.is_mutable and result is None
+        ):  # such as _foreach_mul_, which returns nothing
             moved += sum(_bytes(value) for value in _written(func, given[0]))
         self.counts.add_kernel(name, launches, moved)
 
@@ -154,7 +182,11 @@ def launches_of(name: str, args: Sequence[Any]) -> int:
     """The number of kernels of an operation with these positional arguments."""
     if not name.startswith(("_foreach_", "_fused_")):
         return SEVERAL.get(name, 1)
-    lists = [value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)]
+    lists = [
+        value
+        for value in args
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)
+    ]
     depth = LISTS.get(name, min(len(lists), 5))
     launches = tensors = blocks = 0
     for tensor in lists[0]:
@@ -163,8 +195,12 @@ def launches_of(name: str, args: Sequence[Any]) -> int:
         for chunk in range(1, chunks + 1):
             blocks += 1
             if blocks == BLOCKS or (chunk == chunks and tensors == LIST_TENSORS[depth]):
-                launches, blocks, tensors = launches + 1, 0, 0 if chunk == chunks else 1
-    return launches + bool(blocks) + (name == "_foreach_norm")  # the norms of the chunks are added up at the end
+                launches = launches + 1
+                blocks = 0
+                tensors = 0 if chunk == chunks else 1
+    return (
+        launches + bool(blocks) + (name == "_foreach_norm")
+    )  # the norms of the chunks are added up at the end
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -180,7 +216,9 @@ def _bytes(value: Tensor) -> int:
 def _written(func: Any, args: Sequence[Any]) -> list[Tensor]:
     """The arguments that an operation changes in place."""
     named = zip(func._schema.arguments, args, strict=False)
-    return _tensors([value for argument, value in named if argument.alias_info and argument.alias_info.is_write])
+    return _tensors(
+        [value for argument, value in named if argument.alias_info and argument.alias_info.is_write]
+    )
 
 
 @torch.library.custom_op("counts::rms_norm", mutates_args=())
@@ -194,7 +232,9 @@ def _(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("counts::rms_norm_backward", mutates_args=())
-def _rms_norm_backward(grad: Tensor, x: Tensor, deviation: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _rms_norm_backward(
+    grad: Tensor, x: Tensor, deviation: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
     raise NotImplementedError("only counted, on fake tensors")
 
 
@@ -212,12 +252,15 @@ _rms_norm.register_autograd(
 )
 
 
-_cpu_rms_norm, _cpu_cross_entropy = F.rms_norm, F.cross_entropy
+_cpu_rms_norm = F.rms_norm
+_cpu_cross_entropy = F.cross_entropy
 
 
 def _rms_norm_on_gpu(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
     """One kernel, where x and weight have one dtype; autocast computes it in float32."""
-    if not isinstance(x, FakeTensor) or torch.compiler.is_compiling():  # inductor makes its own kernel
+    if (
+        not isinstance(x, FakeTensor) or torch.compiler.is_compiling()
+    ):  # inductor makes its own kernel
         return _cpu_rms_norm(x, shape, weight, eps)
     whole, factor = (x.float(), weight.float()) if torch.is_autocast_enabled("cpu") else (x, weight)
     if whole.dtype != factor.dtype:  # torch decomposes it on a GPU as well
@@ -228,12 +271,16 @@ def _rms_norm_on_gpu(x: Tensor, shape: Any, weight: Any = None, eps: float | Non
 
 def _cross_entropy_on_gpu(logits: Tensor, *args: Any, **named: Any) -> Tensor:
     """Autocast computes it in float32."""
-    return _cpu_cross_entropy(logits.float() if torch.is_autocast_enabled("cpu") else logits, *args, **named)
+    return _cpu_cross_entropy(
+        logits.float() if torch.is_autocast_enabled("cpu") else logits, *args, **named
+    )
 
 
 @contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Tensors made inside have a shape and no memory. Modules stay where they are, which fake ones can only do."""
+    """Tensors made inside have a shape and no memory. Modules stay where they are, which fake ones
+    can only do.
+    """
     to = nn.Module.to
     nn.Module.to = lambda module, *_, **__: module  # type: ignore[method-assign, assignment]
     try:
@@ -246,7 +293,8 @@ def fake_tensors() -> Iterator[None]:
 @contextmanager
 def rules_of_gpus() -> Iterator[None]:
     """Norms and losses are the kernels that they are on a GPU."""
-    norm, loss = patch.object(F, "rms_norm", _rms_norm_on_gpu), patch.object(F, "cross_entropy", _cross_entropy_on_gpu)
+    norm = patch.object(F, "rms_norm", _rms_norm_on_gpu)
+    loss = patch.object(F, "cross_entropy", _cross_entropy_on_gpu)
     with norm, loss:
         yield
 

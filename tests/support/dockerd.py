@@ -1,4 +1,6 @@
-"""A separate Docker engine that a test may kill and restart without disturbing the one on the machine."""
+"""A separate Docker engine that a test may kill and restart without disturbing the one on the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from docker.client import DockerClient
 from cloudtrain.providers.docker.container_spec import Bind
 from tests.support.waiting import eventually
 
-IMAGE, NETWORK = "cloudtrain-test-empty:1", "cloudtrain-test-own"
+IMAGE = "cloudtrain-test-empty:1"
+NETWORK = "cloudtrain-test-own"
 START_SECONDS = 60
 
 
@@ -27,14 +30,16 @@ class Dockerd:
     """One engine, with folders and a socket of its own, and a network that nobody else sees."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self.options = folder, options
+        self.folder = folder
+        self.options = options
         self.host = f"unix://{folder}/sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         folder = self.folder
-        # Its bridges and its firewall are in a network of its own: on the machine's, it would remove `docker0`.
+        # Its bridges and its firewall are in a network of its own: on the machine's, it would
+        # remove `docker0`.
         argv = ["unshare", "--net", "dockerd", "--host", self.host, "--pidfile", f"{folder}/pid"]
         argv += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
         with (folder / "log").open("ab") as log:
@@ -49,7 +54,9 @@ class Dockerd:
         try:
             eventually(self._answers, START_SECONDS)
         except (TimeoutError, RuntimeError):
-            pytest.skip(f"no engine of its own can be started here: {(folder / 'log').read_text()[-500:]}")
+            pytest.skip(
+                f"no engine of its own can be started here: {(folder / 'log').read_text()[-500:]}"
+            )
 
     def end(self) -> None:
         """Stop it, and wait until it is gone."""
@@ -114,7 +121,9 @@ def own_dockerd(*options: str) -> Iterator[Dockerd]:
 def of_this_machine() -> tuple[Bind, ...]:
     """The mounts that an empty image needs to run the shell of this machine."""
     folders = ("/bin", "/lib", "/lib64", "/usr")
-    return tuple(Bind(source=name, target=name, read_only=True) for name in folders if Path(name).exists())
+    return tuple(
+        Bind(source=name, target=name, read_only=True) for name in folders if Path(name).exists()
+    )
 
 
 def _empty_archive() -> bytes:

@@ -1,8 +1,9 @@
 """Run folders as version 0.1.0 wrote them, put where a test's client finds them.
 
-They were written by that version itself: two local runs, two rehearsals, and on imitations of both clouds a job that
-was still in its queue and one that had succeeded; each cloud's jobs once more as another machine has taken them up.
-What only made sense on that machine (locks, process ids) is left out.
+They were written by that version itself: two local runs, two rehearsals, and on imitations of both
+clouds a job that was still in its queue and one that had succeeded; each cloud's jobs once more as
+another machine has taken them up. What only made sense on that machine (locks, process ids) is left
+out.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ STORED = Path(__file__).resolve().parents[1] / "data" / "runs_of_0_1_0"
 
 
 def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
-    """Put the runs of a kind (`local`, `aws`, `aws-adopted`, …) into a data folder, which is returned as text.
+    """Put the runs of a kind (`local`, `aws`, `aws-adopted`, …) into a data folder, which is
+    returned as text.
 
-    `job`: the folder that they were submitted from; the program and the input that they name are made there.
+    `job`: the folder that they were submitted from; the program and the input that they name are
+    made there.
     """
     shutil.copytree(STORED / kind, data_dir / "runs")
     values = {"@DATA@": str(data_dir), "@JOB@": str(job), "@PYTHON@": sys.executable}

@@ -26,12 +26,16 @@ FROM {BASE}
 VOLUME /scratch
 ENTRYPOINT ["/bin/false"]
 """
-"""With a volume of its own, which must not stay behind, and an entrypoint that must not be what starts."""
+"""With a volume of its own, which must not stay behind, and an entrypoint that must not be what
+starts.
+"""
 
 
 @contextmanager
 def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
-    """A client, and an image of these tests alone. Skips, with the reason, where either cannot be had."""
+    """A client, and an image of these tests alone. Skips, with the reason, where either cannot be
+    had.
+    """
     try:
         client = connect(ANSWER_SECONDS)
     except CloudError as error:

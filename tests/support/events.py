@@ -22,7 +22,9 @@ def events_of(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def fold_json(run_id: str, documents: Iterable[Any], state: RunState | None = None) -> RunState:
-    """The state that JSON objects add up to when they are read back as events; what is none is passed over."""
+    """The state that JSON objects add up to when they are read back as events; what is none is
+    passed over.
+    """
     found = (events.from_json(document) for document in documents)
     return fold(run_id, (event for event in found if event is not None), state)
 

@@ -8,7 +8,9 @@ from shlex import quote
 
 
 def python_program(path: Path, text: str) -> Path:
-    """An executable file that runs this Python text. The path of an interpreter may have spaces, which `#!` cannot."""
+    """An executable file that runs this Python text. The path of an interpreter may have spaces,
+    which `#!` cannot.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     program = path.with_name(f"{path.name}-program.py")
     program.write_text(text)

@@ -1,4 +1,6 @@
-"""Commands that start in a few milliseconds: forks of one process per set of modules, which has imported them."""
+"""Commands that start in a few milliseconds: forks of one process per set of modules, which has
+imported them.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,29 @@ from typing import TextIO
 
 PROGRAM = Path(__file__).with_name("command_server.py")
 READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
-"""Prefixes of variables that an interpreter or its libraries read when they start: a fork would not heed them."""
+"""Prefixes of variables that an interpreter or its libraries read when they start: a fork would not
+heed them.
+"""
 
 ROOM = "room=" + 16_000 * "."
-"""Arguments and variables so long that a fork can write its own over them, where /proc shows them (warm_jobs.py)."""
+"""Arguments and variables so long that a fork can write its own over them, where /proc shows them
+(warm_jobs.py).
+"""
 
 
 class ForkedCommand:
-    """A command that a server has forked: the part of `subprocess.Popen` that tests use, with text streams."""
+    """A command that a server has forked: the part of `subprocess.Popen` that tests use, with text
+    streams.
+    """
 
     def __init__(self, report: int, stdout: TextIO, stderr: TextIO) -> None:
-        """`report`: the pipe from which its process id and then its exit code are read, a line each."""
+        """`report`: the pipe from which its process id and then its exit code are read, a line
+        each.
+        """
         self._report = os.fdopen(report, "rb", buffering=0)
-        self.stdout, self.stderr, self.returncode = stdout, stderr, None
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode = None
         self._output: dict[TextIO, str] = {}
         self._readers: list[threading.Thread] = []
         self.pid = int(self._report.readline() or 0)
@@ -53,11 +65,15 @@ class ForkedCommand:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """The rest of what it and its children print, when all of them have closed their output and it has ended."""
+        """The rest of what it and its children print, when all of them have closed their output and
+        it has ended.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._readers:
             for stream in (self.stdout, self.stderr):
-                self._readers.append(threading.Thread(target=self._read, args=(stream,), daemon=True))
+                self._readers.append(
+                    threading.Thread(target=self._read, args=(stream,), daemon=True)
+                )
                 self._readers[-1].start()
         for reader in self._readers:
             reader.join(_left(deadline))
@@ -81,7 +97,9 @@ class ForkedCommand:
 
     def _end(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._report], [], [], timeout)[0]:
-            self.returncode = int(self._report.readline() or -signal.SIGKILL)  # no line: the server was killed
+            self.returncode = int(
+                self._report.readline() or -signal.SIGKILL
+            )  # no line: the server was killed
             self._report.close()
         return self.returncode
 
@@ -91,7 +109,9 @@ def _left(deadline: float | None) -> float | None:
 
 
 class CommandServer:
-    """A process that has imported the client and these modules, and forks commands until it is closed."""
+    """A process that has imported the client and these modules, and forks commands until it is
+    closed.
+    """
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -113,13 +133,24 @@ class CommandServer:
         return _read_at_start(env) == self._at_start
 
     def start(
-        self, arguments: Sequence[str], folder: Path, env: Mapping[str, str], *, program: Sequence[str] = ()
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        *,
+        program: Sequence[str] = (),
     ) -> ForkedCommand:
-        """Start `cloudtrain ARGUMENTS`, or with `warm_jobs` a program, in a session of its own, without any input.
+        """Start `cloudtrain ARGUMENTS`, or with `warm_jobs` a program, in a session of its own,
+        without any input.
 
         A program's errors go where its output goes.
         """
-        asked = {"arguments": arguments, "folder": str(folder), "env": dict(env), "program": program}
+        asked = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "env": dict(env),
+            "program": program,
+        }
         request = json.dumps(asked).encode()
         (out, out_end), (err, err_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
         if program:
@@ -129,7 +160,9 @@ class CommandServer:
         socket.send_fds(self._connection, [request], theirs)
         for descriptor in theirs:
             os.close(descriptor)
-        return ForkedCommand(report, os.fdopen(out, encoding="utf-8"), os.fdopen(err, encoding="utf-8"))
+        return ForkedCommand(
+            report, os.fdopen(out, encoding="utf-8"), os.fdopen(err, encoding="utf-8")
+        )
 
     def close(self) -> None:
         """End the server; commands that still run go on."""
@@ -143,5 +176,7 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def command_server(*modules: str) -> CommandServer | None:
-    """The one server of this process with these modules; None where the system has no way to watch its commands."""
+    """The one server of this process with these modules; None where the system has no way to watch
+    its commands.
+    """
     return CommandServer(modules) if hasattr(os, "pidfd_open") else None

@@ -1,6 +1,8 @@
-"""Trials of a sweep that are a function of their values: what a real job would leave is in files, and survives a kill.
+"""Trials of a sweep that are a function of their values: what a real job would leave is in files,
+and survives a kill.
 
-Their clock is the journal's own: which of them reports next depends on what was written down, and on nothing else.
+Their clock is the journal's own: which of them reports next depends on what was written down, and
+on nothing else.
 """
 
 from __future__ import annotations
@@ -43,8 +45,12 @@ class FunctionTrials:
         too_large: Callable[[Values], bool] = lambda _: False,
     ) -> None:
         """`fails`: whether a run does; `too_large`: whether values need more memory than there is."""
-        self.folder, self.function, self.fails, self.too_large = folder, function, fails, too_large
-        self.definition, self.jobs = folder.definition(), folder.path / "jobs"
+        self.folder = folder
+        self.function = function
+        self.fails = fails
+        self.too_large = too_large
+        self.definition = folder.definition()
+        self.jobs = folder.path / "jobs"
         self.jobs.mkdir(exist_ok=True)
         self.state: SweepState | None = None
 
@@ -59,28 +65,48 @@ class FunctionTrials:
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """The next report, where no other trial's comes before it; with it the end, where it is the last."""
+        """The next report, where no other trial's comes before it; with it the end, where it is the
+        last.
+        """
         assert self.state is not None
         running = [each for each in self.state.trials if each.state == "running"]
         if trial is not min(running, key=lambda each: (self._due(each), each.number)):
             return []
-        due, job = self._due(trial), self._read(trial.run)
+        due = self._due(trial)
+        job = self._read(trial.run)
         end = RunEnded(
-            time=due, trial=trial.number, run=trial.run, outcome="failed", reason="it was told to", usd=1.0, seconds=1.0
+            time=due,
+            trial=trial.number,
+            run=trial.run,
+            outcome="failed",
+            reason="it was told to",
+            usd=1.0,
+            seconds=1.0,
         )
         if self.fails(trial.run):
             return [end]
         if self.too_large(trial.parameters):
             return [replace(end, outcome="too_large", reason="out of memory")]
-        report, value = job.get("at", 0), job.get("value", 0.0)
+        report = job.get("at", 0)
+        value = job.get("value", 0.0)
         if "outcome" not in job:
-            report, value = trial.reports + 1, self.function(trial.parameters, trial.reports + 1)
-            job |= {"clock": due, "at": report, "value": value, "outcome": self._outcome(trial, report, value)}
+            report = trial.reports + 1
+            value = self.function(trial.parameters, trial.reports + 1)
+            job |= {
+                "clock": due,
+                "at": report,
+                "value": value,
+                "outcome": self._outcome(trial, report, value),
+            }
             if job["outcome"]:
-                self._write(trial.run, job)  # the job has decided, whether or not anybody hears of it
+                self._write(
+                    trial.run, job
+                )  # the job has decided, whether or not anybody hears of it
         reported = Reported(time=due, trial=trial.number, report=report, value=value)
         events: list[SweepEvent] = [reported] if trial.reports < report else []
-        return [*events, replace(end, outcome=job["outcome"], reason="")] if job["outcome"] else events
+        return (
+            [*events, replace(end, outcome=job["outcome"], reason="")] if job["outcome"] else events
+        )
 
     def publish(self, state: SweepState) -> None:
         self.state = state
@@ -97,10 +123,15 @@ class FunctionTrials:
             return "paused"
         if report >= self.last:
             return "completed"
-        rungs, state = self.definition.rungs, self.state
+        rungs = self.definition.rungs
+        state = self.state
         if state is None or self.definition.promotes or report not in rungs:
             return ""
-        others = [each for number, each in state.rungs[rungs.index(report)].items() if number != trial.number]
+        others = [
+            each
+            for number, each in state.rungs[rungs.index(report)].items()
+            if number != trial.number
+        ]
         return "" if goes_on(value, others, self.definition.eta, self.definition.goal) else "pruned"
 
     def _due(self, trial: Trial) -> float:
@@ -111,7 +142,11 @@ class FunctionTrials:
 
     def _now(self) -> float:
         """When the latest thing happened that the journal has from a job."""
-        heard = (event for event, _ in self.folder.events_from() if isinstance(event, (Reported, RunEnded)))
+        heard = (
+            event
+            for event, _ in self.folder.events_from()
+            if isinstance(event, (Reported, RunEnded))
+        )
         return max((event.time for event in heard), default=0.0)
 
     def _read(self, run: str) -> dict[str, Any]:
@@ -125,8 +160,16 @@ class FunctionTrials:
 
 
 def sweep_of(space: Mapping[str, Dimension], **options: Any) -> Definition:
-    """A search named digits-k2x9 on this machine, for the best accuracy; a grid unless `options` say otherwise."""
-    known = {"sweep_id": "digits-k2x9", "name": "digits", "provider": "local", "metric": "accuracy", "goal": "maximize"}
+    """A search named digits-k2x9 on this machine, for the best accuracy; a grid unless `options`
+    say otherwise.
+    """
+    known = {
+        "sweep_id": "digits-k2x9",
+        "name": "digits",
+        "provider": "local",
+        "metric": "accuracy",
+        "goal": "maximize",
+    }
     return Definition(**{**known, "space": space, "sampler": "grid", **options})
 
 
@@ -159,7 +202,9 @@ def kill_at(
     *,
     torn: bool = False,
 ) -> None:
-    """Run a driver, and kill it right after that many events were written; `torn`: in the middle of the next one."""
+    """Run a driver, and kill it right after that many events were written; `torn`: in the middle of
+    the next one.
+    """
     written = sum(1 for _ in folder.events_from())
     append = SweepFolder.append
 

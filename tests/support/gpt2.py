@@ -1,8 +1,9 @@
-"""GPT-2 and its optimizer step as one would write them by hand: what the shared trainer's step is counted against.
+"""GPT-2 and its optimizer step as one would write them by hand: what the shared trainer's step is
+counted against.
 
-The same operations as in nanoGPT's training on GPUs without `torch.compile`: query, key and value in one matrix, layer
-norm and matrices without biases, GELU, learnt positions, tied embedding; autocast in bf16, clipping by the norm of all
-gradients, fused AdamW with decay of matrices only.
+The same operations as in nanoGPT's training on GPUs without `torch.compile`: query, key and value
+in one matrix, layer norm and matrices without biases, GELU, learnt positions, tied embedding;
+autocast in bf16, clipping by the norm of all gradients, fused AdamW with decay of matrices only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-WIDTH, LAYERS, HEADS, CONTEXT, VOCABULARY = 768, 12, 12, 1024, 50_304
+WIDTH = 768
+LAYERS = 12
+HEADS = 12
+CONTEXT = 1024
+VOCABULARY = 50_304
 
 
 class Layer(nn.Module):
@@ -21,9 +26,13 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before_attention, self.before_feed = (nn.LayerNorm(WIDTH, bias=False) for _ in range(2))
-        self.qkv, self.mix = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+        self.before_attention, self.before_feed = (
+            nn.LayerNorm(WIDTH, bias=False) for _ in range(2)
+        )
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.mix = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.wide = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.narrow = nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         heads = [
@@ -41,8 +50,10 @@ class GPT2(nn.Module):
 
     def __init__(self, layers: int = LAYERS) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.layers, self.last = nn.Sequential(*(Layer() for _ in range(layers))), nn.LayerNorm(WIDTH, bias=False)
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(CONTEXT, WIDTH)
+        self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
+        self.last = nn.LayerNorm(WIDTH, bias=False)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
 
@@ -54,7 +65,9 @@ class GPT2(nn.Module):
 
 def optimizer(model: nn.Module) -> torch.optim.Optimizer:
     """Only matrices decay."""
-    matrices, others = ([p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False))
+    matrices, others = (
+        [p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False)
+    )
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=6e-4, fused=True)
 

@@ -1,4 +1,6 @@
-"""The real command line, called in the process of the test: fast enough to be called hundreds of times."""
+"""The real command line, called in the process of the test: fast enough to be called hundreds of
+times.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from tests.support.command_line import CommandResult
 
 def call(*arguments: str) -> CommandResult:
     """Run one command to its end, exactly as the console script does."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     code: object = None
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -1,8 +1,9 @@
-"""How long a test may take: generous by the clock, strict in CPU time, and whoever exceeds it fails alone and by name.
+"""How long a test may take: generous by the clock, strict in CPU time, and whoever exceeds it fails
+alone and by name.
 
-A busy machine makes every test slow, and no test wrong. So the clock only ends what hangs (pytest-timeout's signal
-method: the test fails where it stands, and its worker goes on), while CPU time, which load hardly changes, ends what
-loops or does far too much.
+A busy machine makes every test slow, and no test wrong. So the clock only ends what hangs
+(pytest-timeout's signal method: the test fails where it stands, and its worker goes on), while CPU
+time, which load hardly changes, ends what loops or does far too much.
 """
 
 from __future__ import annotations
@@ -16,19 +17,28 @@ from types import FrameType
 import pytest
 
 HANG_SECONDS = 300
-"""How long a test waits for one thing before it calls it a hang. Below the clock's limit for a whole test."""
+"""How long a test waits for one thing before it calls it a hang. Below the clock's limit for a
+whole test.
+"""
 CPU_SECONDS = 240
-"""CPU seconds that a test may take, its fixtures and the processes that it has waited for included; for another
-number: `@pytest.mark.cpu_seconds(600)`."""
+"""CPU seconds that a test may take, its fixtures and the processes that it has waited for included;
+for another number: `@pytest.mark.cpu_seconds(600)`.
+"""
 STUCK_SECONDS = 120
-"""After the clock's limit: a test that sits in C code, where no handler of a signal runs, takes its worker with it."""
+"""After the clock's limit: a test that sits in C code, where no handler of a signal runs, takes its
+worker with it.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known, and interrupts heard: a suite that a script starts in the background has them ignored."""
+    """Make the mark known, and interrupts heard: a suite that a script starts in the background has
+    them ignored.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", f"cpu_seconds(n): CPU time that this test may take instead of {CPU_SECONDS} s")
+    config.addinivalue_line(
+        "markers", f"cpu_seconds(n): CPU time that this test may take instead of {CPU_SECONDS} s"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,7 +63,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def cpu_time(request: pytest.FixtureRequest) -> Generator[None]:
-    """Fails a test that has taken too much in all: what its processes have taken is known when they have ended."""
+    """Fails a test that has taken too much in all: what its processes have taken is known when they
+    have ended.
+    """
     mark = request.node.get_closest_marker("cpu_seconds")
     limit: float = mark.args[0] if mark else CPU_SECONDS
     before = _cpu_seconds()

@@ -1,4 +1,6 @@
-"""What tests see of the machine that they run on: its Docker engine and its browser, by their marks."""
+"""What tests see of the machine that they run on: its Docker engine and its browser, by their
+marks.
+"""
 
 from __future__ import annotations
 

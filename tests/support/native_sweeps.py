@@ -56,7 +56,11 @@ SWEEP: dict[str, Any] = {
     "parallel": 2,
     "budget": {"max_cost": "20 USD"},
 }
-GRID: dict[str, Any] = {"method": "grid", "space": {"x": [2], "flag": [True, False]}, "trials": None}
+GRID: dict[str, Any] = {
+    "method": "grid",
+    "space": {"x": [2], "flag": [True, False]},
+    "trials": None,
+}
 """The grid that every cloud's own service is given: its trials are the same everywhere."""
 
 
@@ -78,11 +82,17 @@ sweep:
 
 def changed(*changes: str) -> str:
     """PLANNED with these overrides, as JSON, which YAML reads too."""
-    return json.dumps(override(parse_document(PLANNED, name="job.yaml"), list(changes)).values, default=list)
+    return json.dumps(
+        override(parse_document(PLANNED, name="job.yaml"), list(changes)).values, default=list
+    )
 
 
-def enter_job(folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder with the job's script, below this one, as a user whose cloud these variables name."""
+def enter_job(
+    folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work in a folder with the job's script, below this one, as a user whose cloud these variables
+    name.
+    """
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(folder / "data"))
@@ -102,7 +112,9 @@ def image_program(path: Path, text: str) -> Path:
 
 def hold_grid(state: SweepState, folder: SweepFolder, fetched: Path) -> None:
     """The trials of GRID: flags, numbers and words as a trial of our own gets them."""
-    assert [(trial.state, trial.curve) for trial in state.trials] == [("completed", [0.0, 20.0])] * 2, state.trials
+    assert [(trial.state, trial.curve) for trial in state.trials] == [
+        ("completed", [0.0, 20.0])
+    ] * 2, state.trials
     for trial, flag in zip(state.trials, (True, False), strict=True):
         assert trial.parameters == {"x": 2, "flag": flag}
         Sweep(folder).run_of(trial).fetch(fetched / trial.run)
@@ -121,9 +133,13 @@ def begin(plan: Plan) -> History:
     request = native.render(plan)
     store = RunStore(Path(plan.context.data_dir, "sweeps"))
     locks: list[FileLock] = []
-    history = History(store.create(plan.run_id, documents_of(plan, request), submitting(plan), locks))
+    history = History(
+        store.create(plan.run_id, documents_of(plan, request), submitting(plan), locks)
+    )
     try:
-        reference = native.start(plan, request, history.folder, pack_source(plan, None), None, history.record)
+        reference = native.start(
+            plan, request, history.folder, pack_source(plan, None), None, history.record
+        )
         history.folder.append(Submitted(ref=reference))
     finally:
         for lock in locks:
@@ -150,7 +166,9 @@ class _Killed(Exception):
 
 
 def drive_and_kill(folder: SweepFolder) -> SweepState:
-    """Drive a sweep to its end by drivers that are killed at their first pause, one after the other."""
+    """Drive a sweep to its end by drivers that are killed at their first pause, one after the
+    other.
+    """
 
     def kill() -> None:
         raise _Killed

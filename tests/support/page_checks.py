@@ -1,4 +1,6 @@
-"""What is wrong with how a page looks, found in a browser: texts that are pale, cut off, or lie on each other."""
+"""What is wrong with how a page looks, found in a browser: texts that are pale, cut off, or lie on
+each other.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def appearance(page: Page) -> list[str]:
     """
     page.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
     page.settle()
-    wide, width = page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    wide, width = page.run(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
     return [
         *[f"console: {error}" for error in page.errors],
         *[f"asks for {url}" for url in page.fetched],
@@ -83,7 +87,9 @@ def looks(browser: Browser, file: Path) -> dict[str, list[str]]:
     """What is wrong with the page, for each kind of screen on which something is."""
     screens = [(390, True), (1280, False)]
     found = {
-        f"{width} {'dark' if dark else 'light'}": appearance(browser.open(file, width=width, dark=dark))
+        f"{width} {'dark' if dark else 'light'}": appearance(
+            browser.open(file, width=width, dark=dark)
+        )
         for width, dark in screens
     }
     return {screen: wrong for screen, wrong in found.items() if wrong}

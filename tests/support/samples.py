@@ -1,4 +1,6 @@
-"""Starting points of several tests: a folder of files, a run that was just submitted, events, settings of accounts."""
+"""Starting points of several tests: a folder of files, a run that was just submitted, events,
+settings of accounts.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ AZURE_ACCOUNT = {
 """Settings of accounts that nothing is asked of."""
 
 
-def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
+def born(
+    store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0
+) -> RunFolder:
     """A run folder with its first events."""
     folder = store.create(run_id, {"plan.json": "{}"})
     write_events(folder, {**BORN, "time": created}, *events)

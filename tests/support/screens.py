@@ -1,4 +1,6 @@
-"""Sessions as a terminal shows them: what nodes print at which time, and the text of the screen after it."""
+"""Sessions as a terminal shows them: what nodes print at which time, and the text of the screen
+after it.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,14 @@ START = 1_795_213_200.0
 """The Unix timestamp at which every recorded session begins."""
 
 SCREENS = Path(__file__).resolve().parents[1] / "data" / "screens"
-REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")  # read at import: the tests' own home has no such variable
+REWRITE = os.environ.get(
+    "CLOUDTRAIN_REWRITE_GOLDEN"
+)  # read at import: the tests' own home has no such variable
 
 Step = tuple[float, str | dict[str, Any]]
-"""Seconds after the start, and a line of the first node's log, or an event: of the client, or printed by the job."""
+"""Seconds after the start, and a line of the first node's log, or an event: of the client, or
+printed by the job.
+"""
 
 
 class Screen(io.StringIO):
@@ -39,7 +45,9 @@ class Screen(io.StringIO):
     def text(self) -> str:
         """What stands on the screen: of a line that was drawn over, the last drawing."""
         lines = self.getvalue().split("\n")
-        return "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", line.rpartition("\x1b[K")[2]).rstrip() for line in lines)
+        return "\n".join(
+            re.sub(r"\x1b\[[0-9;]*m", "", line.rpartition("\x1b[K")[2]).rstrip() for line in lines
+        )
 
 
 class Clock:
@@ -61,13 +69,23 @@ def updates(run_id: str, steps: Iterable[Step], clock: Clock) -> Iterator[Update
 
 
 def _update(state: RunState, step: str | dict[str, Any], now: float) -> Update:
-    event = None if isinstance(step, str) else from_json({"time": now, "node": 0, "rank": -1, **step})
+    event = (
+        None if isinstance(step, str) else from_json({"time": now, "node": 0, "rank": -1, **step})
+    )
     if event is not None and event.WRITER == "client":
         return Update(fold(state.run_id, [event], state), [event], [])
-    raw = step.encode() if isinstance(step, str) else EVENT_MARK + json.dumps(event and event.to_json()).encode()
+    raw = (
+        step.encode()
+        if isinstance(step, str)
+        else EVENT_MARK + json.dumps(event and event.to_json()).encode()
+    )
     node = event.node if event is not None else 0
     events, lines = split_events([raw], node)
-    return Update(fold(state.run_id, events, state), events, [log_line(now, node, line.decode()) for line in lines])
+    return Update(
+        fold(state.run_id, events, state),
+        events,
+        [log_line(now, node, line.decode()) for line in lines],
+    )
 
 
 def check(name: str, shown: str) -> None:

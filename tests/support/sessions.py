@@ -1,4 +1,6 @@
-"""Recorded sessions: a healthy run of the trainer, one of an own script, one that fails, and one that hangs."""
+"""Recorded sessions: a healthy run of the trainer, one of an own script, one that fails, and one
+that hangs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ def _rank(rank: int, at: float) -> Step:
 
 def _progress(at: float, step: int, loss: float, **more: float | str) -> Step:
     totals = {"epoch": 1 + (step - 1) // 100, "epochs": 3, "steps": 300}
-    return at, {"type": "progress", "rank": 0, "step": step, **totals, "loss": loss, "samples_per_s": 1234.5, **more}
+    return at, {
+        "type": "progress",
+        "rank": 0,
+        "step": step,
+        **totals,
+        "loss": loss,
+        "samples_per_s": 1234.5,
+        **more,
+    }
 
 
 TRAINER: list[Step] = [
@@ -39,7 +49,16 @@ TRAINER: list[Step] = [
     (87.1, {"type": "activity", "rank": 0, "activity": "evaluating"}),
     (110.0, "[rank 1] a line of another rank"),
     (110.1, {"type": "activity", "rank": 0, "activity": ""}),
-    (110.2, {"type": "metrics", "rank": 0, "step": 100, "epoch": 1, "values": {"loss": 0.7, "val_accuracy": 0.8125}}),
+    (
+        110.2,
+        {
+            "type": "metrics",
+            "rank": 0,
+            "step": 100,
+            "epoch": 1,
+            "values": {"loss": 0.7, "val_accuracy": 0.8125},
+        },
+    ),
     (111.0, {"type": "activity", "rank": 0, "activity": "saving"}),
     (112.0, {"type": "activity", "rank": 0, "activity": ""}),
     _progress(127, 130, 0.5),
@@ -51,11 +70,19 @@ SCRIPT: list[Step] = [
     _rank(0, 2.0),
     _rank(1, 2.1),
     (3.0, "[rank 0] \x1b[32mreading\x1b[0m 5 files"),
-    *((4.0 + step, {"type": "metrics", "rank": 0, "step": step, "values": {"loss": 1 / step}}) for step in (1, 2, 3)),
+    *(
+        (4.0 + step, {"type": "metrics", "rank": 0, "step": step, "values": {"loss": 1 / step}})
+        for step in (1, 2, 3)
+    ),
     (8.0, {"type": "progress", "rank": 0, "step": 4, "steps": 40}),
     (
         9.0,
-        {"type": "metrics", "rank": 0, "step": 5, "values": {"loss": 0.2, "perplexity": 1.25, "learning_rate": 1e-4}},
+        {
+            "type": "metrics",
+            "rank": 0,
+            "step": 5,
+            "values": {"loss": 0.2, "perplexity": 1.25, "learning_rate": 1e-4},
+        },
     ),
     (10.0, "[rank 0] Accuracy: 0.93"),
 ]
@@ -102,7 +129,10 @@ HANG: list[Step] = [
     _rank(1, 2.1),
     (10.0, {"type": "metrics", "rank": 0, "step": 1, "values": {"loss": 0.5}}),
     (20.0, {"type": "metrics", "rank": 0, "step": 2, "values": {"loss": 0.25}}),
-    (920.0, {"type": "activity", "activity": "waiting for rank 1, which is blocked at train.py:15"}),
+    (
+        920.0,
+        {"type": "activity", "activity": "waiting for rank 1, which is blocked at train.py:15"},
+    ),
     (950.0, {"type": "usage", "cores": 2, "memory_gb": 4.1, "memory_total_gb": 25.3}),
     (1820.0, "[node 0] rank 0 waits in all_reduce:"),
     (1820.0, {"type": "error", **_HANG}),

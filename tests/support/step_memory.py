@@ -22,7 +22,8 @@ STEPS = 3
 
 
 def measured(argv: Sequence[str], ranks: Ranks) -> int:
-    """The most bytes that torch's CPU allocator had handed out to this rank during the steps of a training.
+    """The most bytes that torch's CPU allocator had handed out to this rank during the steps of a
+    training.
 
     Without those of the data set, which is in the host's memory.
     """
@@ -49,6 +50,8 @@ def _copy(batch: Any) -> Any:
 
 
 def estimated(argv: Sequence[str], world: World) -> int:
-    """The same from a rehearsal. `WORLD_SIZE` in the environment says how many ranks the options are for."""
+    """The same from a rehearsal. `WORLD_SIZE` in the environment says how many ranks the options
+    are for.
+    """
     options = parse(list(argv))
     return rehearse(options, world, like_gpu=False, amp=precision(options.amp, "")).peak

@@ -1,4 +1,6 @@
-"""Sweeps that live through anything: each of their actions is taken, and what their runs then do is drawn at random."""
+"""Sweeps that live through anything: each of their actions is taken, and what their runs then do is
+drawn at random.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from typing import Any
 
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEnded, SweepEvent, parse
+from cloudtrain.sweeps.events import (
+    Launching,
+    Reported,
+    RunEnded,
+    Suggested,
+    SweepEnded,
+    SweepEvent,
+    parse,
+)
 from cloudtrain.sweeps.schedule import Action, End, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
@@ -50,7 +60,9 @@ class SweepLife:
                 return False
             if isinstance(action, Suggest):
                 values = self.suggester.suggest(self.state)
-                self.write(Suggested(time=self.now, trial=len(self.state.trials), parameters=values))
+                self.write(
+                    Suggested(time=self.now, trial=len(self.state.trials), parameters=values)
+                )
                 continue
             cap = {"cap_usd": action.cap.usd, "cap_seconds": action.cap.seconds}
             names = {"run": action.run, "until": action.until, "resumes": action.resumes}
@@ -59,11 +71,14 @@ class SweepLife:
 
     def report(self, trial: Trial, value: float | None) -> None:
         """A running trial reports the metric."""
-        self.write(Reported(time=self.now, trial=trial.number, report=trial.reports + 1, value=value))
+        self.write(
+            Reported(time=self.now, trial=trial.number, report=trial.reports + 1, value=value)
+        )
 
     def end(self, trial: Trial, outcome: str, usd: float | None = None) -> None:
         """The run of a trial ends."""
-        run, number = trial.run, trial.number
+        run = trial.run
+        number = trial.number
         self.write(RunEnded(time=self.now, trial=number, run=run, outcome=outcome, usd=usd))  # type: ignore[arg-type]
 
     def run(self, check: Callable[[SweepLife], None] | None = None, most: int = 400) -> SweepState:
@@ -79,7 +94,9 @@ class SweepLife:
     def happen(self) -> None:
         """One of the running trials reports or ends, after some time."""
         self.now += self.random.choice((0.0, 1.0, 30.0))
-        trial = self.random.choice([trial for trial in self.state.trials if trial.state == "running"])
+        trial = self.random.choice(
+            [trial for trial in self.state.trials if trial.state == "running"]
+        )
         until = trial.runs[-1].until
         if until is not None and trial.reports >= until:
             return self.end(trial, "paused", self._cost(trial))

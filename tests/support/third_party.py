@@ -15,7 +15,16 @@ PACKAGE = ROOT / "examples" / "provider"
 
 def install(site: Path) -> Path:
     """Install the package into a folder, by pip and without any index."""
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
     argv += ["--disable-pip-version-check", "--target", str(site), str(PACKAGE)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,11 +1,13 @@
 """A step of a Llama model as torchtitan trains one, written by hand from its published structure.
 
-What decides about kernels there: query, key, value, gate and up are matrices of their own; rotary positions are
-complex numbers in float32; the head is not tied; the loss is taken of float32 logits; autocast in bf16 on one GPU; all
-gradients are clipped by their norm; one fused AdamW for all parameters. Where it compiles, each layer is a graph, and
-so is the loss. Sizes are those of the model that it is compared with; its own head makes it 38 million parameters more.
+What decides about kernels there: query, key, value, gate and up are matrices of their own; rotary
+positions are complex numbers in float32; the head is not tied; the loss is taken of float32 logits;
+autocast in bf16 on one GPU; all gradients are clipped by their norm; one fused AdamW for all
+parameters. Where it compiles, each layer is a graph, and so is the loss. Sizes are those of the
+model that it is compared with; its own head makes it 38 million parameters more.
 
-Source: github.com/pytorch/torchtitan, models/llama3 and train.py of August 2026, as described; no code is theirs.
+Source: github.com/pytorch/torchtitan, models/llama3 and train.py of August 2026, as described; no
+code is theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ HIDDEN = 2048
 
 
 def turned(x: Tensor, turns: Tensor) -> Tensor:
-    """Queries or keys (batch, sequence, heads, features) turned by complex numbers (sequence, features / 2)."""
+    """Queries or keys (batch, sequence, heads, features) turned by complex numbers (sequence,
+    features / 2).
+    """
     numbers = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(numbers * turns[None, :, None]).flatten(-2).type_as(x)
 
@@ -35,11 +39,16 @@ class Attention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
+        )
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
-        query, key, value = (part(x).unflatten(-1, (HEADS, -1)) for part in (self.query, self.key, self.value))
-        query, key = turned(query, turns), turned(key, turns)
+        query, key, value = (
+            part(x).unflatten(-1, (HEADS, -1)) for part in (self.query, self.key, self.value)
+        )
+        query = turned(query, turns)
+        key = turned(key, turns)
         heads = [part.transpose(1, 2) for part in (query, key, value)]
         mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
         out: Tensor = self.out(mixed.transpose(1, 2).contiguous().flatten(2))
@@ -72,7 +81,8 @@ class Llama(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.layers = nn.ModuleList(Layer() for _ in range(layers))
-        self.last, self.head = nn.RMSNorm(WIDTH, eps=1e-5), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.last = nn.RMSNorm(WIDTH, eps=1e-5)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         shape = CONTEXT, WIDTH // HEADS // 2
         self.register_buffer("turns", torch.ones(shape, dtype=torch.complex64), persistent=False)
 
@@ -101,7 +111,9 @@ def forward(model: Llama) -> Callable[[Tensor, Tensor], Tensor]:
     return partial(_forward, model, loss)
 
 
-def _forward(model: Llama, loss: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
+def _forward(
+    model: Llama, loss: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, targets: Tensor
+) -> Tensor:
     return loss(model(tokens), targets)
 
 

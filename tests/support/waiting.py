@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], seconds: float = HANG_SECONDS) -> T:
-    """The first true value that `condition` returns. TimeoutError when there is none within `seconds`."""
+    """The first true value that `condition` returns. TimeoutError when there is none within
+    `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:

@@ -1,8 +1,10 @@
-"""For `CommandLine.modules`: supervisor, launcher and torchrun's agent are forks of a process that has imported torch.
+"""For `CommandLine.modules`: supervisor, launcher and torchrun's agent are forks of a process that
+has imported torch.
 
-They are the processes of every local run, with the same parents, sessions, variables, streams and signals; only no
-interpreter starts in them and nothing is imported, which is most of what a small job costs. That they start as new
-processes too is shown by every `CommandLine` without this module. Ranks start as they always do: from the agent.
+They are the processes of every local run, with the same parents, sessions, variables, streams and
+signals; only no interpreter starts in them and nothing is imported, which is most of what a small
+job costs. That they start as new processes too is shown by every `CommandLine` without this module.
+Ranks start as they always do: from the agent.
 """
 
 from __future__ import annotations
@@ -31,29 +33,61 @@ from typing import Any, NoReturn
 
 MODULES = ("torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.agent.server")
 """What agents, and ranks of the shared trainer, import and what takes long."""
-READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "TORCH", "PYTORCH_", "MKL_")
-"""Prefixes of variables that an interpreter or torch reads when it starts: with others, a new process it is."""
+READ_AT_START = (
+    "PYTHON",
+    "COVERAGE_",
+    "LD_",
+    "LC_",
+    "LANG",
+    "TZ",
+    "MALLOC_",
+    "GLIBC_",
+    "TORCH",
+    "PYTORCH_",
+    "MKL_",
+)
+"""Prefixes of variables that an interpreter or torch reads when it starts: with others, a new
+process it is.
+"""
 HEEDED = (
     *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "LANG", "OMP_NUM_THREADS"),
     *("TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
 )
-"""Those of them that a fork heeds, that are read later, or that change nothing here: without LANG it is UTF-8 too."""
-AGENT, LAUNCHER, CLIENT = "/cloudtrain_launcher/agent.py", ".cloudtrain", "from cloudtrain.providers."
+"""Those of them that a fork heeds, that are read later, or that change nothing here: without LANG
+it is UTF-8 too.
+"""
+AGENT = "/cloudtrain_launcher/agent.py"
+LAUNCHER = ".cloudtrain"
+CLIENT = "from cloudtrain.providers."
 NAMESPACE = "/emulation/namespace.py"
-"""Becomes a rehearsal's container, and then what starts there: it executes another program twice."""
-SHELL, EXECUTES = "/bin/sh", " && exec python3 "
-"""What a rehearsal as Azure ML starts, and how its command goes on after the variables that it exports."""
+"""Becomes a rehearsal's container, and then what starts there: it executes another program twice.
+"""
+SHELL = "/bin/sh"
+EXECUTES = " && exec python3 "
+"""What a rehearsal as Azure ML starts, and how its command goes on after the variables that it
+exports.
+"""
 
-_programs = Path(sys.executable).parent  # here; a launcher that has installed packages changes its own
-_execvpe, _execv = os.execvpe, os.execv
+_programs = Path(
+    sys.executable
+).parent  # here; a launcher that has installed packages changes its own
+_execvpe = os.execvpe
+_execv = os.execv
 _fork_exec: Any = getattr(subprocess, "_fork_exec")  # noqa: B009  (private: what Popen calls to start a process)
-_paths = [path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+_paths = [
+    path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+]
 
 
 def fork_or_exec(argv: Sequence[str], *options: Any) -> int:
-    """Start a process of a local run as a fork of this one, and any other as `subprocess` does; its process id."""
+    """Start a process of a local run as a fork of this one, and any other as `subprocess` does; its
+    process id.
+    """
     variables = _variables(options[4])
-    if not _is_of_a_run(list(map(os.fsdecode, argv)), variables) or _read_at_start(variables) != _at_start:
+    if (
+        not _is_of_a_run(list(map(os.fsdecode, argv)), variables)
+        or _read_at_start(variables) != _at_start
+    ):
         pid: int = _fork_exec(argv, *options)
         return pid
     sys.stdout.flush()
@@ -88,7 +122,11 @@ def _variables(entries: Sequence[bytes] | None) -> dict[str, str]:
 
 
 def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in variables.items() if k.startswith(READ_AT_START) and not k.startswith(HEEDED)}
+    return {
+        k: v
+        for k, v in variables.items()
+        if k.startswith(READ_AT_START) and not k.startswith(HEEDED)
+    }
 
 
 def _become(argv: Sequence[str], variables: Mapping[str, str], options: Sequence[Any]) -> NoReturn:
@@ -96,7 +134,8 @@ def _become(argv: Sequence[str], variables: Mapping[str, str], options: Sequence
     code = 1
     try:
         _, _, cwd, _, stdin, _, _, stdout, _, stderr, *_ = options[1:]
-        new_session, umask = options[14], options[-3]
+        new_session = options[14]
+        umask = options[-3]
         if cwd is not None:
             os.chdir(cwd)
         for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
@@ -136,7 +175,9 @@ def _forget_the_parent(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
     tempfile.tempdir = None
     frame: types.FrameType | None = sys._getframe()
-    while frame:  # torchrun asks for its stack at each rendezvous; without this, inspect seeks these in all modules
+    # torchrun asks for its stack at each rendezvous; without this, inspect seeks these in all
+    # modules
+    while frame:
         getattr(inspect, "modulesbyfile")[inspect.getabsfile(frame)] = ""  # noqa: B009
         frame = frame.f_back
 
@@ -145,9 +186,13 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run the program to its end; its exit code."""
     if argv[0] == SHELL:
         exports, _, words = argv[-1].partition(EXECUTES)
-        shown = subprocess.run([SHELL, "-c", f"{exports} && env -0"], stdout=subprocess.PIPE, check=True).stdout
+        shown = subprocess.run(
+            [SHELL, "-c", f"{exports} && env -0"], stdout=subprocess.PIPE, check=True
+        ).stdout
         entries = (entry.partition(b"=") for entry in shown.split(b"\0") if entry)
-        execute("python3", ["python3", *shlex.split(words)], {name: value for name, _, value in entries})
+        execute(
+            "python3", ["python3", *shlex.split(words)], {name: value for name, _, value in entries}
+        )
     flags = list(takewhile(lambda word: word.startswith("-"), argv[1:]))
     program, *arguments = argv[1 + len(flags) :]
     sys.orig_argv = list(argv)
@@ -158,17 +203,21 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
     else:
         setattr(os, "execvpe", _execvpe)  # noqa: B010
         setattr(os, "execv", _execv)  # noqa: B010
-        for name in [name for name in sys.modules if name.partition(".")[0].startswith("cloudtrain")]:
+        for name in [
+            name for name in sys.modules if name.partition(".")[0].startswith("cloudtrain")
+        ]:
             del sys.modules[name]  # those of the job are in its own folder
     if program.endswith(AGENT):
         setattr(subprocess, "_fork_exec", _fork_exec)  # noqa: B010  (ranks, and what they start, are new processes)
     try:
         if "-c" in flags:
-            sys.path[:], sys.argv = ["", *search, *_paths], ["-c", *arguments]
+            sys.path[:] = ["", *search, *_paths]
+            sys.argv = ["-c", *arguments]
             main = sys.modules["__main__"] = types.ModuleType("__main__")
             exec(program, main.__dict__)  # noqa: S102
         else:
-            sys.path[:], sys.argv = [*search, *_paths], [program, *arguments]
+            sys.path[:] = [*search, *_paths]
+            sys.argv = [program, *arguments]
             if program.endswith(AGENT):
                 sys.path.insert(0, str(Path(program).parent))
             runpy.run_path(program, run_name="__main__")
@@ -181,7 +230,9 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 def execute(file: str, argv: Sequence[str], env: Mapping[bytes, bytes]) -> NoReturn:
-    """What `os.execvpe` does, without a new interpreter where that would run a program of a local run."""
+    """What `os.execvpe` does, without a new interpreter where that would run a program of a local
+    run.
+    """
     variables = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
     if not _is_of_a_run([file, *argv[1:]], variables):
         _execvpe(file, list(argv), env)
@@ -197,7 +248,8 @@ def execute(file: str, argv: Sequence[str], env: Mapping[bytes, bytes]) -> NoRet
 
 
 def show_in_proc(argv: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Write these over the arguments and variables that /proc shows of this process: there its run is looked for.
+    """Write these over the arguments and variables that /proc shows of this process: there its run
+    is looked for.
 
     MemoryError where there is no room: a command server is started with some.
     """
@@ -212,7 +264,9 @@ def show_in_proc(argv: Sequence[str], variables: Mapping[str, str]) -> None:
 
 
 _at_start = _read_at_start(os.environ)  # before torch sets some
-os.environ["OMP_NUM_THREADS"] = "1"  # the library starts no threads, and none may be there at a fork
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # the library starts no threads, and none may be there at a fork
+)
 for name in MODULES:
     import_module(name)
 del os.environ["OMP_NUM_THREADS"]

@@ -1,4 +1,5 @@
-"""For `CommandLine.modules`: importing this imports the SDKs of both clouds, which then try again at once.
+"""For `CommandLine.modules`: importing this imports the SDKs of both clouds, which then try again
+at once.
 
 It submits to imitated clouds, for the modules that are imported where they are first needed.
 """
@@ -28,7 +29,8 @@ def submit_to_both() -> None:
     from tests.providers.azure.jobs import forget
     from tests.support.in_process import call
 
-    before, folder_before = dict(os.environ), Path.cwd()
+    before = dict(os.environ)
+    folder_before = Path.cwd()
     with (
         TemporaryDirectory() as folder,
         TemporaryDirectory() as home,

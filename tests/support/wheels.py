@@ -27,12 +27,19 @@ def make_wheel(
 ) -> Path:
     """A wheel of a module `name` that has `VERSION`; `files` replaces its files."""
     info = f"{name}-{version}.dist-info"
-    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+    metadata = [
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}",
+        *(f"Requires-Dist: {r}" for r in requires),
+    ]
     content = dict(files or {f"{name}.py": f"VERSION = {version!r}\n".encode()})
     content[f"{info}/METADATA"] = "\n".join([*metadata, ""]).encode()
     pure = "true" if tag == PURE else "false"
-    content[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {pure}\nTag: {tag}\n".encode()
-    content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"]).encode()
+    content[f"{info}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {pure}\nTag: {tag}\n".encode()
+    )
+    content[f"{info}/RECORD"] = "".join(
+        f"{path},,\n" for path in [*content, f"{info}/RECORD"]
+    ).encode()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -42,5 +49,7 @@ def make_wheel(
 
 
 def offline(wheels: Path) -> dict[str, str]:
-    """The variables by which pip takes these wheels alone, whatever this machine's own settings are."""
+    """The variables by which pip takes these wheels alone, whatever this machine's own settings
+    are.
+    """
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.as_uri(), "PIP_CONFIG_FILE": "/dev/null"}

@@ -1,4 +1,6 @@
-"""What jobs, people and GitHub may do by the template: exactly the listed actions, on this stack, and nobody else."""
+"""What jobs, people and GitHub may do by the template: exactly the listed actions, on this stack,
+and nobody else.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,19 @@ POLICIES = {"job": (job_policy, JOB), "submitter": (submitter_policy, (*SUBMITTE
 EACH = pytest.mark.parametrize("who", POLICIES)
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/made-role"
 BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{1,40}[a-z0-9]", fullmatch=True)
-_SERVICES = ("s3", "iam", "sts", "kms", "ec2", "logs", "ecr", "sagemaker", "ssm", "secretsmanager", "cloudformation")
+_SERVICES = (
+    "s3",
+    "iam",
+    "sts",
+    "kms",
+    "ec2",
+    "logs",
+    "ecr",
+    "sagemaker",
+    "ssm",
+    "secretsmanager",
+    "cloudformation",
+)
 ACTIONS = sorted(
     f"{service}:{name}"
     for service in _SERVICES
@@ -61,11 +75,15 @@ def test_the_policy_has_exactly_the_actions_of_the_list(who: str) -> None:
     assert set(actions(policy(KmsKey="new"))) == granted(permissions, "kms_key")
     assert set(actions(policy(Network="existing"))) == granted(permissions, "network")
     assert set(actions(policy(RemoteDebug="yes"))) == granted(permissions, "remote_debug")
-    assert set(actions(policy(**EVERYTHING))) == granted(permissions, "kms_key", "network", "remote_debug")
+    assert set(actions(policy(**EVERYTHING))) == granted(
+        permissions, "kms_key", "network", "remote_debug"
+    )
 
 
 def test_what_doctor_looks_at_is_left_out_on_request_and_nothing_else_is() -> None:
-    assert set(actions(submitter_policy(**EVERYTHING, Doctor="no"))) == granted(SUBMITTER, "kms_key")
+    assert set(actions(submitter_policy(**EVERYTHING, Doctor="no"))) == granted(
+        SUBMITTER, "kms_key"
+    )
     looks = [each for each in submitter_policy(**EVERYTHING) if each["Sid"].startswith("LookAt")]
     assert set(actions(looks)) - {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"} == {
         each.action for each in DOCTOR
@@ -73,9 +91,13 @@ def test_what_doctor_looks_at_is_left_out_on_request_and_nothing_else_is() -> No
 
 
 def test_everything_is_granted_only_where_aws_knows_no_narrower_resource() -> None:
-    """By the Service Authorization Reference as cfn-lint carries it; the namespace narrows metrics down."""
+    """By the Service Authorization Reference as cfn-lint carries it; the namespace narrows metrics
+    down.
+    """
     cfnlint = pytest.importorskip("cfnlint")
-    known = json.loads((Path(cfnlint.__file__).parent / "data/AdditionalSpecs/Policies.json").read_text())
+    known = json.loads(
+        (Path(cfnlint.__file__).parent / "data/AdditionalSpecs/Policies.json").read_text()
+    )
     for action in WITHOUT_RESOURCES - {"cloudwatch:PutMetricData"}:
         service, _, name = action.partition(":")
         assert "Resources" not in known[service]["Actions"][name.lower()], action
@@ -94,7 +116,9 @@ def test_no_action_is_a_pattern_and_no_resource_is_wider_than_the_stack(who: str
 
 
 def is_narrow(arn: str) -> bool:
-    """Whether an ARN names this stack's things, this account's jobs and their logs, or AWS's own containers."""
+    """Whether an ARN names this stack's things, this account's jobs and their logs, or AWS's own
+    containers.
+    """
     here = rf"{REGION}:{ACCOUNT}"
     return any(
         re.fullmatch(pattern, arn)
@@ -117,23 +141,35 @@ def is_narrow(arn: str) -> bool:
     name=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
     kind=st.sampled_from(["user", "role"]),
 )
-def test_people_look_at_the_rights_of_themselves_and_of_the_stack_s_roles_alone(name: str, kind: str) -> None:
+def test_people_look_at_the_rights_of_themselves_and_of_the_stack_s_roles_alone(
+    name: str, kind: str
+) -> None:
     def looks(arn: str, **who: str) -> bool:
         attempt = Attempt(action="iam:SimulatePrincipalPolicy", resource=arn, context=who)
         return is_allowed(attempt, submitter_policy(**EVERYTHING))
 
     ann = {"aws:username": "ann"}
-    assert looks(f"arn:aws:iam::{ACCOUNT}:{kind}/{name}", **ann) == ((kind, name) == ("user", "ann"))
+    assert looks(f"arn:aws:iam::{ACCOUNT}:{kind}/{name}", **ann) == (
+        (kind, name) == ("user", "ann")
+    )
     assert looks(f"arn:aws:iam::{ACCOUNT}:user/team/ann", **ann)
-    assert not looks(f"arn:aws:iam::{ACCOUNT}:user/ann"), "a session of a role has no name of a user"
+    assert not looks(f"arn:aws:iam::{ACCOUNT}:user/ann"), (
+        "a session of a role has no name of a user"
+    )
     assert looks(ROLE)
     assert looks(f"arn:aws:iam::{ACCOUNT}:role/cloudtrain-GitHubRole-1A2B3C")
     assert not looks(ROLE.replace(ACCOUNT, "999999999999"), **ann)
 
 
 @EACH
-@given(bucket=BUCKETS, key=st.text(max_size=20), action=st.sampled_from([a for a in ACTIONS if a.startswith("s3:")]))
-def test_nobody_reads_or_writes_a_bucket_of_somebody_else(who: str, bucket: str, key: str, action: str) -> None:
+@given(
+    bucket=BUCKETS,
+    key=st.text(max_size=20),
+    action=st.sampled_from([a for a in ACTIONS if a.startswith("s3:")]),
+)
+def test_nobody_reads_or_writes_a_bucket_of_somebody_else(
+    who: str, bucket: str, key: str, action: str
+) -> None:
     assume(bucket not in ("made-bucket", "data"))
     for arn in (f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/{key}"):
         assert not is_allowed(Attempt(action=action, resource=arn), POLICIES[who][0](**EVERYTHING))
@@ -142,12 +178,18 @@ def test_nobody_reads_or_writes_a_bucket_of_somebody_else(who: str, bucket: str,
 @given(
     account=st.sampled_from([ACCOUNT, "999999999999"]),
     role=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
-    service=st.sampled_from(["sagemaker.amazonaws.com", "ec2.amazonaws.com", "lambda.amazonaws.com"]),
+    service=st.sampled_from(
+        ["sagemaker.amazonaws.com", "ec2.amazonaws.com", "lambda.amazonaws.com"]
+    ),
 )
-def test_no_other_role_is_passed_and_this_one_to_sagemaker_alone(account: str, role: str, service: str) -> None:
+def test_no_other_role_is_passed_and_this_one_to_sagemaker_alone(
+    account: str, role: str, service: str
+) -> None:
     policy = submitter_policy(**EVERYTHING)
     context = {"iam:PassedToService": service}
-    other = Attempt(action="iam:PassRole", resource=f"arn:aws:iam::{account}:role/{role}", context=context)
+    other = Attempt(
+        action="iam:PassRole", resource=f"arn:aws:iam::{account}:role/{role}", context=context
+    )
     assert not is_allowed(other, policy)
     own = Attempt(action="iam:PassRole", resource=ROLE, context=context)
     assert is_allowed(own, policy) == (service == "sagemaker.amazonaws.com")
@@ -155,8 +197,13 @@ def test_no_other_role_is_passed_and_this_one_to_sagemaker_alone(account: str, r
 
 
 @EACH
-@given(action=st.sampled_from(ACTIONS), name=st.sampled_from(["made-bucket", "made-bucket/cloudtrain/runs/a", "*"]))
-def test_what_is_not_listed_is_denied_on_the_stack_s_own_things_too(who: str, action: str, name: str) -> None:
+@given(
+    action=st.sampled_from(ACTIONS),
+    name=st.sampled_from(["made-bucket", "made-bucket/cloudtrain/runs/a", "*"]),
+)
+def test_what_is_not_listed_is_denied_on_the_stack_s_own_things_too(
+    who: str, action: str, name: str
+) -> None:
     policy, permissions = POLICIES[who]
     assume(action not in granted(permissions, "kms_key", "network", "remote_debug"))
     arn = name if name == "*" else f"arn:aws:s3:::{name}"
@@ -165,12 +212,18 @@ def test_what_is_not_listed_is_denied_on_the_stack_s_own_things_too(who: str, ac
 
 def trusts(statement: Statement, context: dict[str, str]) -> bool:
     """Whether a trust policy lets in who says this of itself."""
-    policy = {key: value for key, value in statement.items() if key != "Principal"} | {"Resource": "*"}
+    policy = {key: value for key, value in statement.items() if key != "Principal"} | {
+        "Resource": "*"
+    }
     return is_allowed(Attempt(action=statement["Action"], context=context), [policy])
 
 
-@given(account=st.from_regex(r"\d{12}", fullmatch=True), region=st.sampled_from([REGION, "eu-west-1"]))
-def test_sagemaker_takes_the_role_for_this_account_and_region_alone(account: str, region: str) -> None:
+@given(
+    account=st.from_regex(r"\d{12}", fullmatch=True), region=st.sampled_from([REGION, "eu-west-1"])
+)
+def test_sagemaker_takes_the_role_for_this_account_and_region_alone(
+    account: str, region: str
+) -> None:
     [statement] = resolved().properties("ExecutionRole")["AssumeRolePolicyDocument"]["Statement"]
     assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
     source = f"arn:aws:sagemaker:{region}:{account}:training-job/a"
@@ -179,32 +232,56 @@ def test_sagemaker_takes_the_role_for_this_account_and_region_alone(account: str
     assert not trusts(statement, {"aws:SourceAccount": ACCOUNT})
 
 
-@given(subject=st.one_of(st.sampled_from([SUBJECT, SUBJECT + "x", "repo:me/mine:pull_request", "*"]), st.text()))
+@given(
+    subject=st.one_of(
+        st.sampled_from([SUBJECT, SUBJECT + "x", "repo:me/mine:pull_request", "*"]), st.text()
+    )
+)
 def test_github_takes_its_role_with_the_whole_subject_alone(subject: str) -> None:
-    [statement] = resolved(**EVERYTHING).properties("GitHubRole")["AssumeRolePolicyDocument"]["Statement"]
+    [statement] = resolved(**EVERYTHING).properties("GitHubRole")["AssumeRolePolicyDocument"][
+        "Statement"
+    ]
     issuer = "token.actions.githubusercontent.com"
-    assert trusts(statement, {f"{issuer}:aud": "sts.amazonaws.com", f"{issuer}:sub": subject}) == (subject == SUBJECT)
+    assert trusts(statement, {f"{issuer}:aud": "sts.amazonaws.com", f"{issuer}:sub": subject}) == (
+        subject == SUBJECT
+    )
     assert not trusts(statement, {f"{issuer}:aud": "sts.other.com", f"{issuer}:sub": subject})
-    assert resolved(**EVERYTHING).properties("GitHubRole")["ManagedPolicyArns"] == ["<SubmitterPolicy>"]
+    assert resolved(**EVERYTHING).properties("GitHubRole")["ManagedPolicyArns"] == [
+        "<SubmitterPolicy>"
+    ]
 
 
-@pytest.mark.parametrize("subject", ["repo:me/*:ref:refs/heads/main", "repo:me/mine:*", "me/mine", "*"])
+@pytest.mark.parametrize(
+    "subject", ["repo:me/*:ref:refs/heads/main", "repo:me/mine:*", "me/mine", "*"]
+)
 def test_a_subject_with_a_wildcard_is_no_subject(subject: str) -> None:
     pattern = template()["Parameters"]["GitHubSubject"]["AllowedPattern"]
     assert re.fullmatch(pattern, subject) is None
     assert re.fullmatch(pattern, SUBJECT)
-    assert re.fullmatch(pattern, "repo:me@1/mine@2:environment:prod"), "with ids, as newer repositories have them"
+    assert re.fullmatch(pattern, "repo:me@1/mine@2:environment:prod"), (
+        "with ids, as newer repositories have them"
+    )
 
 
 def test_policies_fit_into_the_quotas_of_iam() -> None:
-    """6,144 characters of a managed policy, 10,240 of a role's, white space not counted (IAM quotas)."""
-    for name, key, limit in (("SubmitterPolicy", "PolicyDocument", 6144), ("ExecutionRole", "Policies", 10240)):
-        assert len(json.dumps(resolved(**EVERYTHING).properties(name)[key], separators=(",", ":"))) < limit * 0.9
+    """6,144 characters of a managed policy, 10,240 of a role's, white space not counted (IAM
+    quotas).
+    """
+    for name, key, limit in (
+        ("SubmitterPolicy", "PolicyDocument", 6144),
+        ("ExecutionRole", "Policies", 10240),
+    ):
+        assert (
+            len(json.dumps(resolved(**EVERYTHING).properties(name)[key], separators=(",", ":")))
+            < limit * 0.9
+        )
 
 
 PROWLER: dict[str, Any] = {
     "sagemaker_training_jobs_vpc_settings_configured": lambda body: body["VpcConfig"]["Subnets"],
-    "sagemaker_training_jobs_network_isolation_enabled": lambda body: body["EnableNetworkIsolation"],
+    "sagemaker_training_jobs_network_isolation_enabled": lambda body: body[
+        "EnableNetworkIsolation"
+    ],
     "sagemaker_training_jobs_intercontainer_encryption_enabled": lambda body: body[
         "EnableInterContainerTrafficEncryption"
     ],
@@ -216,7 +293,9 @@ PROWLER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("rule", PROWLER)
-def test_a_job_with_the_settings_of_a_whole_stack_can_pass_prowler(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_with_the_settings_of_a_whole_stack_can_pass_prowler(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key, value in settings_of(resolved(**EVERYTHING).outputs()).items():
         text = value if isinstance(value, str) else ",".join(value)
         monkeypatch.setenv(variable_of(key), text.replace("<", "").replace(">", ""))

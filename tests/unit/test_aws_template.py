@@ -1,4 +1,6 @@
-"""The CloudFormation template: every property of every resource, what is created when, and what is kept."""
+"""The CloudFormation template: every property of every resource, what is created when, and what is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ HTTPS = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443}
 
 
 def notification(kind: str, threshold: int) -> dict[str, Any]:
-    told = {"NotificationType": kind, "ComparisonOperator": "GREATER_THAN", "ThresholdType": "PERCENTAGE"}
+    told = {
+        "NotificationType": kind,
+        "ComparisonOperator": "GREATER_THAN",
+        "ThresholdType": "PERCENTAGE",
+    }
     return {
         "Notification": {**told, "Threshold": threshold},
         "Subscribers": [{"SubscriptionType": "EMAIL", "Address": "me@example.org"}],
@@ -57,7 +63,12 @@ def notification(kind: str, threshold: int) -> dict[str, Any]:
 
 
 def subnet(zone: str, block: str) -> dict[str, Any]:
-    place = {"VpcId": "<Vpc>", "AvailabilityZone": f"us-east-1{zone}", "CidrBlock": block, "MapPublicIpOnLaunch": False}
+    place = {
+        "VpcId": "<Vpc>",
+        "AvailabilityZone": f"us-east-1{zone}",
+        "CidrBlock": block,
+        "MapPublicIpOnLaunch": False,
+    }
     return {**place, "Tags": [{"Key": "Name", "Value": f"cloudtrain-{zone}"}]}
 
 
@@ -94,20 +105,38 @@ PROPERTIES: dict[str, dict[str, Any]] = {
             "ServerSideEncryptionConfiguration": [
                 {
                     "BucketKeyEnabled": True,
-                    "ServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY},
+                    "ServerSideEncryptionByDefault": {
+                        "SSEAlgorithm": "aws:kms",
+                        "KMSMasterKeyID": KEY,
+                    },
                 }
             ]
         },
         "PublicAccessBlockConfiguration": dict.fromkeys(
-            ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True
+            ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"),
+            True,
         ),
         "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
         "VersioningConfiguration": {"Status": "Enabled"},
         "LifecycleConfiguration": {
             "Rules": [
-                {"Id": "sources", "Status": "Enabled", "Prefix": "cloudtrain/sources/", "ExpirationInDays": "180"},
-                {"Id": "runs", "Status": "Enabled", "Prefix": "cloudtrain/runs/", "ExpirationInDays": "90"},
-                {"Id": "old-versions", "Status": "Enabled", "NoncurrentVersionExpiration": {"NoncurrentDays": 7}},
+                {
+                    "Id": "sources",
+                    "Status": "Enabled",
+                    "Prefix": "cloudtrain/sources/",
+                    "ExpirationInDays": "180",
+                },
+                {
+                    "Id": "runs",
+                    "Status": "Enabled",
+                    "Prefix": "cloudtrain/runs/",
+                    "ExpirationInDays": "90",
+                },
+                {
+                    "Id": "old-versions",
+                    "Status": "Enabled",
+                    "NoncurrentVersionExpiration": {"NoncurrentDays": 7},
+                },
                 {
                     "Id": "unfinished-uploads",
                     "Status": "Enabled",
@@ -152,14 +181,21 @@ PROPERTIES: dict[str, dict[str, Any]] = {
                 {
                     "rulePriority": 2,
                     "description": "the newest 50",
-                    "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": 50},
+                    "selection": {
+                        "tagStatus": "any",
+                        "countType": "imageCountMoreThan",
+                        "countNumber": 50,
+                    },
                     "action": {"type": "expire"},
                 },
             ]
         },
     },
     "LogGroup": {"LogGroupName": "/aws/sagemaker/TrainingJobs", "RetentionInDays": "30"},
-    "GitHubProvider": {"Url": "https://token.actions.githubusercontent.com", "ClientIdList": ["sts.amazonaws.com"]},
+    "GitHubProvider": {
+        "Url": "https://token.actions.githubusercontent.com",
+        "ClientIdList": ["sts.amazonaws.com"],
+    },
     "Budget": {
         "Budget": {
             "BudgetType": "COST",
@@ -167,7 +203,10 @@ PROPERTIES: dict[str, dict[str, Any]] = {
             "BudgetLimit": {"Amount": "50", "Unit": "USD"},
             "CostFilters": {"Service": ["Amazon SageMaker"]},
         },
-        "NotificationsWithSubscribers": [notification("ACTUAL", 80), notification("FORECASTED", 100)],
+        "NotificationsWithSubscribers": [
+            notification("ACTUAL", 80),
+            notification("FORECASTED", 100),
+        ],
     },
     "Vpc": {
         "CidrBlock": "10.87.0.0/16",
@@ -181,9 +220,13 @@ PROPERTIES: dict[str, dict[str, Any]] = {
     "RouteA": {"RouteTableId": "<RouteTable>", "SubnetId": "<SubnetA>"},
     "RouteB": {"RouteTableId": "<RouteTable>", "SubnetId": "<SubnetB>"},
     "SecurityGroup": {
-        "GroupDescription": "Training jobs - all traffic among their nodes, as EFA needs, and HTTPS to S3",
+        "GroupDescription": (
+            "Training jobs - all traffic among their nodes, as EFA needs, and HTTPS to S3"
+        ),
         "VpcId": "<Vpc>",
-        "SecurityGroupEgress": [{**HTTPS, "CidrIp": "0.0.0.0/0", "Description": "S3, whose addresses change"}],
+        "SecurityGroupEgress": [
+            {**HTTPS, "CidrIp": "0.0.0.0/0", "Description": "S3, whose addresses change"}
+        ],
     },
     "AmongNodesIn": {
         "GroupId": "<SecurityGroup.GroupId>",
@@ -210,7 +253,13 @@ PROPERTIES: dict[str, dict[str, Any]] = {
                     "Effect": "Allow",
                     "Principal": "*",
                     "Action": [
-                        *("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject")
+                        *(
+                            "s3:AbortMultipartUpload",
+                            "s3:DeleteObject",
+                            "s3:GetObject",
+                            "s3:ListBucket",
+                            "s3:PutObject",
+                        )
                     ],
                     "Resource": [MADE, f"{MADE}/*"],
                 },
@@ -226,10 +275,16 @@ PROPERTIES: dict[str, dict[str, Any]] = {
         },
     },
     "EndpointSecurityGroup": {
-        "GroupDescription": "Endpoints of Secrets Manager and Parameter Store - HTTPS from training jobs",
+        "GroupDescription": (
+            "Endpoints of Secrets Manager and Parameter Store - HTTPS from training jobs"
+        ),
         "VpcId": "<Vpc>",
         "SecurityGroupIngress": [
-            {**HTTPS, "SourceSecurityGroupId": "<SecurityGroup.GroupId>", "Description": "training jobs"}
+            {
+                **HTTPS,
+                "SourceSecurityGroupId": "<SecurityGroup.GroupId>",
+                "Description": "training jobs",
+            }
         ],
         "SecurityGroupEgress": [
             {**HTTPS, "CidrIp": "127.0.0.1/32", "Description": "nowhere: endpoints only answer"},
@@ -268,7 +323,9 @@ def test_a_resource_has_these_properties_and_no_others(name: str) -> None:
         (
             {
                 "GitHubSubject": SUBJECT,
-                "GitHubProviderArn": "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com",
+                "GitHubProviderArn": (
+                    "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
+                ),
             },
             ALWAYS | {"GitHubRole"},
         ),
@@ -286,19 +343,36 @@ def test_without_a_key_aws_encrypts_by_its_own() -> None:
     assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
     assert plain.properties("Repository")["EncryptionConfiguration"] == {"EncryptionType": "AES256"}
     rules = plain.properties("Bucket")["LifecycleConfiguration"]["Rules"]
-    assert [each["Id"] for each in rules] == ["sources", "old-versions", "unfinished-uploads"], "runs are kept"
+    assert [each["Id"] for each in rules] == [
+        "sources",
+        "old-versions",
+        "unfinished-uploads",
+    ], "runs are kept"
 
 
 def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
     for name, each in template()["Resources"].items():
         kept = (each.get("DeletionPolicy"), each.get("UpdateReplacePolicy"))
-        assert kept == (("RetainExceptOnCreate", "Retain") if each["Type"] in KEPT_TYPES else (None, None)), name
+        assert kept == (
+            ("RetainExceptOnCreate", "Retain") if each["Type"] in KEPT_TYPES else (None, None)
+        ), name
 
 
 def test_no_name_is_chosen_that_somebody_else_could_have_but_the_one_that_sagemaker_fixes() -> None:
-    named = ("BucketName", "RepositoryName", "RoleName", "ManagedPolicyName", "GroupName", "LogGroupName", "AliasName")
+    named = (
+        "BucketName",
+        "RepositoryName",
+        "RoleName",
+        "ManagedPolicyName",
+        "GroupName",
+        "LogGroupName",
+        "AliasName",
+    )
     found = {
-        (name, key) for name, each in template()["Resources"].items() for key in named if key in each["Properties"]
+        (name, key)
+        for name, each in template()["Resources"].items()
+        for key in named
+        if key in each["Properties"]
     }
     assert found == {("LogGroup", "LogGroupName")}
 
@@ -313,32 +387,46 @@ def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
         "aws.security_groups": ("<SecurityGroup.GroupId>",),
         "aws.kms_key": KEY,
     }
-    assert settings_of(resolved().outputs()).keys() == {"aws.region", "aws.role", "aws.bucket", "aws.repository"}
+    assert settings_of(resolved().outputs()).keys() == {
+        "aws.region",
+        "aws.role",
+        "aws.bucket",
+        "aws.repository",
+    }
 
 
 def test_the_parameters_of_the_command_are_those_of_the_template() -> None:
     declared = template()["Parameters"]
-    assert {each.template for each in PARAMETERS} | {"CreateLogGroup", "ContainersAccount"} == declared.keys()
+    assert {each.template for each in PARAMETERS} | {
+        "CreateLogGroup",
+        "ContainersAccount",
+    } == declared.keys()
     written = to_template(PARAMETERS, defaults(PARAMETERS))
     for each in PARAMETERS:
         assert each.problem(each.default) == "", each.name
         assert not each.example or each.problem(each.example) == "", each.name
         assert written[each.template] == str(declared[each.template]["Default"]), each.name
-        assert set(each.choices) == {str(value) for value in declared[each.template].get("AllowedValues", [])}, (
-            each.name
-        )
+        assert set(each.choices) == {
+            str(value) for value in declared[each.template].get("AllowedValues", [])
+        }, each.name
 
 
 @given(
     st.fixed_dictionaries(
         {},
         optional={
-            each.name: st.sampled_from(each.choices) if each.choices else st.from_regex(each.pattern, fullmatch=True)
+            each.name: (
+                st.sampled_from(each.choices)
+                if each.choices
+                else st.from_regex(each.pattern, fullmatch=True)
+            )
             for each in PARAMETERS
         },
     )
 )
-def test_what_the_command_accepts_the_template_accepts_and_gives_back(values: dict[str, str]) -> None:
+def test_what_the_command_accepts_the_template_accepts_and_gives_back(
+    values: dict[str, str],
+) -> None:
     assert not [
         each.problem(values[each.name])
         for each in PARAMETERS
@@ -356,15 +444,20 @@ def test_the_account_of_aws_own_containers_is_that_of_the_region() -> None:
             assert template_values({}, region, "aws")["ContainersAccount"] == address[:12]
 
 
-def test_every_kind_of_resource_has_a_name_for_people_and_the_template_fits_into_a_request() -> None:
+def test_every_kind_of_resource_has_a_name_for_people_and_the_template_fits_into_a_request() -> (
+    None
+):
     assert {each["Type"] for each in template()["Resources"].values()} == KINDS.keys()
     assert (bundled("infra") / "aws" / "cloudtrain.yaml").stat().st_size <= MAX_BYTES
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"kms_key": "new"}, {"network": "new"}, {"network": "new", "secret_endpoints": "yes"}]
+    "given",
+    [{}, {"kms_key": "new"}, {"network": "new"}, {"network": "new", "secret_endpoints": "yes"}],
 )
-def test_what_a_choice_costs_idle_is_what_the_resources_cost_that_it_makes(given: dict[str, str]) -> None:
+def test_what_a_choice_costs_idle_is_what_the_resources_cost_that_it_makes(
+    given: dict[str, str],
+) -> None:
     made = resolved(**template_values(given, REGION, "aws")).resources()
     costs = [idle_cost(name, each["Type"]) for name, each in made.items()]
     chosen = defaults(PARAMETERS) | given
@@ -373,7 +466,9 @@ def test_what_a_choice_costs_idle_is_what_the_resources_cost_that_it_makes(given
 
 
 def test_every_price_is_of_a_resource_of_the_template() -> None:
-    assert {type_ for type_, _ in prices("aws")} <= {each["Type"] for each in template()["Resources"].values()}
+    assert {type_ for type_, _ in prices("aws")} <= {
+        each["Type"] for each in template()["Resources"].values()
+    }
 
 
 def test_every_exception_from_a_checkers_rule_is_justified_beside_its_resource() -> None:

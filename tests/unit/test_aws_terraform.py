@@ -1,4 +1,6 @@
-"""The Terraform module of infra/aws: the template itself, its parameters and outputs, and terraform's own verdict."""
+"""The Terraform module of infra/aws: the template itself, its parameters and outputs, and
+terraform's own verdict.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.support.in_process import call
 from tests.support.limits import HANG_SECONDS
 
 MODULE = bundled("infra") / "aws" / "terraform"
-MAIN, VARIABLES, OUTPUTS = ((MODULE / f"{name}.tf").read_text() for name in ("main", "variables", "outputs"))
+MAIN, VARIABLES, OUTPUTS = (
+    (MODULE / f"{name}.tf").read_text() for name in ("main", "variables", "outputs")
+)
 PLUGINS = Path("/opt/tf-plugins")
 """Where machines without a network keep Terraform's providers."""
 
@@ -33,17 +37,25 @@ def test_the_module_deploys_the_template_itself_so_both_grant_the_same_actions()
 
 
 def test_the_module_takes_every_parameter_and_gives_every_output() -> None:
-    given = re.findall(r"^    (\w+) +=", MAIN.partition("parameters = {")[2].partition("\n  }")[0], re.MULTILINE)
+    given = re.findall(
+        r"^    (\w+) +=", MAIN.partition("parameters = {")[2].partition("\n  }")[0], re.MULTILINE
+    )
     assert set(given) == template()["Parameters"].keys()
     variables = set(re.findall(r'^variable "(\w+)"', VARIABLES, re.MULTILINE))
-    assert variables == {each.name for each in PARAMETERS} | {"name", "create_log_group", "containers_account"}
+    assert variables == {each.name for each in PARAMETERS} | {
+        "name",
+        "create_log_group",
+        "containers_account",
+    }
     assert set(re.findall(r"var\.(\w+)", MAIN)) == variables, "none is taken and not used"
     assert set(re.findall(r'outputs(?:, |\[)"(\w+)"', OUTPUTS)) == template()["Outputs"].keys()
 
 
 def test_the_defaults_are_those_of_the_command() -> None:
     for each in PARAMETERS:
-        [written] = re.findall(rf'variable "{each.name}" {{.*?default     = (.+?)\n', VARIABLES, re.DOTALL)
+        [written] = re.findall(
+            rf'variable "{each.name}" {{.*?default     = (.+?)\n', VARIABLES, re.DOTALL
+        )
         meant = {"[]": "", "false": "no", "true": "yes", '""': ""}.get(written, written.strip('"'))
         assert (meant or each.empty) == each.default, each.name
 
@@ -53,7 +65,11 @@ def test_render_prints_one_file_that_stands_beside_the_template() -> None:
     assert said.code == 0
     assert 'file("${path.module}/cloudtrain.yaml")' in said.out
     assert "../" not in said.out
-    for name in ('variable "budget"', 'output "role"', "cloudtrain infra render --provider aws > cloudtrain.yaml"):
+    for name in (
+        'variable "budget"',
+        'output "role"',
+        "cloudtrain infra render --provider aws > cloudtrain.yaml",
+    ):
         assert name in said.out
 
 
@@ -67,13 +83,19 @@ def test_terraform_formats_it_so() -> None:
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="there is no terraform here")
 @pytest.mark.skipif(not PLUGINS.is_dir(), reason="there is no provider for terraform here")
 def test_terraform_finds_it_valid(tmp_path: Path) -> None:
-    (tmp_path / "main.tf").write_text(call("infra", "render", "--provider", "aws", "--format", "terraform").out)
+    (tmp_path / "main.tf").write_text(
+        call("infra", "render", "--provider", "aws", "--format", "terraform").out
+    )
     (tmp_path / "cloudtrain.yaml").write_text(call("infra", "render", "--provider", "aws").out)
-    env = {key: value for key, value in os.environ.items() if not key.startswith("TF_")} | {"CHECKPOINT_DISABLE": "1"}
+    env = {key: value for key, value in os.environ.items() if not key.startswith("TF_")} | {
+        "CHECKPOINT_DISABLE": "1"
+    }
 
     def terraform(*words: str) -> None:
         argv = ["terraform", f"-chdir={tmp_path}", *words]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=HANG_SECONDS
+        )
         assert done.returncode == 0, done.stderr + done.stdout
 
     terraform("init", f"-plugin-dir={PLUGINS}", "-input=false", "-backend=false")

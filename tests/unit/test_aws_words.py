@@ -1,4 +1,6 @@
-"""What SageMaker says of a job, in words that a user need not look up: ends, reasons, machines, missing rights."""
+"""What SageMaker says of a job, in words that a user need not look up: ends, reasons, machines,
+missing rights.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,16 @@ from tests.fakes.aws.jobs import MESSAGES
 
 def described(status: str, secondary: str, *before: str, **more: Any) -> dict[str, Any]:
     """As DescribeTrainingJob answers of a job that has been through these phases."""
-    times = [{"Status": each, "StartTime": datetime(2026, 11, 21, tzinfo=UTC)} for each in (*before, secondary)]
-    return {"TrainingJobStatus": status, "SecondaryStatus": secondary, "SecondaryStatusTransitions": times, **more}
+    times = [
+        {"Status": each, "StartTime": datetime(2026, 11, 21, tzinfo=UTC)}
+        for each in (*before, secondary)
+    ]
+    return {
+        "TrainingJobStatus": status,
+        "SecondaryStatus": secondary,
+        "SecondaryStatusTransitions": times,
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,14 +52,19 @@ def test_a_spot_job_that_has_trained_until_its_time_was_over_lacked_no_capacity(
     [
         ("AlgorithmError: , exit code: 3", "a container ended with exit code 3"),
         ("AlgorithmError: rank 1: no luck, exit code: 17", "rank 1: no luck (exit code 17)"),
-        ("ClientError: Data download failed: none", "SageMaker could not begin: Data download failed: none"),
+        (
+            "ClientError: Data download failed: none",
+            "SageMaker could not begin: Data download failed: none",
+        ),
         ("CapacityError: Unable to provision", "no capacity: Unable to provision"),
         ("InternalServerError: Try again.", "SageMaker failed: Try again."),
         ("Something else: as it is", "Something else: as it is"),
     ],
     ids=["no words", "words", "client", "capacity", "internal", "unknown"],
 )
-def test_a_failure_is_told_without_the_names_of_sagemakers_exceptions(reason: str, words: str) -> None:
+def test_a_failure_is_told_without_the_names_of_sagemakers_exceptions(
+    reason: str, words: str
+) -> None:
     assert final_state(described("Failed", "Failed", FailureReason=reason)) == ("failed", words)
 
 
@@ -64,7 +79,9 @@ def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> No
     waiting = described("InProgress", "Pending", ResourceConfig={"InstancePreferences": wishes})
     assert "instance" not in phase_event(waiting, 1.0).to_json()
     resources = {"InstancePreferences": wishes, "SelectedInstanceType": "ml.p5.48xlarge"}
-    assert phase_event(described("InProgress", "Training", ResourceConfig=resources), 1.0).to_json() | {"since": 0} == {
+    assert phase_event(
+        described("InProgress", "Training", ResourceConfig=resources), 1.0
+    ).to_json() | {"since": 0} == {
         "type": "phase",
         "time": 1.0,
         "phase": "training",
@@ -80,28 +97,42 @@ def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> No
         ("put_object", "Access Denied", "s3:PutObject"),
         ("list_objects_v2", "Access Denied", "s3:ListBucket"),
         ("head_object", "Forbidden", "s3:GetObject and s3:ListBucket"),
-        ("create_training_job", "User: x is not authorized to perform: iam:PassRole on resource: r", "iam:PassRole"),
-        ("get_log_events", "User: x is not authorized to perform: logs:GetLogEvents", "logs:GetLogEvents"),
+        (
+            "create_training_job",
+            "User: x is not authorized to perform: iam:PassRole on resource: r",
+            "iam:PassRole",
+        ),
+        (
+            "get_log_events",
+            "User: x is not authorized to perform: logs:GetLogEvents",
+            "logs:GetLogEvents",
+        ),
         ("stop_training_job", "denied", "sagemaker:StopTrainingJob"),
     ],
     ids=["put", "list", "head", "pass a role", "logs", "stop"],
 )
-def test_a_right_that_is_missing_is_named_as_policies_name_it(operation: str, said: str, action: str) -> None:
+def test_a_right_that_is_missing_is_named_as_policies_name_it(
+    operation: str, said: str, action: str
+) -> None:
     answer = {"Error": {"Code": "AccessDeniedException", "Message": said}}
     error = translated(ClientError(answer, operation), operation, "us-east-1")
     assert f"lack a permission: {action}" in str(error.hint)
 
 
 def test_the_statuses_are_those_of_the_model() -> None:
-    assert input_shape("sagemaker", "UpdateTrainingJob").members["ResourceConfig"].members.keys() == {
-        "KeepAlivePeriodInSeconds"
-    }
+    assert input_shape("sagemaker", "UpdateTrainingJob").members[
+        "ResourceConfig"
+    ].members.keys() == {"KeepAlivePeriodInSeconds"}
 
 
 def test_a_job_that_has_trained_is_not_said_to_have_never_begun() -> None:
     said = "ClientError: Checkpoint upload failed: AccessDenied"
     trained = [{"Status": "Starting"}, {"Status": "Training"}, {"Status": "Uploading"}]
-    described = {"TrainingJobStatus": "Failed", "FailureReason": said, "SecondaryStatusTransitions": trained}
+    described = {
+        "TrainingJobStatus": "Failed",
+        "FailureReason": said,
+        "SecondaryStatusTransitions": trained,
+    }
     final = final_state(described)
     assert final is not None
     assert final.reason == "SageMaker could not go on: Checkpoint upload failed: AccessDenied"

@@ -1,4 +1,6 @@
-"""Why a deployment in Azure failed, what can be chosen about one, and what it costs while nothing runs."""
+"""Why a deployment in Azure failed, what can be chosen about one, and what it costs while nothing
+runs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from cloudtrain.providers.azure.infra.parameters import (
     template_parameters,
 )
 
-ROLE = {"code": "RoleAssignmentUpdateNotPermitted", "message": "Tenant ID is not allowed to be updated."}
+ROLE = {
+    "code": "RoleAssignmentUpdateNotPermitted",
+    "message": "Tenant ID is not allowed to be updated.",
+}
 
 
 def test_the_root_of_an_error_is_found_however_deep_and_in_whatever_form() -> None:
@@ -31,8 +36,12 @@ def test_the_root_of_an_error_is_found_however_deep_and_in_whatever_form() -> No
         "message": "reached terminal provisioning state",
         "details": [as_text],
     }
-    found = root_failures({"code": "DeploymentFailed", "message": "At least one failed", "details": [shell, as_text]})
-    assert found == (Failure("RoleAssignmentUpdateNotPermitted", "Tenant ID is not allowed to be updated"),)
+    found = root_failures(
+        {"code": "DeploymentFailed", "message": "At least one failed", "details": [shell, as_text]}
+    )
+    assert found == (
+        Failure("RoleAssignmentUpdateNotPermitted", "Tenant ID is not allowed to be updated"),
+    )
 
 
 def test_a_reason_that_has_no_other_inside_is_its_own_root() -> None:
@@ -48,7 +57,9 @@ def test_failures_of_a_deployment_name_their_resources() -> None:
         {"provisioningState": "Failed"},
     ]
     error = explained(failures_of(steps), "setting up lab")
-    assert error.message.startswith("setting up lab: Microsoft.A/b c: Tenant ID is not allowed to be updated (Role")
+    assert error.message.startswith(
+        "setting up lab: Microsoft.A/b c: Tenant ID is not allowed to be updated (Role"
+    )
     assert "az role assignment delete --ids" in (error.hint or "")
 
 
@@ -60,13 +71,37 @@ def test_failures_of_a_deployment_name_their_resources() -> None:
             "The subscription is not registered to use namespace X",
             "az provider register",
         ),
-        ("RequestDisallowedByPolicy", "Resource was disallowed by policy", "a policy of your organisation"),
-        ("OperationNotAllowed", "exceeding approved Total Regional Cores quota", "Quota > Azure Machine Learning"),
-        ("ConflictError", "A vault with the same name already exists in deleted state.", "az keyvault recover"),
+        (
+            "RequestDisallowedByPolicy",
+            "Resource was disallowed by policy",
+            "a policy of your organisation",
+        ),
+        (
+            "OperationNotAllowed",
+            "exceeding approved Total Regional Cores quota",
+            "Quota > Azure Machine Learning",
+        ),
+        (
+            "ConflictError",
+            "A vault with the same name already exists in deleted state.",
+            "az keyvault recover",
+        ),
         ("400", "Start date of budgets cannot be updated.", "--set budget=0"),
-        ("RoleDefinitionHasAssignments", "There are existing role assignments", "again in some minutes"),
-        ("RoleDefinitionWithSameNameExists", "Role definition name must be unique.", "az role definition delete"),
-        ("ScopeLocked", "The scope cannot perform write operation because of locks", "az lock list"),
+        (
+            "RoleDefinitionHasAssignments",
+            "There are existing role assignments",
+            "again in some minutes",
+        ),
+        (
+            "RoleDefinitionWithSameNameExists",
+            "Role definition name must be unique.",
+            "az role definition delete",
+        ),
+        (
+            "ScopeLocked",
+            "The scope cannot perform write operation because of locks",
+            "az lock list",
+        ),
         ("SomethingNew", "Nobody has seen this yet", None),
     ],
 )
@@ -78,7 +113,9 @@ def test_what_is_known_of_an_error_is_told(code: str, message: str, hint: str | 
 
 
 def test_a_missing_right_is_known_as_one() -> None:
-    message = "The client 'a' does not have authorization to perform action 'b/write' over scope 'c'"
+    message = (
+        "The client 'a' does not have authorization to perform action 'b/write' over scope 'c'"
+    )
     assert explained([Failure("AuthorizationFailed", message)], "x").code == DENIED
 
 
@@ -127,13 +164,20 @@ def test_every_type_of_the_template_has_words_of_its_own() -> None:
 
 
 def test_what_a_new_network_costs_idle_is_what_the_resources_cost_that_it_makes() -> None:
-    variables, private = template()["variables"], "[parameters('privateNetwork')]"
+    variables = template()["variables"]
+    private = "[parameters('privateNetwork')]"
     made = {each["type"] for each in template()["resources"] if each.get("condition") == private}
     assert {each.type for each in NETWORK} == made & {type_ for type_, _ in prices("azure")}
     counted = {each.type.rpartition("/")[2]: each.how_many for each in NETWORK if each.how_many > 1}
-    assert counted == {"privateEndpoints": len(variables["endpoints"]), "privateDnsZones": len(variables["zones"])}
+    assert counted == {
+        "privateEndpoints": len(variables["endpoints"]),
+        "privateDnsZones": len(variables["zones"]),
+    }
     told = {each.name: each.idle_usd_per_month for each in PARAMETERS if each.idle_usd_per_month}
-    assert told == {"registry": {"basic": 5.08, "standard": 20.29, "premium": 50.70}, "network": {"new": 83.30}}
+    assert told == {
+        "registry": {"basic": 5.08, "standard": 20.29, "premium": 50.70},
+        "network": {"new": 83.30},
+    }
 
 
 def test_every_price_is_of_a_resource_of_the_template() -> None:

@@ -1,4 +1,6 @@
-"""Azure ML's words in ours: statuses, times, money, environments, places in datastores, machines and quotas."""
+"""Azure ML's words in ours: statuses, times, money, environments, places in datastores, machines
+and quotas.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
-HOUR = {"startTimeUtc": "2026-11-21T11:00:00.0000000+00:00", "endTimeUtc": "2026-11-21T12:00:00.0000000+00:00"}
+HOUR = {
+    "startTimeUtc": "2026-11-21T11:00:00.0000000+00:00",
+    "endTimeUtc": "2026-11-21T12:00:00.0000000+00:00",
+}
 
 
 @pytest.mark.parametrize("status", [status for status in PHASES if status not in ENDED])
@@ -65,7 +70,10 @@ def test_an_ended_job_has_a_state_and_what_azure_says_of_it(status: str, state: 
     assert ENDED[status] == state
     assert final_state({"status": status}) == (state, "")
     for error in ({"error": {"message": "no disk"}}, {"error": {"code": "no disk"}}):
-        assert final_state({"status": status, "error": error}) == (state, "" if state == "succeeded" else "no disk")
+        assert final_state({"status": status, "error": error}) == (
+            state,
+            "" if state == "succeeded" else "no disk",
+        )
     nothings: list[Any] = [{}, {"error": None}, {"error": {}}, None]
     for nothing in nothings:
         assert final_state({"status": status, "error": nothing}) == (state, "")
@@ -115,13 +123,18 @@ def test_clocks_that_disagree_earn_nobody_money() -> None:
         ({"azure": "auto"}, CURATED),
         ({"azure": "azureml:mine:3", "aws": "auto"}, "azureml:mine:3"),
         ("azureml:mine@latest", "azureml:mine@latest"),
-        ("azureml://registries/r/environments/e/versions/1", "azureml://registries/r/environments/e/versions/1"),
+        (
+            "azureml://registries/r/environments/e/versions/1",
+            "azureml://registries/r/environments/e/versions/1",
+        ),
         ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:25.10-py3"),
         ("localhost:5000/a/b", "localhost:5000/a/b"),
         ({"build": "docker/Dockerfile"}, "docker/Dockerfile"),
     ],
 )
-def test_an_image_is_what_the_spec_says_or_microsofts_own(wish: str | Mapping[str, str], image: str) -> None:
+def test_an_image_is_what_the_spec_says_or_microsofts_own(
+    wish: str | Mapping[str, str], image: str
+) -> None:
     assert image_of(wish, WORKSPACE, settings(), gpu=False) == (PlannedImage(image), [])
 
 
@@ -141,11 +154,17 @@ def settings(**values: str) -> Settings:
 
 
 def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None:
-    known = settings(subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1")
-    config, said = account(AzureSection(workspace="other", compute="azureml:c-1"), known, rehearsal=False)
+    known = settings(
+        subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1"
+    )
+    config, said = account(
+        AzureSection(workspace="other", compute="azureml:c-1"), known, rehearsal=False
+    )
     assert said.problems == []
     assert (config.workspace, config.compute, config.resource_group) == ("other", "c-1", "g")
-    assert said.origins == dict.fromkeys(("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1")
+    assert said.origins == dict.fromkeys(
+        ("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1"
+    )
 
 
 @pytest.mark.parametrize("written", ["East US 2", "eastus2", "EastUS2", "east-us-2"])
@@ -164,10 +183,18 @@ def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
 
 def test_a_workspace_is_named_whole_or_not_at_all() -> None:
     known = "00000000-0000-0000-0000-000000000000"
-    assert workspace_of(settings(subscription=known, resource_group="g", workspace="wsp")) == (known, "g", "wsp")
-    with pytest.raises(UsageError, match=r"cloudtrain.toml:1: azure.workspace: 'a;b' is no workspace"):
+    assert workspace_of(settings(subscription=known, resource_group="g", workspace="wsp")) == (
+        known,
+        "g",
+        "wsp",
+    )
+    with pytest.raises(
+        UsageError, match=r"cloudtrain.toml:1: azure.workspace: 'a;b' is no workspace"
+    ):
         workspace_of(settings(subscription=known, resource_group="g", workspace="a;b"))
-    with pytest.raises(UsageError, match=r"azure\.subscription, azure\.workspace not set") as refused:
+    with pytest.raises(
+        UsageError, match=r"azure\.subscription, azure\.workspace not set"
+    ) as refused:
         workspace_of(settings(resource_group="g"))
     assert "CLOUDTRAIN_AZURE_SUBSCRIPTION" in (refused.value.hint or "")
 
@@ -177,15 +204,23 @@ def test_a_workspace_is_named_whole_or_not_at_all() -> None:
     [
         ("azureml://datastores/d_1/paths/a/b/", ("d_1", "a/b/")),
         ("azureml://datastores/d/paths/", ("d", "")),
-        ("azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/d/paths/a", ("d", "a")),
-        ("azureml://datastores/d/paths/copy/datastores/e/paths/x", ("d", "copy/datastores/e/paths/x")),
+        (
+            "azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/d/paths/a",
+            ("d", "a"),
+        ),
+        (
+            "azureml://datastores/d/paths/copy/datastores/e/paths/x",
+            ("d", "copy/datastores/e/paths/x"),
+        ),
     ],
 )
 def test_a_place_in_a_datastore_has_two_parts(place: str, found: tuple[str, str]) -> None:
     assert datastore_path(place) == found
 
 
-@pytest.mark.parametrize("place", ["", "s3://b/x", "azureml:x:1", "azureml://datastores/d", "/datastores/d/paths/x"])
+@pytest.mark.parametrize(
+    "place", ["", "s3://b/x", "azureml:x:1", "azureml://datastores/d", "/datastores/d/paths/x"]
+)
 def test_another_place_cannot_be_fetched_from(place: str) -> None:
     with pytest.raises(StorageError, match="is not a datastore path"):
         datastore_path(place)
@@ -197,7 +232,9 @@ def test_what_a_job_leaves_is_found_by_its_request(case: str) -> None:
     found = artifact_uris(document)
     assert list(found) == ["model", "output", "checkpoints"]
     assert all(datastore_path(place)[1].endswith("/") for place in found.values())
-    assert artifact_uris({"outputs": {"model": {"path": "p"}, "other": {"path": "q"}}}) == {"model": "p"}
+    assert artifact_uris({"outputs": {"model": {"path": "p"}, "other": {"path": "q"}}}) == {
+        "model": "p"
+    }
     assert artifact_uris({}) == {}
 
 
@@ -216,12 +253,16 @@ QUOTAS = {
 class Stub:
     """A workspace with one cluster, one size of 96 vCPUs, and some quota."""
 
-    name, location = "my-workspace", "eastus"
+    name = "my-workspace"
+    location = "eastus"
 
     def __init__(self, *, kind: str = "amlcompute", nodes: int | None = 4, **quotas: int) -> None:
         self.found = Cluster(kind=kind, size="Standard_ND96isr_H100_v5", max_nodes=nodes)
-        self.denied, self.opened = False, list[str]()
-        self.quotas = {QUOTAS[name]: limit for name, limit in quotas.items()} | {"standardDSv2Family": 0}
+        self.denied = False
+        self.opened = list[str]()
+        self.quotas = {QUOTAS[name]: limit for name, limit in quotas.items()} | {
+            "standardDSv2Family": 0
+        }
 
     def cluster(self, name: str) -> Cluster | None:
         return self.found if name == "my-cluster" else None
@@ -241,11 +282,12 @@ class Stub:
 
 def ask(stub: Stub, *, nodes: int = 2, **more: Any) -> str:
     """What is refused, with its hint; empty when nothing is."""
-    resources = {"instance_count": nodes, "instance_type": more.pop("size", "Standard_ND96isr_H100_v5")}
-    config, planned = (
-        replace(WORKSPACE, location=more.pop("location", None), prices={"x": 1.0}),
-        more.pop("planned", []),
-    )
+    resources = {
+        "instance_count": nodes,
+        "instance_type": more.pop("size", "Standard_ND96isr_H100_v5"),
+    }
+    config = replace(WORKSPACE, location=more.pop("location", None), prices={"x": 1.0})
+    planned = more.pop("planned", [])
     outputs = {"model": {"path": "azureml://datastores/mine/paths/x/"}}
     gpus = more.pop("gpus", 8)
     try:
@@ -259,11 +301,15 @@ def ask(stub: Stub, *, nodes: int = 2, **more: Any) -> str:
 def test_a_cluster_that_is_large_enough_is_fine() -> None:
     assert ask(Stub(), nodes=4, compute="azureml:my-cluster") == ""
     assert ask(Stub(nodes=None), nodes=40, compute="azureml:my-cluster") == ""
-    assert ask(Stub(kind="ComputeInstance", nodes=None), nodes=1, compute="azureml:my-cluster") == ""
+    assert (
+        ask(Stub(kind="ComputeInstance", nodes=None), nodes=1, compute="azureml:my-cluster") == ""
+    )
 
 
 def test_a_cluster_that_is_not_there_is_refused() -> None:
-    assert "the workspace my-workspace has no compute gone; az ml compute list" in ask(Stub(), compute="azureml:gone")
+    assert "the workspace my-workspace has no compute gone; az ml compute list" in ask(
+        Stub(), compute="azureml:gone"
+    )
 
 
 def test_more_nodes_than_the_cluster_has_are_refused() -> None:
@@ -283,7 +329,10 @@ def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
     assert ask(kubernetes, compute="azureml:my-cluster", planned=["gpu-large"]) == ""
     assert ask(kubernetes, compute="azureml:my-cluster") == ""
     told = ask(kubernetes, compute="azureml:my-cluster", planned=["Standard_ND96isr_H100_v5"])
-    assert "my-cluster is a cluster of Kubernetes, which has no instance type Standard_ND96isr_H100_v5" in told
+    assert (
+        "my-cluster is a cluster of Kubernetes, which has no instance type Standard_ND96isr_H100_v5"
+        in told
+    )
 
 
 SPOT = {"queue_settings": {"job_tier": "spot"}}
@@ -300,7 +349,9 @@ SPOT = {"queue_settings": {"job_tier": "spot"}}
         ({"short_spot": 288}, SPOT),
     ],
 )
-def test_serverless_machines_within_every_quota_are_accepted(quotas: dict[str, Any], more: dict[str, Any]) -> None:
+def test_serverless_machines_within_every_quota_are_accepted(
+    quotas: dict[str, Any], more: dict[str, Any]
+) -> None:
     assert ask(Stub(**quotas), **more) == ""
 
 
@@ -320,7 +371,9 @@ def test_serverless_machines_beyond_one_quota_are_refused(
 ) -> None:
     refusal = ask(Stub(**quotas), **more)
     name = QUOTAS[small]
-    message = f"2 x Standard_ND96isr_H100_v5 are 192 vCPUs; the quota '{name}' is 287, 96 are in use"
+    message = (
+        f"2 x Standard_ND96isr_H100_v5 are 192 vCPUs; the quota '{name}' is 287, 96 are in use"
+    )
     assert refusal.startswith(message)
     assert f"Quota > Azure Machine Learning > {name}" in refusal
 
@@ -332,7 +385,10 @@ def test_a_size_that_the_region_does_not_have_is_refused() -> None:
 
 def test_a_cluster_of_other_machines_than_were_planned_and_priced_is_refused() -> None:
     told = ask(Stub(), compute="azureml:my-cluster", planned=["Standard_DS3_v2"])
-    assert "the machines of my-cluster are Standard_ND96isr_H100_v5, the job was planned for Standard_DS3_v2" in told
+    assert (
+        "the machines of my-cluster are Standard_ND96isr_H100_v5, the job was planned for"
+        " Standard_DS3_v2" in told
+    )
     assert ask(Stub(), compute="azureml:my-cluster", planned=["STANDARD_ND96ISR_H100_V5"]) == ""
 
 
@@ -343,7 +399,9 @@ def test_a_cluster_with_another_number_of_gpus_is_refused() -> None:
 
 def test_a_place_that_is_not_the_workspaces_is_refused_where_prices_depend_on_it() -> None:
     told = ask(Stub(), compute="azureml:my-cluster", location="westeurope")
-    assert told == "the workspace my-workspace is in eastus, not in westeurope; azure.location: eastus"
+    assert (
+        told == "the workspace my-workspace is in eastus, not in westeurope; azure.location: eastus"
+    )
     assert ask(Stub(), compute="azureml:my-cluster", location="eastus") == ""
 
 

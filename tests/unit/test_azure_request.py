@@ -1,4 +1,6 @@
-"""A plan as Azure ML's command job: what its shell sees, what lies where, and that text stays text on the way."""
+"""A plan as Azure ML's command job: what its shell sees, what lies where, and that text stays text
+on the way.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ from tests.support.limits import HANG_SECONDS
 PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"
 PLAN = plan_of("azure", PLAIN)
 HERE = Target(provider="local", where="this machine", max_nodes=8, grace_seconds=30)
-MARKS = st.sampled_from(["$", "{", "${{", "${{inputs.x}}", "}", "\\", "\\u007b", "u007b", '"', "'", "\n"])
-WORDS = st.lists(st.lists(MARKS | st.text(st.characters(codec="utf-8", exclude_characters="\0"))).map("".join))
+MARKS = st.sampled_from(
+    ["$", "{", "${{", "${{inputs.x}}", "}", "\\", "\\u007b", "u007b", '"', "'", "\n"]
+)
+WORDS = st.lists(
+    st.lists(MARKS | st.text(st.characters(codec="utf-8", exclude_characters="\0"))).map("".join)
+)
 
 
 def with_arguments(*words: str) -> Plan:
@@ -65,17 +71,23 @@ def test_the_command_says_where_everything_is_then_becomes_the_launcher() -> Non
     assert words[words.index("&&") + 1 :] == ["exec", "python3", "-u", "-c", BOOTSTRAP]
 
 
-def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(tmp_path: Path) -> None:
+def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(
+    tmp_path: Path,
+) -> None:
     stub = tmp_path / "bin" / "python3"
     stub.parent.mkdir()
-    stub.write_text('#!/bin/sh\nprintf "%s\\n" "$CLOUDTRAIN_INPUT_TRAIN" "$CLOUDTRAIN_MODEL_DIR" "$@"\n')
+    stub.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$CLOUDTRAIN_INPUT_TRAIN" "$CLOUDTRAIN_MODEL_DIR" "$@"\n'
+    )
     stub.chmod(0o755)
     job = job_for("inputs: {train: 'azureml:mnist:1'}\n")
     places = {f"outputs.{name}": f"/mnt/it's {name}" for name in OUTPUTS}
     places |= {"inputs.train": "/mnt/a  b", "inputs.cloudtrain_resume": "/mnt/c"}
     env = {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
     line = ["/bin/sh", "-c", job.command_line(places)]
-    done = subprocess.run(line, env=env, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
+    done = subprocess.run(
+        line, env=env, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
+    )
     assert done.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOTSTRAP]
 
 
@@ -116,7 +128,9 @@ def test_an_input_at_home_is_found_there(own_home: Path) -> None:
         ("{}", 86_400, 86_280),
     ],
 )
-def test_a_job_stops_by_itself_before_azure_ends_it_without_a_word(limits: str, timeout: int, stops: int) -> None:
+def test_a_job_stops_by_itself_before_azure_ends_it_without_a_word(
+    limits: str, timeout: int, stops: int
+) -> None:
     plan = plan_of("azure", PLAIN.replace("{max_runtime: 1 h}", limits))
     assert document_of(plan)["limits"] == {"timeout": timeout}
     assert job_of(plan).stop_after_seconds == stops
@@ -128,11 +142,17 @@ def resume_of(plan: Plan) -> Mapping[str, Any] | None:
 
 
 def test_earlier_checkpoints_are_an_input_that_nothing_is_written_to() -> None:
-    assert resume_of(PLAN) == {"type": "uri_folder", "path": EARLIER["azure"] + "/", "mode": "ro_mount"}
+    assert resume_of(PLAN) == {
+        "type": "uri_folder",
+        "path": EARLIER["azure"] + "/",
+        "mode": "ro_mount",
+    }
 
 
 def test_checkpoints_that_lie_where_this_run_keeps_its_own_are_no_input() -> None:
-    assert resume_of(plan_of("azure", f"{PLAIN}checkpoints: {{uri: '{EARLIER['azure']}'}}\n")) is None
+    assert (
+        resume_of(plan_of("azure", f"{PLAIN}checkpoints: {{uri: '{EARLIER['azure']}'}}\n")) is None
+    )
 
 
 def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
@@ -143,14 +163,22 @@ def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
 
 
 def test_machines_are_of_the_cluster_or_serverless_and_never_both() -> None:
-    assert document_of(PLAN)["resources"] == {"instance_count": 2, "instance_type": "Standard_ND96isr_H100_v5"}
+    assert document_of(PLAN)["resources"] == {
+        "instance_count": 2,
+        "instance_type": "Standard_ND96isr_H100_v5",
+    }
     assert "compute" not in document_of(PLAN)
     assert "queue_settings" not in document_of(PLAN)
     cluster = document_of(plan_of("azure", PLAIN + "azure: {compute: my-cluster}\n"))
-    assert (cluster["compute"], cluster["resources"]) == ("azureml:my-cluster", {"instance_count": 2})
+    assert (cluster["compute"], cluster["resources"]) == (
+        "azureml:my-cluster",
+        {"instance_count": 2},
+    )
     for asked, tier in (("azure: {tier: premium}", "premium"), ("", "spot")):
         text = PLAIN if asked else PLAIN.replace("nodes: 2", "nodes: 2, spot: true")
-        assert document_of(plan_of("azure", f"{text}{asked}\n"))["queue_settings"] == {"job_tier": tier}
+        assert document_of(plan_of("azure", f"{text}{asked}\n"))["queue_settings"] == {
+            "job_tier": tier
+        }
 
 
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:
@@ -163,7 +191,12 @@ def test_every_node_runs_one_process_that_knows_all_others() -> None:
     first, second = job.processes
     assert (first.node, second.node) == (0, 1)
     assert {**first.env, "NODE_RANK": "1", "RANK": "1"} == second.env
-    rendezvous = {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": str(MASTER_PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    rendezvous = {
+        "MASTER_ADDR": "10.0.0.4",
+        "MASTER_PORT": str(MASTER_PORT),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+    }
     assert rendezvous.items() <= first.env.items()
     assert {"AZUREML_RUN_ID": "digits-k2x9", "NCCL_DEBUG": "WARN"}.items() <= first.env.items()
     assert (job.code, job.timeout_seconds) == (document_of(PLAN)["code"], 3600)
@@ -192,7 +225,9 @@ def test_another_distribution_is_not_part_of_the_contract() -> None:
 
 
 def test_placeholders_are_replaced_with_or_without_blanks_and_unknown_ones_are_an_error() -> None:
-    job = command_job(document(command="a ${{inputs.x}} ${{ outputs.y }} ${z} {{w}}"), master="10.0.0.4")
+    job = command_job(
+        document(command="a ${{inputs.x}} ${{ outputs.y }} ${z} {{w}}"), master="10.0.0.4"
+    )
     assert job.command_line({"inputs.x": "/x", "outputs.y": "\\1"}) == "a /x \\1 ${z} {{w}}"
     with pytest.raises(KeyError, match=r"outputs\.y"):
         job.command_line({"inputs.x": "/x"})
@@ -200,6 +235,10 @@ def test_placeholders_are_replaced_with_or_without_blanks_and_unknown_ones_are_a
 
 def test_inputs_and_outputs_are_mounts_and_values_are_not() -> None:
     folder = {"type": "uri_folder", "path": "azureml://datastores/d/paths/x/", "mode": "ro_mount"}
-    job = command_job(document(inputs={"x": folder, "rate": {"value": 1}}, outputs={"y": {}}), master="10.0.0.4")
-    assert [(m.name, m.kind, m.mode, m.path) for m in job.inputs] == [("x", "uri_folder", "ro_mount", folder["path"])]
+    job = command_job(
+        document(inputs={"x": folder, "rate": {"value": 1}}, outputs={"y": {}}), master="10.0.0.4"
+    )
+    assert [(m.name, m.kind, m.mode, m.path) for m in job.inputs] == [
+        ("x", "uri_folder", "ro_mount", folder["path"])
+    ]
     assert [(m.name, m.kind, m.path) for m in job.outputs] == [("y", "uri_folder", "")]

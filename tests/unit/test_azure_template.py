@@ -1,4 +1,6 @@
-"""The ARM template of infra/azure: every expression resolves, nothing is unused, and security rules hold by name."""
+"""The ARM template of infra/azure: every expression resolves, nothing is unused, and security rules
+hold by name.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ from tests.support.azure_template import CASES, DOCUMENT, GROUP, PEOPLE, deploye
 
 FOLDER = bundled("infra") / "azure"
 AT_DEPLOYMENT = {
-    *("parameters", "variables", "resourceGroup", "subscription", "environment", "resourceId", "copyIndex", "if"),
+    *(
+        "parameters",
+        "variables",
+        "resourceGroup",
+        "subscription",
+        "environment",
+        "resourceId",
+        "copyIndex",
+        "if",
+    ),
     *("subscriptionResourceId", "reference", "utcNow"),
 }
 """Functions that Azure answers, besides those whose answer is the same everywhere."""
@@ -61,7 +72,11 @@ def test_it_is_a_deployment_template_in_which_every_parameter_says_what_it_means
 
 def test_every_expression_is_one_that_resource_manager_evaluates() -> None:
     names = {
-        call.name for text in texts(DOCUMENT) if is_expression(text) for call in calls(parse(text)) if call.name != "."
+        call.name
+        for text in texts(DOCUMENT)
+        if is_expression(text)
+        for call in calls(parse(text))
+        if call.name != "."
     }
     assert names <= {*FUNCTIONS, *AT_DEPLOYMENT}
     assert len(names) > 15
@@ -74,20 +89,28 @@ def test_every_parameter_and_variable_that_is_named_exists_and_none_is_unused() 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_resource_is_of_a_known_type_and_version_with_a_valid_name_and_known_properties(case: str) -> None:
+def test_every_resource_is_of_a_known_type_and_version_with_a_valid_name_and_known_properties(
+    case: str,
+) -> None:
     for one, body in deployed(case):
         assert problem(one.kind, one.api_version, one.id.rpartition("/")[2], body) is None, one.id
-    assert {one.kind for one, _ in deployed("everything")} == set(KINDS), "the imitation knows no more than is used"
+    assert {one.kind for one, _ in deployed("everything")} == set(KINDS), (
+        "the imitation knows no more than is used"
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_resource_refers_to_is_in_the_template_and_is_waited_for(case: str) -> None:
-    """By dependsOn, its own or that of another it depends on. Parts that are not deployed are not referred to."""
+    """By dependsOn, its own or that of another it depends on. Parts that are not deployed are not
+    referred to.
+    """
     before: dict[str, set[str]] = {}
     for one, body in deployed(case):
         scope = one.id.rpartition("/providers/Microsoft.Authorization")[0]
         waited = set(one.depends_on).union(*(before[each] for each in one.depends_on))
-        named = {text for text in [*texts(body), scope] if text.startswith(f"{GROUP['id']}/providers/")}
+        named = {
+            text for text in [*texts(body), scope] if text.startswith(f"{GROUP['id']}/providers/")
+        }
         for text in named:
             assert text.partition("/subnets/")[0].lower() in waited, f"{one.id} refers to {text}"
         before[one.id.lower()] = waited
@@ -96,9 +119,14 @@ def test_what_a_resource_refers_to_is_in_the_template_and_is_waited_for(case: st
 def test_outputs_are_settings_of_cloudtrain_or_told_to_people() -> None:
     told = {"vault", "github_client_id"}
     assert set(DOCUMENT["outputs"]) - told <= set(DECLARATION.settings)
-    assert {"subscription", "resource_group", "workspace", "location", "compute", "repository"} <= set(
-        DOCUMENT["outputs"]
-    )
+    assert {
+        "subscription",
+        "resource_group",
+        "workspace",
+        "location",
+        "compute",
+        "repository",
+    } <= set(DOCUMENT["outputs"])
 
 
 def test_clusters_of_both_priorities_go_down_to_no_node() -> None:
@@ -129,21 +157,31 @@ def test_nobody_can_enter_by_a_key_or_a_password() -> None:
 
 
 def test_azure_ml_compute_idle_shutdown() -> None:
-    """Azure.ML.ComputeIdleShutdown: a compute instance has an idle time. We create none; clusters have theirs."""
+    """Azure.ML.ComputeIdleShutdown: a compute instance has an idle time. We create none; clusters
+    have theirs.
+    """
     for body in of_kind("everything", "Microsoft.MachineLearningServices/workspaces/computes"):
         assert body["properties"]["computeType"] == "AmlCompute"
-        assert body["properties"]["properties"]["scaleSettings"]["nodeIdleTimeBeforeScaleDown"] == "PT2M"
+        assert (
+            body["properties"]["properties"]["scaleSettings"]["nodeIdleTimeBeforeScaleDown"]
+            == "PT2M"
+        )
 
 
 def test_azure_ml_compute_vnet() -> None:
-    """Azure.ML.ComputeVnet: compute is in a virtual network. With network=new; without one that is a choice."""
+    """Azure.ML.ComputeVnet: compute is in a virtual network. With network=new; without one that is
+    a choice.
+    """
     nodes = f"{GROUP['id']}/providers/Microsoft.Network/virtualNetworks/cloudtrain-network/subnets/nodes"
     for body in of_kind("everything", "Microsoft.MachineLearningServices/workspaces/computes"):
         assert body["properties"]["properties"]["subnet"] == {"id": nodes}
         assert body["properties"]["properties"]["enableNodePublicIp"] is False
     [workspace] = of_kind("everything", "Microsoft.MachineLearningServices/workspaces")
     serverless = workspace["properties"]["serverlessComputeSettings"]
-    assert serverless == {"serverlessComputeCustomSubnet": nodes, "serverlessComputeNoPublicIP": True}
+    assert serverless == {
+        "serverlessComputeCustomSubnet": nodes,
+        "serverlessComputeNoPublicIP": True,
+    }
 
 
 def test_azure_ml_disable_local_auth() -> None:
@@ -154,7 +192,9 @@ def test_azure_ml_disable_local_auth() -> None:
 
 
 def test_azure_ml_public_access() -> None:
-    """Azure.ML.PublicAccess: no public network access. With network=new, and then of nothing else either."""
+    """Azure.ML.PublicAccess: no public network access. With network=new, and then of nothing else
+    either.
+    """
     open_, closed = (
         {
             body["properties"]["publicNetworkAccess"]
@@ -173,7 +213,9 @@ def test_azure_ml_public_access() -> None:
 
 
 def test_azure_ml_user_managed_identity() -> None:
-    """Azure.ML.UserManagedIdentity: the workspace acts as an identity of ours, to which we assign the roles."""
+    """Azure.ML.UserManagedIdentity: the workspace acts as an identity of ours, to which we assign
+    the roles.
+    """
     for case in CASES:
         [workspace] = of_kind(case, "Microsoft.MachineLearningServices/workspaces")
         assert workspace["identity"]["type"] == "UserAssigned"
@@ -184,7 +226,11 @@ def test_azure_ml_user_managed_identity() -> None:
 
 def own_roles(case: str) -> dict[str, dict[str, Any]]:
     """The roles that the template defines, by the last part of their ids."""
-    found = [(one.id, body) for one, body in deployed(case) if one.kind == "Microsoft.Authorization/roleDefinitions"]
+    found = [
+        (one.id, body)
+        for one, body in deployed(case)
+        if one.kind == "Microsoft.Authorization/roleDefinitions"
+    ]
     return {id_.rpartition("/")[2]: body["properties"] for id_, body in found}
 
 
@@ -195,7 +241,11 @@ def grants(case: str) -> set[tuple[str, str, str]]:
         if one.kind == "Microsoft.Authorization/roleAssignments":
             scope = one.id.rpartition("/providers/Microsoft.Authorization")[0]
             id_ = body["properties"]["roleDefinitionId"].rpartition("/")[2]
-            role = own_roles(case)[id_]["roleName"].partition(" of ")[0] if id_ in own_roles(case) else ROLES[id_]
+            role = (
+                own_roles(case)[id_]["roleName"].partition(" of ")[0]
+                if id_ in own_roles(case)
+                else ROLES[id_]
+            )
             found.add((body["properties"]["principalId"], role, scope.split("/")[-2]))
     return found
 
@@ -215,7 +265,9 @@ def test_who_submits_creates_jobs_moves_files_and_pushes_images_and_no_more(who:
     own = {("cloudtrain submitter", each) for each in looked_at}
     assert {(role, on) for whom, role, on in grants("everything") if whom == who} == data | own
     built_in = {("AzureML Data Scientist", "workspaces")}
-    assert {(role, on) for whom, role, on in grants("built-in role") if whom == who} == data | built_in
+    assert {
+        (role, on) for whom, role, on in grants("built-in role") if whom == who
+    } == data | built_in
 
 
 def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_this_group() -> None:
@@ -228,8 +280,12 @@ def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_t
     assert own_roles("built-in role") == {}
 
 
-def test_the_role_of_submitters_grants_nothing_that_data_scientists_lack_but_looking_at_roles() -> None:
-    [(_, own)] = ((key, role_of("", each["permissions"])) for key, each in own_roles("plain").items())
+def test_the_role_of_submitters_grants_nothing_that_data_scientists_lack_but_looking_at_roles() -> (
+    None
+):
+    [(_, own)] = (
+        (key, role_of("", each["permissions"])) for key, each in own_roles("plain").items()
+    )
     more = {each for each in own.actions if not BUILT_IN[SCIENTIST].grants(each, on_data=False)}
     assert more == {each.action for each in SUBMITTER if each.is_doctors} | {f"{WORKSPACES}/read"}
 
@@ -249,7 +305,8 @@ def test_no_role_is_owner_or_contributor_and_none_reaches_beyond_one_resource(ca
 
 def test_only_the_workflows_of_the_given_subject_act_as_github() -> None:
     [credential] = of_kind(
-        "everything", "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials"
+        "everything",
+        "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials",
     )
     assert credential["properties"] == {
         "issuer": "https://token.actions.githubusercontent.com",

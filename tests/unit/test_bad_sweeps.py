@@ -1,4 +1,6 @@
-"""A section `sweep` that cannot be right is refused at its line: all mistakes at once, each with what to do."""
+"""A section `sweep` that cannot be right is refused at its line: all mistakes at once, each with
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,32 @@ FORMS = "loguniform(1e-4, 1e-1), uniform(0, 1), int(8, 512), logint(8, 512), cho
 SPACES = {
     # what stands in the space -> where it is wrong, what is said, and the hint
     "{}": ("", "is empty: there is nothing to vary", "for example lr: loguniform(1e-4, 1e-1)"),
-    "{lr: loguniform(0, 1)}": (".lr", "loguniform begins at 0, and there is no logarithm of that", "begin above 0"),
-    "{n: logint(-4, 8)}": (".n", "logint begins at -4, and there is no logarithm of that", "begin above 0"),
+    "{lr: loguniform(0, 1)}": (
+        ".lr",
+        "loguniform begins at 0, and there is no logarithm of that",
+        "begin above 0",
+    ),
+    "{n: logint(-4, 8)}": (
+        ".n",
+        "logint begins at -4, and there is no logarithm of that",
+        "begin above 0",
+    ),
     "{lr: uniform(2, 1)}": (".lr", "2 is more than 1", "write the least first"),
     "{n: int(3, 3)}": (".n", "has only one value, 3", "set it under args, and leave it out here"),
     "{n: int(0.5, 3)}": (".n", "int takes whole numbers, got 0.5", None),
     "{lr: uniform(1)}": (".lr", "uniform takes two numbers, the least and the most, got 1", None),
     "{lr: uniform(0, .inf)}": (".lr", "uniform takes finite numbers, got .inf", None),
     f"{{n: int(1, {10**400})}}": (".n", f"int takes numbers up to 1e+18, got 1{'0' * 56}…0", None),
-    f"{{n: logint(1, {10**18 + 1})}}": (".n", f"logint takes numbers up to 1e+18, got {10**18 + 1}", None),
-    f"{{lr: uniform(0, {10**400})}}": (".lr", f"uniform takes numbers up to 1e+100, got 1{'0' * 56}…0", None),
+    f"{{n: logint(1, {10**18 + 1})}}": (
+        ".n",
+        f"logint takes numbers up to 1e+18, got {10**18 + 1}",
+        None,
+    ),
+    f"{{lr: uniform(0, {10**400})}}": (
+        ".lr",
+        f"uniform takes numbers up to 1e+100, got 1{'0' * 56}…0",
+        None,
+    ),
     "{lr: lognormal(0, 1)}": (
         ".lr",
         "there is no 'lognormal' (did you mean 'loguniform'?)",
@@ -62,7 +80,11 @@ SPACES = {
         "are the same for all trials, and no search may read them",
         "vary a setting that is none",
     ),
-    "{checkpoints.uri: [a, b]}": (".checkpoints.uri", "is a folder of its own for each trial", "leave it out"),
+    "{checkpoints.uri: [a, b]}": (
+        ".checkpoints.uri",
+        "is a folder of its own for each trial",
+        "leave it out",
+    ),
     "{aws.kms_key: [a, b]}": (
         ".aws.kms_key",
         "is how the account is used, the same for all trials",
@@ -78,10 +100,22 @@ SPACES = {
         "names a part of an argument, and arguments have none",
         "args.optimizer is one",
     ),
-    "{env.: [1, 2]}": (".env.", "'env.' has an empty part", "an argument (lr), or a path (args.lr, env.SEED)"),
+    "{env.: [1, 2]}": (
+        ".env.",
+        "'env.' has an empty part",
+        "an argument (lr), or a path (args.lr, env.SEED)",
+    ),
     "{resources.node: [1, 2]}": (".resources.node", "unknown key (did you mean 'nodes'?)", None),
-    "{resources.nodes: [0, 2]}": (".resources.nodes[0]", "0 is no value of it: must be at least 1, got 0", None),
-    "{resources.nodes: 'int(0, 2)'}": (".resources.nodes", "0 is no value of it: must be at least 1, got 0", None),
+    "{resources.nodes: [0, 2]}": (
+        ".resources.nodes[0]",
+        "0 is no value of it: must be at least 1, got 0",
+        None,
+    ),
+    "{resources.nodes: 'int(0, 2)'}": (
+        ".resources.nodes",
+        "0 is no value of it: must be at least 1, got 0",
+        None,
+    ),
     "{resources.spot: [true, maybe]}": (
         ".resources.spot[1]",
         "\"maybe\" is no value of it: expected true or false, got 'maybe'",
@@ -101,36 +135,54 @@ SPACES = {
 
 
 def mistakes(folder: Path, text: str) -> list[tuple[str, str, str, str | None]]:
-    """Where the mistakes of a job.yaml are, as lines and fields, what is said of them, and the hints."""
+    """Where the mistakes of a job.yaml are, as lines and fields, what is said of them, and the
+    hints.
+    """
     (folder / "train.py").write_text("")
     (folder / "job.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(SpecError) as caught:
         load_spec(folder / "job.yaml")
     return [
-        (issue.origin.replace(f"{folder}/", "").rpartition(":")[0], issue.field, issue.message, issue.hint)
+        (
+            issue.origin.replace(f"{folder}/", "").rpartition(":")[0],
+            issue.field,
+            issue.message,
+            issue.hint,
+        )
         for issue in caught.value.issues
     ]
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_a_space_that_cannot_be_searched_is_refused_at_its_setting(space: str, tmp_path: Path) -> None:
+def test_a_space_that_cannot_be_searched_is_refused_at_its_setting(
+    space: str, tmp_path: Path
+) -> None:
     field, message, hint = SPACES[space]
     text = f"entrypoint: train.py\nsweep:\n  {GOAL}\n  trials: 3\n  space: {space}\n"
     assert mistakes(tmp_path, text) == [("job.yaml:5", f"sweep.space{field}", message, hint)]
 
 
 RULES = {
-    # what the section has beside objective and space; after a | what the job has -> line, field, message, hint
+    # what the section has beside objective and space; after a | what the job has -> line, field,
+    # message, hint
     "": (1, "trials", "is missing: how many trials are wanted", "trials: 20"),
     "trials: 0": (4, "trials", "must be at least 1, got 0", None),
     "trials: 3\n  parallel: 101": (5, "parallel", "must be at most 100, got 101", None),
     "trials: 3\n  method: baysian": (
         5,
         "method",
-        "expected grid, random, bayesian, asha or batch_size, got 'baysian' (did you mean 'bayesian'?)",
+        (
+            "expected grid, random, bayesian, asha or batch_size, got 'baysian' (did you mean"
+            " 'bayesian'?)"
+        ),
         None,
     ),
-    "trials: 3\n  method: tpe": (5, "method", "there is no method 'tpe'", "method: bayesian, whose sampler is tpe"),
+    "trials: 3\n  method: tpe": (
+        5,
+        "method",
+        "there is no method 'tpe'",
+        "method: bayesian, whose sampler is tpe",
+    ),
     "trials: 3\n  sampler: tp": (
         5,
         "sampler",
@@ -161,7 +213,12 @@ RULES = {
         "unknown key (did you mean 'early_stopping'?)",
         None,
     ),
-    "trials: 3\n  early_stopping: {eta: 1}": (5, "early_stopping.eta", "must be at least 2, got 1", None),
+    "trials: 3\n  early_stopping: {eta: 1}": (
+        5,
+        "early_stopping.eta",
+        "must be at least 2, got 1",
+        None,
+    ),
     "trials: 3\n  early_stopping: {grace: 9, max: 9}": (
         5,
         "early_stopping.grace",
@@ -259,7 +316,11 @@ BATCH_SIZES = {
         "is no range of whole numbers, which the method batch_size needs",
         RANGE,
     ),
-    "space: {batch-size: int(0, 32)}": ("space.batch-size", "begins at 0, and a batch has at least 1 sample", RANGE),
+    "space: {batch-size: int(0, 32)}": (
+        "space.batch-size",
+        "begins at 0, and a batch has at least 1 sample",
+        RANGE,
+    ),
     "space: {batch-size: int(1, 32), lr: [1, 2]}": (
         "space.lr",
         "is a second setting, and the method batch_size varies one",
@@ -294,7 +355,9 @@ BATCH_SIZES = {
 
 
 @pytest.mark.parametrize("section", BATCH_SIZES)
-def test_a_search_for_a_batch_size_has_one_range_and_nothing_to_choose(section: str, tmp_path: Path) -> None:
+def test_a_search_for_a_batch_size_has_one_range_and_nothing_to_choose(
+    section: str, tmp_path: Path
+) -> None:
     field, message, hint = BATCH_SIZES[section]
     objective = "objective: {metric: samples_per_s, goal: maximize}"
     text = f"sweep:\n  method: batch_size\n  {objective}\n  {section}\n"
@@ -316,12 +379,18 @@ def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_
         ("{metric: loss}", "sweep.objective.goal: is missing"),
         (
             "{metric: loss, goal: max}",
-            "sweep.objective.goal: expected minimize or maximize, got 'max' (did you mean 'maximize'?)",
+            (
+                "sweep.objective.goal: expected minimize or maximize, got 'max' (did you mean"
+                " 'maximize'?)"
+            ),
         ),
         ("val_loss", "sweep.objective: expected a mapping, got 'val_loss'"),
         (
             "{metric: val_acuracy, goal: maximize}",
-            "sweep.objective.metric: the shared trainer reports no 'val_acuracy' (did you mean 'val_accuracy'?)",
+            (
+                "sweep.objective.metric: the shared trainer reports no 'val_acuracy' (did you mean"
+                " 'val_accuracy'?)"
+            ),
         ),
         # It is told with the progress, and no metric of an epoch.
         (
@@ -330,13 +399,17 @@ def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_
         ),
     ],
 )
-def test_an_objective_that_nobody_reports_is_refused(objective: str, said: str, tmp_path: Path) -> None:
+def test_an_objective_that_nobody_reports_is_refused(
+    objective: str, said: str, tmp_path: Path
+) -> None:
     text = f"sweep:\n  objective: {objective}\n  trials: 3\n  space: {{lr: [1, 2]}}\n"
     assert [f"{field}: {message}" for _, field, message, _ in mistakes(tmp_path, text)] == [said]
 
 
 def test_a_grid_takes_no_range_of_real_numbers_and_not_too_many_points(tmp_path: Path) -> None:
-    text = f"sweep:\n  {GOAL}\n  method: grid\n  space: {{lr: uniform(0, 1), steps: int(1, 20000)}}\n"
+    text = (
+        f"sweep:\n  {GOAL}\n  method: grid\n  space: {{lr: uniform(0, 1), steps: int(1, 20000)}}\n"
+    )
     assert [(field, message) for _, field, message, _ in mistakes(tmp_path, text)] == [
         ("sweep.space", "is a grid of 20,000 points, and at most 10,000 are tried"),
         ("sweep.space.lr", "has no end of values, and a grid takes each of them"),
@@ -345,15 +418,29 @@ def test_a_grid_takes_no_range_of_real_numbers_and_not_too_many_points(tmp_path:
 
 def test_the_clouds_own_engine_and_a_budget_in_money_keep_to_some_settings(tmp_path: Path) -> None:
     section = "trials: 3\n  engine: native\n  budget: {max_cost: 9 USD}"
-    text = f"sweep:\n  {GOAL}\n  {section}\n  space: {{lr: [1, 2], env.SEED: [1, 2], resources.nodes: [1, 2]}}\n"
+    text = (
+        f"sweep:\n  {GOAL}\n  {section}\n  space: {{lr: [1, 2], env.SEED: [1, 2], resources.nodes:"
+        " [1, 2]}\n"
+    )
     assert [(field, message) for _, field, message, _ in mistakes(tmp_path, text)] == [
-        ("sweep.space.env.SEED", "is no argument, and the cloud's own engine varies arguments alone"),
-        ("sweep.space.resources.nodes", "changes what a trial may cost, so that a budget in money cannot be held"),
-        ("sweep.space.resources.nodes", "is no argument, and the cloud's own engine varies arguments alone"),
+        (
+            "sweep.space.env.SEED",
+            "is no argument, and the cloud's own engine varies arguments alone",
+        ),
+        (
+            "sweep.space.resources.nodes",
+            "changes what a trial may cost, so that a budget in money cannot be held",
+        ),
+        (
+            "sweep.space.resources.nodes",
+            "is no argument, and the cloud's own engine varies arguments alone",
+        ),
     ]
 
 
-def test_all_mistakes_of_a_section_and_of_the_job_around_it_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_section_and_of_the_job_around_it_are_told_at_once(
+    tmp_path: Path,
+) -> None:
     text = """\
 name: digits
 resources: {node: 2}
@@ -382,9 +469,9 @@ sweep:
 
 def test_what_is_right_is_read_as_it_is_meant(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
-        f"args: {{epochs: 9, lr: 0.1}}\nsweep:\n  {GOAL}\n  method: asha\n  trials: 20\n"
-        "  early_stopping: {promote: always}\n"
-        "  space: {lr: loguniform(1e-4, 1e-1), env.SEED: [1, 2], resources.processes: 'choice(1, 2)', source: [a, b]}\n"
+        f"args: {{epochs: 9, lr: 0.1}}\nsweep:\n  {GOAL}\n  method: asha\n  trials: 20\n "
+        " early_stopping: {promote: always}\n  space: {lr: loguniform(1e-4, 1e-1), env.SEED:"
+        " [1, 2], resources.processes: 'choice(1, 2)', source: [a, b]}\n"
     )
     sweep = load_spec(tmp_path / "job.yaml")[0].sweep
     assert sweep is not None

@@ -1,4 +1,6 @@
-"""The search for a batch size finds the largest that fits and the one to take, whatever the curve is."""
+"""The search for a batch size finds the largest that fits and the one to take, whatever the curve
+is.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,26 @@ def test_sizes_are_doubled_until_one_does_not_fit_then_halved_in_between() -> No
 
 
 @pytest.mark.parametrize("limit", [*range(1, 80), 255, 256, 257, 1000])
-def test_the_largest_is_found_to_within_a_sixteenth_in_no_more_trials_than_are_told(limit: int) -> None:
+def test_the_largest_is_found_to_within_a_sixteenth_in_no_more_trials_than_are_told(
+    limit: int,
+) -> None:
     for largest in range(limit + 1):
         fitting, too_large = tried(3, 3 * limit + 2, 3 * largest)
-        assert len({*fitting, *too_large}) == len(fitting) + len(too_large) <= most_trials(3, 3 * limit + 2)
+        assert (
+            len({*fitting, *too_large})
+            == len(fitting) + len(too_large)
+            <= most_trials(3, 3 * limit + 2)
+        )
         assert max(fitting, default=0) <= 3 * largest
         assert 3 * largest - max(fitting, default=0) <= max(fitting, default=0) / RESOLUTION
 
 
-def search(root: Path, rate: Callable[[int], float], fits: int = 10**9, most: int = 4096, **values: Any) -> SweepState:
-    """A search over 1 to `most`, whose trials report `rate` of their size; sizes above `fits` are too large."""
+def search(
+    root: Path, rate: Callable[[int], float], fits: int = 10**9, most: int = 4096, **values: Any
+) -> SweepState:
+    """A search over 1 to `most`, whose trials report `rate` of their size; sizes above `fits` are
+    too large.
+    """
     least = values.pop("least", 1)
     fails = values.pop("fails", lambda _: False)
     definition = Definition(
@@ -93,7 +105,10 @@ def test_on_a_plateau_the_smallest_size_of_it_is_the_one_to_take(tmp_path: Path)
     state = search(tmp_path, lambda size: 1000 * size / (size + 2), fits=300)
     assert found(state) == (
         "succeeded",
-        "288 fits, 304 does not; 64 is the smallest that is within 5% of the fastest: 969.7 samples_per_s",
+        (
+            "288 fits, 304 does not; 64 is the smallest that is within 5% of the fastest: 969.7"
+            " samples_per_s"
+        ),
         64,
     )
 
@@ -106,13 +121,18 @@ def test_noise_below_the_tolerance_makes_no_size_larger(tmp_path: Path) -> None:
 
 def test_where_large_batches_are_slower_again_the_largest_is_still_told(tmp_path: Path) -> None:
     assert found(search(tmp_path, lambda size: 1000.0 - abs(size - 64), fits=1024))[1:] == (
-        "1024 fits, 1088 does not; 16 is the smallest that is within 5% of the fastest: 952 samples_per_s",
+        (
+            "1024 fits, 1088 does not; 16 is the smallest that is within 5% of the fastest: 952"
+            " samples_per_s"
+        ),
         16,
     )
 
 
 def test_less_may_be_better(tmp_path: Path) -> None:
-    state = search(tmp_path, lambda size: 1 + 32 / size, most=1024, goal="minimize", metric="ms_per_sample")
+    state = search(
+        tmp_path, lambda size: 1 + 32 / size, most=1024, goal="minimize", metric="ms_per_sample"
+    )
     assert state.reason.startswith("1024 fits, the most that was asked for; 512 is the smallest")
     assert state.planned == len(state.trials) == 11 < state.wanted
 
@@ -123,7 +143,9 @@ def test_where_not_even_the_least_fits_the_search_fails_in_a_sentence(tmp_path: 
     assert len(state.trials) == 1
 
 
-def test_a_trial_that_fails_otherwise_ends_the_search_and_what_was_found_remains(tmp_path: Path) -> None:
+def test_a_trial_that_fails_otherwise_ends_the_search_and_what_was_found_remains(
+    tmp_path: Path,
+) -> None:
     state = search(tmp_path, float, fails=lambda run: run.endswith("t003"))
     reason = "the trial of 8 failed (it was told to): whether it fits is not known"
     assert found(state) == ("failed", reason, 4)
@@ -157,7 +179,9 @@ def test_it_takes_no_more_trials(tmp_path: Path) -> None:
 def test_the_advice_keeps_the_batch_that_the_job_has(tmp_path: Path) -> None:
     state = search(tmp_path, float, fits=96)
     assert advice(state, {}, is_trainer=True) == [("spec", "args: {batch-size: 96}")]
-    assert advice(state, {"batch-size": 64}, is_trainer=True) == [("spec", "args: {batch-size: 96}")]
+    assert advice(state, {"batch-size": 64}, is_trainer=True) == [
+        ("spec", "args: {batch-size: 96}")
+    ]
     kept = "args: {batch-size: 512, accumulate: 11}, which keeps the batch of 512"
     assert advice(state, {"batch-size": 512, "accumulate": 2}, is_trainer=True)[1] == ("or", kept)
     own = "accumulate 6 of them in each step, which keeps the batch of 512"
@@ -165,7 +189,9 @@ def test_the_advice_keeps_the_batch_that_the_job_has(tmp_path: Path) -> None:
 
 
 def failed(exception: str, message: str) -> RunState:
-    return RunState(run_id="a", error=Cause(rank=0, node=0, time=1.0, exception=exception, message=message))
+    return RunState(
+        run_id="a", error=Cause(rank=0, node=0, time=1.0, exception=exception, message=message)
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +200,13 @@ def failed(exception: str, message: str) -> RunState:
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
         ("OutOfMemory", "out of memory: CUDA out of memory. This batch does not fit"),
         ("MemoryError", ""),
-        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried"),
+        (
+            "RuntimeError",
+            (
+                "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory:"
+                " you tried"
+            ),
+        ),
         ("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         ("RuntimeError", "NCCL error in: a.cpp:77, Failed to CUDA calloc 6291456 bytes"),
         ("RuntimeError", "DataLoader worker (pid 71) is killed by signal: Killed. "),
@@ -183,11 +215,22 @@ def failed(exception: str, message: str) -> RunState:
         ("_ArrayMemoryError", "Unable to allocate 8. GiB for an array with shape (8,)"),
         ("SIGKILL", "was killed by SIGKILL: out of host memory"),
         ("exit", "out of host memory: its container reached the limit of 2 GiB"),
-        ("exit", "AlgorithmError: Please use an instance type with more memory, or reduce the size of the data"),
-        ("Refused", "refused: --batch-size 2048 is more than the 1437 training samples: use 1437 or less"),
+        (
+            "exit",
+            (
+                "AlgorithmError: Please use an instance type with more memory, or reduce the size"
+                " of the data"
+            ),
+        ),
+        (
+            "Refused",
+            "refused: --batch-size 2048 is more than the 1437 training samples: use 1437 or less",
+        ),
     ],
 )
-def test_a_batch_that_is_too_large_is_known_by_all_its_disguises(exception: str, message: str) -> None:
+def test_a_batch_that_is_too_large_is_known_by_all_its_disguises(
+    exception: str, message: str
+) -> None:
     assert is_too_large(failed(exception, message))
 
 
@@ -197,7 +240,13 @@ def test_a_batch_that_is_too_large_is_known_by_all_its_disguises(exception: str,
         ("SIGKILL", "was killed by SIGKILL (out of host memory?)"),
         ("ValueError", "batch_size must be a multiple of 8"),
         ("RuntimeError", "Connection closed by peer"),
-        ("Refused", "refused: --batch-size 2 leaves some of 4 ranks x 1 accumulation steps empty: use at least 4"),
+        (
+            "Refused",
+            (
+                "refused: --batch-size 2 leaves some of 4 ranks x 1 accumulation steps empty: use"
+                " at least 4"
+            ),
+        ),
     ],
 )
 def test_other_failures_are_none_of_the_batch(exception: str, message: str) -> None:
@@ -220,7 +269,11 @@ def test_the_command_line_knows_the_argument_and_its_least_value() -> None:
 
 def test_the_section_needs_no_number_of_trials() -> None:
     objective = {"metric": "samples_per_s", "goal": "maximize"}
-    section = {"method": "batch_size", "space": {"batch-size": "int(1, 4096)"}, "objective": objective}
+    section = {
+        "method": "batch_size",
+        "space": {"batch-size": "int(1, 4096)"},
+        "objective": objective,
+    }
     spec, _ = spec_from_values({"name": "digits", "sweep": section}, Path("/"))
     assert spec.sweep is not None
     assert (spec.sweep.trial_count, spec.sweep.chosen_sampler) == (17, "batch_size")

@@ -1,4 +1,6 @@
-"""What is asked and shown before money is spent: the worst case once, on a terminal; a plan without any account."""
+"""What is asked and shown before money is spent: the worst case once, on a terminal; a plan without
+any account.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_a_job_that_costs_money_is_asked_about_once_with_its_worst_case(
         asked(plan, "n")
 
 
-def test_an_unknown_price_is_said_to_be_one(folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_price_is_said_to_be_one(
+    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = on_aws(monkeypatch, resources={"instance": {"aws": "ml.new.large"}, "gpus": 0})
     assert "What it will cost is not known" in asked(plan)[0]
 
@@ -88,8 +92,12 @@ def test_nothing_is_asked_of_a_job_that_is_free_or_where_nobody_can_answer(
     ("provider", "shown"),
     [("aws", "USD/h on demand"), ("azure", "USD/h on demand")],
 )
-def test_a_plan_without_an_account_shows_machines_and_price(folder: Path, provider: str, shown: str) -> None:
-    result = call("plan", "train.py", "--provider", provider, "--gpus", "1", "--gpu", "A100-80GB,L4,T4,A10G")
+def test_a_plan_without_an_account_shows_machines_and_price(
+    folder: Path, provider: str, shown: str
+) -> None:
+    result = call(
+        "plan", "train.py", "--provider", provider, "--gpus", "1", "--gpu", "A100-80GB,L4,T4,A10G"
+    )
     assert (result.code, result.err) == (0, "")
     assert shown in result.out
     assert f"note: {provider}." in result.out
@@ -100,7 +108,9 @@ def test_a_plan_without_an_account_shows_machines_and_price(folder: Path, provid
 def test_no_request_with_placeholders_can_be_sent(folder: Path, provider: str) -> None:
     job = cloudtrain.load("train.py")
     plan = cloudtrain.plan(job, provider, preview=True)
-    with pytest.raises(RefusedError, match="not set: this plan is for looking at only; nothing was started"):
+    with pytest.raises(
+        RefusedError, match="not set: this plan is for looking at only; nothing was started"
+    ):
         cloudtrain.submit(plan)
     with pytest.raises(SpecError, match="is not set"):
         cloudtrain.plan(job, provider)
@@ -108,13 +118,17 @@ def test_no_request_with_placeholders_can_be_sent(folder: Path, provider: str) -
     assert (result.code, '"error"' in result.out, "not-set-yet" in result.out) == (2, True, False)
 
 
-def test_a_preview_of_a_known_account_is_its_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_of_a_known_account_is_its_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_aws(monkeypatch)
     plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
     assert (plan.target.placeholders, plan.target.config_as(AwsConfig).bucket) == ((), "my-bucket")
 
 
-def test_a_profile_gives_its_region_and_is_kept_for_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_gives_its_region_and_is_kept_for_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.setenv(name, "another")
     aws = Path.home() / ".aws"
@@ -127,7 +141,8 @@ def test_a_profile_gives_its_region_and_is_kept_for_later(folder: Path, monkeypa
     assert (config.profile, profile_of(config)) == ("work", "")
     told = call("check", "train.py", "--provider", "aws", "--profile", "wrok").err
     assert (
-        "environment AWS_PROFILE: aws.profile: there is no profile 'wrok' in ~/.aws/config (did you mean 'work'" in told
+        "environment AWS_PROFILE: aws.profile: there is no profile 'wrok' in ~/.aws/config (did you"
+        " mean 'work'" in told
     )
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name)

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bounded_files import FileTooLarge, open_regular_file, read_regular_file, read_regular_text
+from cloudtrain.bounded_files import (
+    FileTooLarge,
+    open_regular_file,
+    read_regular_file,
+    read_regular_text,
+)
 
 
 def test_a_regular_file_is_read_whole_up_to_the_limit(tmp_path: Path) -> None:

@@ -32,7 +32,10 @@ def test_a_page_has_the_width_and_the_colours_that_were_asked_for(
     tmp_path: Path, browser: Browser, width: int, dark: bool, colour: str
 ) -> None:
     page = browser.open(written(tmp_path, "it.textContent = 'as scripted'"), width=width, dark=dark)
-    assert page.run("[innerWidth, getComputedStyle(document.body).backgroundColor]") == [width, colour]
+    assert page.run("[innerWidth, getComputedStyle(document.body).backgroundColor]") == [
+        width,
+        colour,
+    ]
     assert "as scripted" in page.html()
     png = page.screenshot(tmp_path / "page.png").read_bytes()
     assert int.from_bytes(png[16:20]) == width
@@ -48,12 +51,16 @@ def test_what_a_page_does_wrong_is_told(tmp_path: Path, browser: Browser) -> Non
         page.run("missing()")
 
 
-def test_what_a_page_asks_for_is_told_and_never_asked_of_a_machine(tmp_path: Path, browser: Browser) -> None:
+def test_what_a_page_asks_for_is_told_and_never_asked_of_a_machine(
+    tmp_path: Path, browser: Browser
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         here = f"http://127.0.0.1:{server.getsockname()[1]}/data.json"
         script = f"var done = fetch('{here}').then(() => 'came', () => 'failed')"
-        page = browser.open(written(tmp_path, script, '<img src="https://example.com/a.png"><img src="data:,">'))
+        page = browser.open(
+            written(tmp_path, script, '<img src="https://example.com/a.png"><img src="data:,">')
+        )
         assert page.run("done") == "failed"
         assert sorted(page.fetched) == [here, "https://example.com/a.png"]
         with pytest.raises(BlockingIOError):
@@ -82,8 +89,15 @@ def test_what_is_wrong_with_how_a_page_looks_is_found(tmp_path: Path, browser: B
 def test_it_ends_with_its_process_and_leaves_no_other(tmp_path: Path) -> None:
     if chromium() is None:
         pytest.skip("no Chromium is installed here: apt-get install chromium")
-    code = "import signal; from tests.support.browser import *; b = Browser(chromium()); b.call('Browser.getVersion')"
-    argv = [sys.executable, "-c", f"{code}; print(b._process.pid, b._profile, flush=True); signal.pause()"]
+    code = (
+        "import signal; from tests.support.browser import *; b = Browser(chromium());"
+        " b.call('Browser.getVersion')"
+    )
+    argv = [
+        sys.executable,
+        "-c",
+        f"{code}; print(b._process.pid, b._profile, flush=True); signal.pause()",
+    ]
     root = Path(__file__).parents[2]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout
@@ -94,6 +108,12 @@ def test_it_ends_with_its_process_and_leaves_no_other(tmp_path: Path) -> None:
 
 
 def running(group: int) -> bool:
-    """Whether a process of that group runs; one that has ended and that nobody has waited for does not."""
-    found = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
-    return any(line.split()[0] == str(group) and "Z" not in line.split()[1] for line in found.splitlines())
+    """Whether a process of that group runs; one that has ended and that nobody has waited for does
+    not.
+    """
+    found = subprocess.run(
+        ["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
+    return any(
+        line.split()[0] == str(group) and "Z" not in line.split()[1] for line in found.splitlines()
+    )

@@ -1,4 +1,6 @@
-"""`{lr: loguniform(1e-4, 1e-1), b: 3}` is what it looks like, though YAML ends a word in braces at each comma."""
+"""`{lr: loguniform(1e-4, 1e-1), b: 3}` is what it looks like, though YAML ends a word in braces at
+each comma.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def read(text: str) -> Document:
     [
         ("{lr: uniform(0, 1), b: 3}", {"lr": "uniform(0, 1)", "b": 3}),
         ("{lr: uniform(0,1)}", {"lr": "uniform(0,1)"}),
-        ("{a: {lr: uniform(0, 1)}, b: choice(1, 2, 3)}", {"a": {"lr": "uniform(0, 1)"}, "b": "choice(1, 2, 3)"}),
+        (
+            "{a: {lr: uniform(0, 1)}, b: choice(1, 2, 3)}",
+            {"a": {"lr": "uniform(0, 1)"}, "b": "choice(1, 2, 3)"},
+        ),
         ("{a: f(1, g(2, 3), 4), b: 1}", {"a": "f(1, g(2, 3), 4)", "b": 1}),
         ("{a: choice(x, x), x: 1}", {"a": "choice(x, x)", "x": 1}),
         ("{a: f(1,2,  3)}", {"a": "f(1,2,  3)"}),  # an argument arrives as it was typed
@@ -43,7 +48,11 @@ def test_a_call_in_braces_is_one_value(written: str, values: dict[str, Any]) -> 
 
 def test_what_follows_a_call_keeps_its_place() -> None:
     document = read("space: {lr: uniform(0, 1), b: 3,\n  c: choice(1, 2), d: 4}")
-    assert [document.origin(("space", key)) for key in "bcd"] == ["job.yaml:1:28", "job.yaml:2:3", "job.yaml:2:20"]
+    assert [document.origin(("space", key)) for key in "bcd"] == [
+        "job.yaml:1:28",
+        "job.yaml:2:3",
+        "job.yaml:2:20",
+    ]
     assert document.origin(("space", "lr")) == "job.yaml:1:9"
 
 
@@ -64,7 +73,15 @@ def test_what_is_wrong_in_braces_is_told_at_its_place(written: str, said: str) -
     assert [issue.render() for issue in caught.value.issues] == [said]
 
 
-@given(st.lists(st.lists(st.sampled_from(["1", "1e-4", "a", "0.5"]), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_any_calls_beside_each_other_are_read_like_those_on_lines_of_their_own(calls: list[list[str]]) -> None:
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["1", "1e-4", "a", "0.5"]), min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_calls_beside_each_other_are_read_like_those_on_lines_of_their_own(
+    calls: list[list[str]],
+) -> None:
     pairs = [f"k{at}: choice({', '.join(words)})" for at, words in enumerate(calls)]
     assert read(f"s: {{{', '.join(pairs)}}}").values["s"] == read("\n".join(pairs)).values

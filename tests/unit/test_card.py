@@ -1,4 +1,6 @@
-"""A run in a notebook: a card with curves, live while it is waited for, and nothing of it elsewhere."""
+"""A run in a notebook: a card with curves, live while it is waited for, and nothing of it
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,17 @@ from tests.support.events import fold_json
 from tests.support.samples import BORN, born, write_events
 from tests.unit.test_terminal import EVIL
 
-STEPS = [{"type": "progress", "time": 100.0 + 2 * n, "step": n, "steps": 10, "loss": 1 / n} for n in range(1, 6)]
+STEPS = [
+    {"type": "progress", "time": 100.0 + 2 * n, "step": n, "steps": 10, "loss": 1 / n}
+    for n in range(1, 6)
+]
 
 
 def metrics(*values: float) -> list[dict[str, Any]]:
-    return [{"type": "metrics", "time": 110.0, "step": n, "values": {"acc": each}} for n, each in enumerate(values)]
+    return [
+        {"type": "metrics", "time": 110.0, "step": n, "values": {"acc": each}}
+        for n, each in enumerate(values)
+    ]
 
 
 class Tags(HTMLParser):
@@ -48,18 +56,27 @@ class Tags(HTMLParser):
 
 def test_a_card_shows_state_progress_and_curves() -> None:
     html = card(
-        fold_json("a-1", [BORN, {"type": "node_started", "time": 100.0, "node": 0}, *STEPS, *metrics(0.5, 0.75)]), 110.0
+        fold_json(
+            "a-1",
+            [BORN, {"type": "node_started", "time": 100.0, "node": 0}, *STEPS, *metrics(0.5, 0.75)],
+        ),
+        110.0,
     )
     tags = Tags(html)
     assert (tags.open, tags.seen) == ([], {"div", "b", "span", "svg", "polyline"})
     text = " ".join(re.sub("<[^>]+>", " ", html).split())
-    assert text.startswith("a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 11 s left")
+    assert text.startswith(
+        "a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 11 s left"
+    )
     assert [f"{name} " in text for name in ("running loss", "acc")] == [True, True]
     assert "http" not in html, "nothing comes from outside"
 
 
 def test_a_card_of_a_failure_says_why() -> None:
-    state = fold_json("a-1", [BORN, {"type": "ended", "time": 200.0, "state": "failed", "reason": "out of <memory>"}])
+    state = fold_json(
+        "a-1",
+        [BORN, {"type": "ended", "time": 200.0, "state": "failed", "reason": "out of <memory>"}],
+    )
     assert "out of &lt;memory&gt;" in card(state, 210.0)
 
 
@@ -73,7 +90,9 @@ def test_what_others_have_written_is_escaped() -> None:
     assert Tags(html).seen <= {"div", "b", "span", "svg", "polyline"}
 
 
-@pytest.mark.parametrize("values", [[float("nan"), 1.0], [float("inf"), -1e308, 1e308], [1.0, 1.0], [10**400, 1]])
+@pytest.mark.parametrize(
+    "values", [[float("nan"), 1.0], [float("inf"), -1e308, 1e308], [1.0, 1.0], [10**400, 1]]
+)
 def test_a_curve_of_odd_numbers_is_drawn_or_left_out(values: list[float]) -> None:
     state = fold_json("a-1", [BORN, *metrics(*values)])
     assert not re.search("nan|inf", "".join(re.findall('points="([^"]*)"', card(state, 110.0))))
@@ -123,7 +142,8 @@ def test_waiting_in_a_notebook_draws_the_card_and_leaves_the_last_one(
 
 
 def test_drawings_are_at_least_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook, clock = Displayed(), [100.0]
+    notebook = Displayed()
+    clock = [100.0]
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     with live_card() as show:
@@ -132,7 +152,9 @@ def test_drawings_are_at_least_a_second_apart(monkeypatch: pytest.MonkeyPatch) -
     assert len(notebook.shown) == 3, "two, and the last one"
 
 
-@pytest.mark.parametrize("module", [None, Notebook(kernel=False)], ids=["no IPython", "IPython in a terminal"])
+@pytest.mark.parametrize(
+    "module", [None, Notebook(kernel=False)], ids=["no IPython", "IPython in a terminal"]
+)
 def test_elsewhere_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     monkeypatch.setitem(sys.modules, "IPython", module)
     with live_card() as show:

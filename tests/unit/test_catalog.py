@@ -1,4 +1,6 @@
-"""The tables of machines against what others know: botocore's list of types, and EC2's own data as moto carries it."""
+"""The tables of machines against what others know: botocore's list of types, and EC2's own data as
+moto carries it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,17 @@ CPU_FAMILIES = ("m5", "c5", "m6i", "c6i", "m7i", "c7i", "r5")
 @pytest.fixture(scope="module")
 def training_types() -> set[str]:
     """The instance types that CreateTrainingJob takes, says botocore."""
-    session = pytest.importorskip("botocore.session", reason='pip install "cloudtrain[aws]"').get_session()
+    session = pytest.importorskip(
+        "botocore.session", reason='pip install "cloudtrain[aws]"'
+    ).get_session()
     return set(session.get_service_model("sagemaker").shape_for("TrainingInstanceType").enum)
 
 
 @cache
 def ec2() -> dict[str, Any]:
-    """EC2's answer to DescribeInstanceTypes, from moto's file: importing moto.ec2 would take seconds."""
+    """EC2's answer to DescribeInstanceTypes, from moto's file: importing moto.ec2 would take
+    seconds.
+    """
     spec = find_spec("moto")
     if spec is None or spec.origin is None:
         pytest.skip("moto is not installed")
@@ -106,10 +112,22 @@ def test_a_row_is_whole(row: Instance) -> None:
 def test_a_types_name_says_of_disks_processors_and_gpus_what_ec2_says() -> None:
     told = {name: facts for name, facts in ec2().items() if not name.startswith(("mac", "u-"))}
     assert len(told) > 1000
-    assert [name for name, facts in told.items() if local_disks(name) != facts["InstanceStorageSupported"]] == []
-    arm = {name for name, facts in told.items() if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]}
+    assert [
+        name
+        for name, facts in told.items()
+        if local_disks(name) != facts["InstanceStorageSupported"]
+    ] == []
+    arm = {
+        name
+        for name, facts in told.items()
+        if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]
+    }
     assert {name for name in told if type_names.architecture("aws", name) == "arm64"} == arm
-    assert [name for name, facts in told.items() if type_names.has_gpus("aws", name) != ("GpuInfo" in facts)] == []
+    assert [
+        name
+        for name, facts in told.items()
+        if type_names.has_gpus("aws", name) != ("GpuInfo" in facts)
+    ] == []
 
 
 def test_disks_are_known_of_every_type_that_training_takes(training_types: set[str]) -> None:
@@ -163,11 +181,17 @@ def test_an_azure_size_is_what_its_name_says(row: Instance) -> None:
 def test_an_azure_row_is_dated_or_says_that_nobody_has_verified_it() -> None:
     undated = [row for row in AZURE if not re.fullmatch(r"20\d\d-\d\d-\d\d", row.as_of)]
     assert [row.instance_type for row in undated if row.source != "unverified"] == []
-    assert [row.instance_type for row in AZURE if row.usd_per_hour is None and row.source == "unverified"] == []
+    assert [
+        row.instance_type
+        for row in AZURE
+        if row.usd_per_hour is None and row.source == "unverified"
+    ] == []
 
 
 def test_a_gpu_is_named_by_its_family_and_by_its_memory_where_that_differs() -> None:
-    assert {"A100", "A100-40GB", "A100-80GB", "V100-16GB", "V100-32GB", "T4", "H100"} <= set(gpu_names())
+    assert {"A100", "A100-40GB", "A100-80GB", "V100-16GB", "V100-32GB", "T4", "H100"} <= set(
+        gpu_names()
+    )
     assert not {"T4-16GB", "H100-80GB"} & set(gpu_names())
 
 

@@ -1,4 +1,6 @@
-"""Which run a command is about when none is named, what other tools' words mean, and what --help tells."""
+"""Which run a command is about when none is named, what other tools' words mean, and what --help
+tells.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
     monkeypatch.chdir(tmp_path)
 
-    def write(run_id: str, state: str | None = "succeeded", provider: str = "local", place: Path = tmp_path) -> None:
+    def write(
+        run_id: str,
+        state: str | None = "succeeded",
+        provider: str = "local",
+        place: Path = tmp_path,
+    ) -> None:
         plan = {
             "host": None,
             "provider": provider,
@@ -40,7 +47,13 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
         }
         folder = store.create(run_id, {"plan.json": json.dumps(plan), "request.json": "{}"})
         now = time.time() + len(store.ids())
-        born = {"type": "submitting", "time": now, "name": "digits", "provider": provider, "contract": "plain"}
+        born = {
+            "type": "submitting",
+            "time": now,
+            "name": "digits",
+            "provider": provider,
+            "contract": "plain",
+        }
         write_events(folder, {**born, "nodes": 1, "processes": 1})
         if state:
             write_events(folder, {"type": "ended", "time": now + 1, "state": state})
@@ -53,7 +66,10 @@ def test_the_last_run_is_meant_when_none_is_named_and_it_says_so(ended: Ended, w
     ended("digits-aaaa", "failed")
     ended("digits-bbbb")
     result = call(words)
-    assert (result.code, result.err.splitlines()[0]) == (0, "digits-bbbb, the last run from this folder")
+    assert (result.code, result.err.splitlines()[0]) == (
+        0,
+        "digits-bbbb, the last run from this folder",
+    )
 
 
 def test_a_run_that_is_named_is_not_called_the_last(ended: Ended) -> None:
@@ -80,7 +96,9 @@ def test_a_folder_without_runs_names_the_newest_of_another(ended: Ended, tmp_pat
 
 
 @pytest.mark.parametrize("words", ["stop", "logs", "fetch", "rerun", "wait"])
-def test_several_running_submissions_are_listed_and_none_is_chosen(ended: Ended, words: str) -> None:
+def test_several_running_submissions_are_listed_and_none_is_chosen(
+    ended: Ended, words: str
+) -> None:
     for name in ("digits-aaaa", "digits-bbbb"):
         ended(name, None, provider="aws")
     ended("digits-cccc")
@@ -89,7 +107,9 @@ def test_several_running_submissions_are_listed_and_none_is_chosen(ended: Ended,
     assert "2 submissions from this folder are running: digits-bbbb, digits-aaaa" in result.err
 
 
-def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(ended: Ended, tmp_path: Path) -> None:
+def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(
+    ended: Ended, tmp_path: Path
+) -> None:
     sweep = SweepFolder.create(
         tmp_path / "data",
         definition_of(),
@@ -122,7 +142,9 @@ def test_a_folder_alone_is_where_fetch_writes_the_last_run(ended: Ended, tmp_pat
     assert "full exists and is not empty" in result.err
 
 
-def test_status_lists_what_runs_when_several_runs_go_on(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_lists_what_runs_when_several_runs_go_on(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended("digits-aaaa")
     rows: list[dict[str, Any]] = [
         {
@@ -143,7 +165,11 @@ def test_status_lists_what_runs_when_several_runs_go_on(ended: Ended, monkeypatc
     ]
     monkeypatch.setattr("cloudtrain.cli.status.runs_going_on", lambda **_: rows)
     result = call("status")
-    assert [line.split()[0] for line in result.out.splitlines()] == ["RUN", "digits-cccc", "digits-bbbb"]
+    assert [line.split()[0] for line in result.out.splitlines()] == [
+        "RUN",
+        "digits-cccc",
+        "digits-bbbb",
+    ]
     monkeypatch.setattr("cloudtrain.cli.status.runs_going_on", lambda **_: [{"run": "digits-aaaa"}])
     assert call("status").out.startswith("digits-aaaa  succeeded")
 
@@ -166,14 +192,30 @@ def test_help_groups_the_commands_and_names_variables() -> None:
     assert [name for name in (*COMMANDS, *VARIABLES) if f"  {name}" not in shown] == []
 
 
-def test_a_variable_that_means_nothing_is_told_with_what_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_means_nothing_is_told_with_what_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_PROVDER", "docker")
-    note = "note: the variable CLOUDTRAIN_PROVDER means nothing to cloudtrain (did you mean 'CLOUDTRAIN_PROVIDER'?)\n"
+    note = (
+        "note: the variable CLOUDTRAIN_PROVDER means nothing to cloudtrain (did you mean"
+        " 'CLOUDTRAIN_PROVIDER'?)\n"
+    )
     assert note in call("schema").err
 
 
 def test_variables_of_settings_and_of_jobs_are_known() -> None:
-    sources = [path for folder in ("cloudtrain", "entrypoints") for path in (ROOT / folder).rglob("*.py")]
-    named = {name for path in sources for name in re.findall(r'"(CLOUDTRAIN_[A-Z_]+[A-Z])"', path.read_text())}
+    sources = [
+        path for folder in ("cloudtrain", "entrypoints") for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = {
+        name
+        for path in sources
+        for name in re.findall(r'"(CLOUDTRAIN_[A-Z_]+[A-Z])"', path.read_text())
+    }
     assert len(named) > 20
-    assert unknown_variables(dict.fromkeys([*named, "CLOUDTRAIN_INPUT_TRAIN", "CLOUDTRAIN_AWS_REGION"], "x")) == []
+    assert (
+        unknown_variables(
+            dict.fromkeys([*named, "CLOUDTRAIN_INPUT_TRAIN", "CLOUDTRAIN_AWS_REGION"], "x")
+        )
+        == []
+    )

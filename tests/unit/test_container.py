@@ -33,7 +33,10 @@ def a_job(*channels: str, nodes: int = 2) -> TrainingJob:
     return training_job(
         {
             "TrainingJobName": "dog-k2x9",
-            "AlgorithmSpecification": {"TrainingInputMode": "File", "ContainerEntrypoint": ["train"]},
+            "AlgorithmSpecification": {
+                "TrainingInputMode": "File",
+                "ContainerEntrypoint": ["train"],
+            },
             "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": nodes},
             "OutputDataConfig": {"S3OutputPath": "s3://bucket/runs"},
             "HyperParameters": {"epochs": "3"},
@@ -47,7 +50,9 @@ def a_job(*channels: str, nodes: int = 2) -> TrainingJob:
 def snapshot() -> tuple[list[str], bytes, str, list[str]]:
     """What of this machine entering must leave alone."""
     mounts = [
-        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " /opt" in line or " /etc" in line
+        line
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        if " /opt" in line or " /etc" in line
     ]
     return names(Path("/opt")), Path("/etc/hosts").read_bytes(), socket.gethostname(), mounts
 
@@ -116,7 +121,9 @@ def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
         "peers": [socket.gethostbyname(name) for name in ("algo-1", "algo-2", "localhost")],
         "pid": os.getpid(), "parent": os.getppid(), "here": os.getcwd(), "user": os.getuid(), "group": os.getgid(),
     }))"""
-    with subprocess.Popen(room.argv(*python(code)), stdout=subprocess.PIPE, cwd=room.root) as process:
+    with subprocess.Popen(
+        room.argv(*python(code)), stdout=subprocess.PIPE, cwd=room.root
+    ) as process:
         assert process.stdout is not None
         seen = json.loads(process.stdout.read())
     assert process.returncode == 0
@@ -135,26 +142,58 @@ def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
 
 
 def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> None:
-    odd = ["", " ", "it's", '"', "$HOME `id` $(id)", "two\nlines\n", "*", "\\", "-c", "--probe", "grün", "\udcff"]
-    env = {"PATH": os.defpath, "ODD": "it's\n$HOME", "PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"}
+    odd = [
+        "",
+        " ",
+        "it's",
+        '"',
+        "$HOME `id` $(id)",
+        "two\nlines\n",
+        "*",
+        "\\",
+        "-c",
+        "--probe",
+        "grün",
+        "\udcff",
+    ]
+    env = {
+        "PATH": os.defpath,
+        "ODD": "it's\n$HOME",
+        "PYTHONPATH": "/nowhere",
+        "PYTHONHOME": "/nowhere",
+    }
     code = "import sys; sys.stdout.buffer.write(open('/proc/self/cmdline', 'rb').read())"
     said = subprocess.run(
-        room.argv(*python(code, *odd)), env=env, stdout=subprocess.PIPE, timeout=HANG_SECONDS, check=True
+        room.argv(*python(code, *odd)),
+        env=env,
+        stdout=subprocess.PIPE,
+        timeout=HANG_SECONDS,
+        check=True,
     ).stdout
     assert [os.fsdecode(word) for word in said.split(b"\0")[-len(odd) - 1 : -1]] == odd
 
     # No Python in there, which would add to the variables itself.
     given = subprocess.run(
-        room.argv("cat", "/proc/self/environ", "-"), env=env, input=b"in", stdout=subprocess.PIPE, check=True
+        room.argv("cat", "/proc/self/environ", "-"),
+        env=env,
+        input=b"in",
+        stdout=subprocess.PIPE,
+        check=True,
     ).stdout
     assert given == b"".join(f"{name}={value}\0".encode() for name, value in env.items()) + b"in"
 
 
 def test_a_program_ignores_no_signal_that_it_did_not_choose_to(room: Room) -> None:
-    status = dict(line.split(":\t", 1) for line in room.run("cat", "/proc/self/status").stdout.splitlines())
+    status = dict(
+        line.split(":\t", 1) for line in room.run("cat", "/proc/self/status").stdout.splitlines()
+    )
     own = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    chosen = ~sum(1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33))  # Python's, libc's: nptl(7)
-    assert int(status["SigIgn"], 16) & chosen == int(own["SigIgn"], 16) & chosen  # the tests' parent may ignore some
+    chosen = ~sum(
+        1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33)
+    )  # Python's, libc's: nptl(7)
+    assert (
+        int(status["SigIgn"], 16) & chosen == int(own["SigIgn"], 16) & chosen
+    )  # the tests' parent may ignore some
     assert int(status["SigBlk"], 16) == int(own["SigBlk"], 16)
 
 
@@ -229,13 +268,18 @@ def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
     argv[len(PYTHON) + 1] = code.replace(str(opt), none)
     said = run(*argv)
     assert said.returncode == enter.CANNOT
-    assert said.stderr == f"cannot enter the container 'algo-2': [Errno 2] No such file or directory: '{none}'\n"
+    assert (
+        said.stderr
+        == f"cannot enter the container 'algo-2': [Errno 2] No such file or directory: '{none}'\n"
+    )
 
 
 # Where it cannot be
 
 
-def test_a_container_that_cannot_be_entered_says_why_in_one_line(room: Room, tmp_path: Path) -> None:
+def test_a_container_that_cannot_be_entered_says_why_in_one_line(
+    room: Room, tmp_path: Path
+) -> None:
     (tmp_path / "plain").write_text("echo never read by a shell")
     (tmp_path / "plain").chmod(0o755)
     none = Path("/no/such\nplace")
@@ -247,7 +291,9 @@ def test_a_container_that_cannot_be_entered_says_why_in_one_line(room: Room, tmp
         Room(room.hosts, room.hosts).run("true"),
         run(*PYTHON, str(ENTER), "few"),
     ]
-    assert [(done.returncode, done.stdout, done.stderr.count("\n")) for done in tried] == [(125, "", 1)] * len(tried)
+    assert [(done.returncode, done.stdout, done.stderr.count("\n")) for done in tried] == [
+        (125, "", 1)
+    ] * len(tried)
     assert "No such file or directory: 'no-such-program'" in tried[0].stderr
     assert "Exec format error" in tried[1].stderr
     assert r"mount '/no/such\nplace' '/opt/ml'" in tried[2].stderr
@@ -284,7 +330,9 @@ ALLOWED = """if True:
 def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
     user = NOBODY if os.getuid() == 0 else None
     uid, gid = (user, user) if user else (os.getuid(), os.getgid())
-    with tempfile.TemporaryDirectory(prefix="cloudtrain-test-", dir="/tmp") as name:  # pytest's own is closed to others
+    with tempfile.TemporaryDirectory(
+        prefix="cloudtrain-test-", dir="/tmp"
+    ) as name:  # pytest's own is closed to others
         folder = Path(name)
         folder.chmod(0o755)
         write(folder, {"ml/mark": "", "hosts": room.hosts.read_text()})
@@ -292,15 +340,28 @@ def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
         open_python = (python_for(user), *PYTHON[1:])
         allowed = run(*open_python, "-c", ALLOWED, user=user)
         if allowed.returncode != 0:
-            pytest.skip(f"the kernel forbids user namespaces to others than root: {allowed.stderr.strip()}")
+            pytest.skip(
+                f"the kernel forbids user namespaces to others than root: {allowed.stderr.strip()}"
+            )
         probe = run(*open_python, "enter.py", "--probe", cwd=folder, user=user)
         assert (probe.returncode, probe.stderr) == (0, "")
 
         look = (
-            "import os, socket; print(os.getuid(), os.getgid(), socket.gethostname(), os.listdir('/opt/ml'), flush=1)"
+            "import os, socket; print(os.getuid(), os.getgid(), socket.gethostname(),"
+            " os.listdir('/opt/ml'), flush=1)"
         )
-        argv = [*open_python, "enter.py", "ml", "algo-1", "hosts", *open_python, "-c", f"{look}; input()"]
-        # Whoever starts a container must be able to read its variables and to signal it, as the end of leftovers does.
+        argv = [
+            *open_python,
+            "enter.py",
+            "ml",
+            "algo-1",
+            "hosts",
+            *open_python,
+            "-c",
+            f"{look}; input()",
+        ]
+        # Whoever starts a container must be able to read its variables and to signal it, as the end
+        # of leftovers does.
         watch = f"""if True:
         import signal, subprocess
         with subprocess.Popen({argv!r}, stdin=-1, stdout=-1, env={{"RUN_DIR_VARIABLE": "x"}}) as process:
@@ -315,7 +376,9 @@ def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
 def python_for(user: int | None) -> str:
     for found in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
-            tried = run(found, *PYTHON[1:], "-c", "import sys; assert sys.version_info >= (3, 9)", user=user)
+            tried = run(
+                found, *PYTHON[1:], "-c", "import sys; assert sys.version_info >= (3, 9)", user=user
+            )
         except OSError:
             continue
         if tried.returncode == 0:
@@ -323,7 +386,9 @@ def python_for(user: int | None) -> str:
     pytest.skip("no Python here that another user may execute")
 
 
-def test_links_of_channels_lead_to_their_place_in_a_container_too(room: Room, tmp_path: Path) -> None:
+def test_links_of_channels_lead_to_their_place_in_a_container_too(
+    room: Room, tmp_path: Path
+) -> None:
     write(tmp_path, {"data/a": "1"})
     job = a_job("train")
     emulator.create_folders(job, job.containers[0], room.root, {"train": tmp_path / "data"})

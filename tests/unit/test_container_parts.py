@@ -1,4 +1,6 @@
-"""What an emulated container is made of: the tree and channels of its node, addresses, names of hosts, its command."""
+"""What an emulated container is made of: the tree and channels of its node, addresses, names of
+hosts, its command.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,28 @@ from tests.support.samples import write
 from tests.unit.test_container import ENTER, PYTHON, a_job, names
 
 
-def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(tmp_path: Path) -> None:
+def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, {"data/a": "1", "file.csv": "2"})
     job = a_job("folder", "file", "empty")
     places = {"folder": tmp_path / "data", "file": tmp_path / "file.csv"}
     root = tmp_path / "nodes" / "1" / "ml"
     for _ in range(2):
         emulator.create_folders(job, job.containers[1], root, places)
-        assert json.loads((root / "input/config/resourceconfig.json").read_text())["current_host"] == "algo-2"
-        assert json.loads((root / "input/config/hyperparameters.json").read_text()) == {"epochs": "3"}
+        assert (
+            json.loads((root / "input/config/resourceconfig.json").read_text())["current_host"]
+            == "algo-2"
+        )
+        assert json.loads((root / "input/config/hyperparameters.json").read_text()) == {
+            "epochs": "3"
+        }
         assert (root / "input/data/folder").readlink() == tmp_path / "data"
         assert (root / "input/data/file/file.csv").readlink() == tmp_path / "file.csv"
         assert names(root / "input/data/empty") == []
-        assert all((root / name).is_dir() for name in ("model", "output/data", "checkpoints", "code"))
+        assert all(
+            (root / name).is_dir() for name in ("model", "output/data", "checkpoints", "code")
+        )
     assert names(root / "input/data/file") == ["file.csv"]
     assert names(tmp_path / "data") == ["a"]
 
@@ -49,7 +60,9 @@ def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
         emulator.addresses(1001)
 
 
-def test_off_linux_all_nodes_share_an_address_and_nothing_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_linux_all_nodes_share_an_address_and_nothing_is_private(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert emulator.addresses(3) == ("127.0.0.1",) * 3
     assert not emulator.has_namespaces()
@@ -62,11 +75,16 @@ def test_hosts_are_known_by_name() -> None:
 
 
 def test_a_command_enters_the_tree_or_names_it() -> None:
-    container = NodeContainer(node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={})
+    container = NodeContainer(
+        node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={}
+    )
 
     def command(private: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-        hosts, root = Path("/run/hosts"), Path("/run/ml")
-        return emulator.command(container, root, hosts_file=hosts, address="addr", master="first", private=private)
+        hosts = Path("/run/hosts")
+        root = Path("/run/ml")
+        return emulator.command(
+            container, root, hosts_file=hosts, address="addr", master="first", private=private
+        )
 
     argv, env = command(private=True)
     assert argv == (*PYTHON, str(ENTER), "/run/ml", "algo-2", "/run/hosts", "train", "it's")

@@ -1,4 +1,6 @@
-"""`dependencies` of job.yaml: how it is read, which file of the source counts, what plan and check say of it."""
+"""`dependencies` of job.yaml: how it is read, which file of the source counts, what plan and check
+say of it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,22 @@ from cloudtrain.submission.preflight import offline_issues
 from tests.support.in_process import call
 from tests.support.samples import write
 
-AWS: dict[str, Any] = {"aws": {"region": "us-east-1", "role": "arn:aws:iam::123456789012:role/t", "bucket": "b"}}
-LIMITS: dict[str, Any] = {"limits": {"max_runtime": "1 h"}, "resources": {"instance": {"aws": "ml.g5.xlarge"}}}
+AWS: dict[str, Any] = {
+    "aws": {"region": "us-east-1", "role": "arn:aws:iam::123456789012:role/t", "bucket": "b"}
+}
+LIMITS: dict[str, Any] = {
+    "limits": {"max_runtime": "1 h"},
+    "resources": {"instance": {"aws": "ml.g5.xlarge"}},
+}
 
 
 def plan(folder: Path, provider: str = "local", **spec: Any) -> Plan:
     files = {"entrypoint": "train.py", **spec}
     write(folder, {} if (folder / "train.py").exists() else {"train.py": "import os\n"})
     (folder / "job.yaml").write_text(str(files))
-    return cloudtrain.plan(cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(folder.parent / "runs"))
+    return cloudtrain.plan(
+        cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(folder.parent / "runs")
+    )
 
 
 @pytest.fixture
@@ -49,7 +58,10 @@ def messages(planned: Plan) -> list[str]:
         ("requirements/train.txt", Dependencies(file="requirements/train.txt")),
         (["einops==0.8.1"], Dependencies(packages=("einops==0.8.1",))),
         ({"vendor": True, "python": "3.12"}, Dependencies(vendor=True, python="3.12")),
-        ({"file": "uv.lock", "replace_torch": True}, Dependencies(file="uv.lock", replace_torch=True)),
+        (
+            {"file": "uv.lock", "replace_torch": True},
+            Dependencies(file="uv.lock", replace_torch=True),
+        ),
     ],
 )
 def test_each_way_to_say_it(value: Any, read: Dependencies) -> None:
@@ -101,7 +113,9 @@ def test_what_a_job_that_may_come_back_has_installed_is_kept_in_its_storage(job:
     assert dependencies_document(plan(job, "aws", **AWS, **LIMITS)) == {"file": "requirements.txt"}
 
 
-def test_a_file_that_is_not_there_is_refused_at_its_line_and_one_that_is_ignored_with_the_way(job: Path) -> None:
+def test_a_file_that_is_not_there_is_refused_at_its_line_and_one_that_is_ignored_with_the_way(
+    job: Path,
+) -> None:
     with pytest.raises(SpecError, match=r"no such file in the source folder: reqs\.txt"):
         plan(job, dependencies="reqs.txt")
     write(job, {"reqs.txt": "einops\n", ".gitignore": "reqs.txt\n"})
@@ -111,17 +125,25 @@ def test_a_file_that_is_not_there_is_refused_at_its_line_and_one_that_is_ignored
 
 
 def test_a_file_that_includes_one_outside_of_the_archive_is_refused(job: Path) -> None:
-    write(job, {"requirements.txt": "-r base.txt\n", "base.txt": "einops\n", ".gitignore": "base.txt\n"})
+    write(
+        job,
+        {"requirements.txt": "-r base.txt\n", "base.txt": "einops\n", ".gitignore": "base.txt\n"},
+    )
     with pytest.raises(SourceError, match=r"includes base\.txt, which is not in the archive"):
         plan(job)
 
 
-def test_plan_says_what_is_installed_where_and_from_which_file_without_a_password(job: Path) -> None:
+def test_plan_says_what_is_installed_where_and_from_which_file_without_a_password(
+    job: Path,
+) -> None:
     write(job, {"requirements.txt": "einops==0.8.1\nx @ git+https://tok3n@host/x\n"})
     planned = plan(job)
     (job / "job.yaml").write_text("entrypoint: train.py\n")
     said = call("plan", str(job / "job.yaml"))
-    assert "installs einops==0.8.1, x @ git+https://***@host/x  ← requirements.txt; into an environment" in said.out
+    assert (
+        "installs einops==0.8.1, x @ git+https://***@host/x  ← requirements.txt; into an"
+        " environment" in said.out
+    )
     assert "tok3n" not in said.out + said.err + str(planned.to_json())
     assert "requirements.txt:2: holds a password" in said.out
 
@@ -129,9 +151,15 @@ def test_plan_says_what_is_installed_where_and_from_which_file_without_a_passwor
 def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> None:
     write(job, {"requirements.txt": "einops\ntorch==1.0\ntorchvision==0.1\n", "train.py": ""})
     here = messages(plan(job))
-    assert any(line.startswith("requirements.txt:2: asks for torch==1.0, and this machine has torch") for line in here)
+    assert any(
+        line.startswith("requirements.txt:2: asks for torch==1.0, and this machine has torch")
+        for line in here
+    )
     on_aws = messages(plan(job, "aws", image="dlc:pytorch-2.8", **AWS, **LIMITS))
-    assert "requirements.txt:2: asks for torch==1.0, and the image has torch 2.8.0, which stays" in on_aws
+    assert (
+        "requirements.txt:2: asks for torch==1.0, and the image has torch 2.8.0, which stays"
+        in on_aws
+    )
     assert messages(plan(job, dependencies={"replace_torch": True})) == []
     write(job, {"requirements.txt": "torch>=1.0\n"})
     assert messages(plan(job)) == []
@@ -147,35 +175,64 @@ def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> Non
         ("2.13.0+cpu", "torchvision", {"PIP_EXTRA_INDEX_URL": "https://index.example/cpu"}, False),
         ("2.13.0+cpu", "einops", {}, False),
     ],
-    ids=["torchvision", "torchaudio", "torch for CUDA", "an index in the file", "an index in env", "another package"],
+    ids=[
+        "torchvision",
+        "torchaudio",
+        "torch for CUDA",
+        "an index in the file",
+        "an index in env",
+        "another package",
+    ],
 )
 def test_torchvision_beside_a_torch_for_cpus_asks_for_their_index(
-    torch: str, lines: str, variables: dict[str, str], is_warned: bool, job: Path, monkeypatch: pytest.MonkeyPatch
+    torch: str,
+    lines: str,
+    variables: dict[str, str],
+    is_warned: bool,
+    job: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in package_checks._INDEX_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(package_checks, "_version_of", lambda _: lambda name: {"torch": torch}.get(name, ""))
+    monkeypatch.setattr(
+        package_checks, "_version_of", lambda _: lambda name: {"torch": torch}.get(name, "")
+    )
     write(job, {"requirements.txt": f"{lines}\n", "train.py": ""})
-    warnings = [line for line in messages(plan(job, env=variables)) if "built for CUDA by default" in line]
+    warnings = [
+        line for line in messages(plan(job, env=variables)) if "built for CUDA by default" in line
+    ]
     assert bool(warnings) == is_warned
     if is_warned:
         assert "this machine has torch 2.13.0+cpu" in warnings[0]
 
 
 def test_a_package_brings_the_module_that_its_name_begins_with(job: Path) -> None:
-    write(job, {"train.py": "import acme.cloud.storage\n", "requirements.txt": "acme-cloud-storage\n"})
+    write(
+        job, {"train.py": "import acme.cloud.storage\n", "requirements.txt": "acme-cloud-storage\n"}
+    )
     assert messages(plan(job)) == []
 
 
 def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> None:
     program = "import os\nimport no_such_thing\nimport torch, yaml\nfrom own import x\n"
-    write(job, {"train.py": program, "own.py": "import sklearn, other_thing\n", "requirements.txt": "other-thing\n"})
+    write(
+        job,
+        {
+            "train.py": program,
+            "own.py": "import sklearn, other_thing\n",
+            "requirements.txt": "other-thing\n",
+        },
+    )
     (line,) = messages(plan(job))
-    assert line.startswith("train.py:2: imports no_such_thing, which neither the source, requirements.txt nor this")
+    assert line.startswith(
+        "train.py:2: imports no_such_thing, which neither the source, requirements.txt nor this"
+    )
     assert not any(issue.is_error for issue in offline_issues(plan(job)))
 
 
-def test_what_a_known_image_brings_is_not_missed_and_of_an_unknown_one_nothing_is_said(job: Path) -> None:
+def test_what_a_known_image_brings_is_not_missed_and_of_an_unknown_one_nothing_is_said(
+    job: Path,
+) -> None:
     write(job, {"train.py": "import numpy, torch, cv2, timm\n"})
     (line,) = messages(plan(job, "aws", image="dlc:pytorch-2.8", **AWS, **LIMITS))
     assert "imports timm" in line
@@ -193,11 +250,16 @@ def test_conda_users_are_told_the_way(job: Path) -> None:
     assert "requirements.txt" in (issue.hint or "")
     with pytest.raises(SpecError) as refused:
         plan(job, azure={"environment": {"conda_file": "environment.yml"}})
-    assert any("conda is not run on the nodes" in (issue.hint or "") for issue in refused.value.issues)
+    assert any(
+        "conda is not run on the nodes" in (issue.hint or "") for issue in refused.value.issues
+    )
 
 
 def test_lines_of_a_notebook_that_install_are_named_with_the_way(job: Path) -> None:
-    cells = '{"cells": [{"cell_type": "code", "source": ["%pip install -q einops\\n", "x = 1\\n", "!ls\\n"]}]}'
+    cells = (
+        '{"cells": [{"cell_type": "code", "source": ["%pip install -q einops\\n", "x = 1\\n",'
+        ' "!ls\\n"]}]}'
+    )
     write(job, {"train.ipynb": cells})
     (issue,) = package_issues(plan(job, entrypoint="train.ipynb"))
     assert issue.line().startswith("train.ipynb, cell 1: '%pip install -q einops' is left out")

@@ -26,7 +26,10 @@ from tests.support.samples import BORN, write_events
 from tests.unit.test_flight_recorder_dumps import entry, write
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-TIMEOUT = "[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+TIMEOUT = (
+    "[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=7)"
+)
 
 
 @pytest.fixture
@@ -37,15 +40,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return RunStore(tmp_path / "data")
 
 
-def a_run(store: RunStore, state: str, *lines: str, error: dict[str, Any] | None = None, **ended: Any) -> RunFolder:
-    folder = store.create("a-1", {"plan.json": json.dumps({"provider": "local", "spec": {"name": "digits"}})})
-    write_events(folder, {**BORN, "time": 100.0}, {"type": "node_started", "time": 100.0, "node": 0})
+def a_run(
+    store: RunStore, state: str, *lines: str, error: dict[str, Any] | None = None, **ended: Any
+) -> RunFolder:
+    folder = store.create(
+        "a-1", {"plan.json": json.dumps({"provider": "local", "spec": {"name": "digits"}})}
+    )
+    write_events(
+        folder, {**BORN, "time": 100.0}, {"type": "node_started", "time": 100.0, "node": 0}
+    )
     cause = {"error": {"rank": 3, "node": 1, "time": 150.0, **error}} if error else {}
     if error:
         write_events(folder, {"type": "error", "seq": 1, **cause["error"]})
     write_events(folder, {"type": "ended", "time": 160.0, "state": state, **cause, **ended})
     log_file(folder.path, 1).parent.mkdir(exist_ok=True)
-    log_file(folder.path, 1).write_text("".join(f"{format_timestamp(120.0)} {line}\n" for line in lines))
+    log_file(folder.path, 1).write_text(
+        "".join(f"{format_timestamp(120.0)} {line}\n" for line in lines)
+    )
     return folder
 
 
@@ -60,19 +71,38 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     traceback = "Traceback (most recent call last):\n  …"
-    error = {"exception": "OutOfMemoryError", "message": "CUDA out of memory", "traceback": traceback}
-    a_run(home, "failed", f"[rank 3] {OOM}", f"[rank 0] {TIMEOUT}", error=error, reason="node 1 failed")
+    error = {
+        "exception": "OutOfMemoryError",
+        "message": "CUDA out of memory",
+        "traceback": traceback,
+    }
+    a_run(
+        home,
+        "failed",
+        f"[rank 3] {OOM}",
+        f"[rank 0] {TIMEOUT}",
+        error=error,
+        reason="node 1 failed",
+    )
     assert shown(capsys, "a-1").splitlines() == [
         "a-1 failed after 1 min: rank 3 (node 1) raised OutOfMemoryError: CUDA out of memory",
         "  cause       the program asked for more memory than the GPU had left",
         "  evidence    rank 3 (node 1), launcher  OutOfMemoryError: CUDA out of memory",
         "  followed by a collective operation timed out: some rank did not come to it (rank 0)",
-        "  remedy      make the batch smaller (with gradient accumulation the result stays the same) or take a GPU "
-        "with more memory",
+        (
+            "  remedy      make the batch smaller (with gradient accumulation the result stays the"
+            " same) or take a GPU with more memory"
+        ),
         "  restart     the same would fail again: change something first",
-        "  rule        gpu-out-of-memory  https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
+        (
+            "  rule        gpu-out-of-memory "
+            " https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
+        ),
         "  next        cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE",
-        "              cloudtrain submit   if the program or job.yaml has changed: a rerun runs what was sent",
+        (
+            "              cloudtrain submit   if the program or job.yaml has changed: a rerun runs"
+            " what was sent"
+        ),
     ]
 
 
@@ -91,15 +121,24 @@ def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_th
         "node": 1,
         "text": "Memory cgroup out of memory: Killed process 7 (python3)",
     }
-    assert found["next"] == "cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE"
+    assert (
+        found["next"] == "cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE"
+    )
 
 
 def test_an_exit_code_leads_to_what_the_rank_printed_last_and_to_no_traceback_that_is_not_there(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = "E1123 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 7) local_rank: 0"
+    summary = (
+        "E1123 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 7)"
+        " local_rank: 0"
+    )
     error = {"exception": "SystemExit", "message": "exited with code 7"}
-    lines = ("[rank 3] fatal: licence expired", summary, "[node 1] failed: rank 3 (node 1) exited with code 7")
+    lines = (
+        "[rank 3] fatal: licence expired",
+        summary,
+        "[node 1] failed: rank 3 (node 1) exited with code 7",
+    )
     a_run(home, "failed", *lines, error=error, reason="rank 3 (node 1) failed")
     text = shown(capsys, "a-1").splitlines()
     assert text[1:4] == [
@@ -107,14 +146,19 @@ def test_an_exit_code_leads_to_what_the_rank_printed_last_and_to_no_traceback_th
         "  evidence    rank 3 (node 1), launcher  SystemExit: exited with code 7",
         "  last lines  rank 3 (node 1), node-1.log:1  fatal: licence expired",
     ]
-    assert [line for line in text if line.startswith("  next")] == ["  next        cloudtrain logs a-1 --rank 3"]
+    assert [line for line in text if line.startswith("  next")] == [
+        "  next        cloudtrain logs a-1 --rank 3"
+    ]
     assert not any("traceback" in line for line in text)
 
 
 @pytest.mark.parametrize(
     ("error", "headline"),
     [
-        ({"exception": "SystemExit", "message": "no data today"}, "rank 3 (node 1) ended by sys.exit: no data today"),
+        (
+            {"exception": "SystemExit", "message": "no data today"},
+            "rank 3 (node 1) ended by sys.exit: no data today",
+        ),
         (
             {"exception": "KeyboardInterrupt", "message": "", "traceback": "…"},
             "rank 3 (node 1) raised KeyboardInterrupt",
@@ -139,25 +183,40 @@ def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
     assert text.endswith("  next        cloudtrain logs a-1\n")
 
 
-@pytest.mark.parametrize(("confidence", "begins"), [(0.3, "not clear; most likely: it"), (0.9, "it waits")])
-def test_a_verdict_that_little_of_the_run_agrees_with_is_said_not_to_be_clear(confidence: float, begins: str) -> None:
-    found = Slowness(cause="input", share=0.5, confidence=confidence, sentence="it waits for its data")
+@pytest.mark.parametrize(
+    ("confidence", "begins"), [(0.3, "not clear; most likely: it"), (0.9, "it waits")]
+)
+def test_a_verdict_that_little_of_the_run_agrees_with_is_said_not_to_be_clear(
+    confidence: float, begins: str
+) -> None:
+    found = Slowness(
+        cause="input", share=0.5, confidence=confidence, sentence="it waits for its data"
+    )
     assert slowness_rows(found)[0][1].startswith(begins)
 
 
-def test_where_all_work_was_done_no_restart_is_proposed(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_all_work_was_done_no_restart_is_proposed(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     a_run(
         home,
         "failed",
-        error={"exception": "SIGABRT", "message": "died by SIGABRT while leaving, after its script had ended well"},
+        error={
+            "exception": "SIGABRT",
+            "message": "died by SIGABRT while leaving, after its script had ended well",
+        },
     )
     text = shown(capsys, "a-1")
     assert "restart     no restart is needed" in text
     assert "next        cloudtrain fetch a-1" in text
 
 
-def test_a_platform_s_reason_is_evidence(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    a_run(home, "failed", reason="CapacityError: Unable to provision requested ML compute capacity.")
+def test_a_platform_s_reason_is_evidence(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(
+        home, "failed", reason="CapacityError: Unable to provision requested ML compute capacity."
+    )
     text = shown(capsys, "a-1")
     assert "evidence    platform  CapacityError: Unable" in text
     assert "next        cloudtrain rerun a-1\n" in text
@@ -166,8 +225,17 @@ def test_a_platform_s_reason_is_evidence(home: RunStore, capsys: pytest.CaptureF
 def test_a_program_s_own_exception_counts_although_the_log_looks_like_something_else(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = {"exception": "ValueError", "message": "the dog ate shard 3", "traceback": "Traceback …"}
-    a_run(home, "failed", "[rank 0] ModuleNotFoundError: No module named 'apex' (not needed)", error=error)
+    error = {
+        "exception": "ValueError",
+        "message": "the dog ate shard 3",
+        "traceback": "Traceback …",
+    }
+    a_run(
+        home,
+        "failed",
+        "[rank 0] ModuleNotFoundError: No module named 'apex' (not needed)",
+        error=error,
+    )
     text = shown(capsys, "a-1")
     assert "raised ValueError: the dog ate shard 3" in text
     assert "which no rule knows" in text
@@ -193,19 +261,29 @@ def test_a_run_that_did_not_fail_is_said_not_to_have(
 def test_dumps_in_the_output_of_a_run_name_the_rank_that_did_not_come(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = {"exception": "DistBackendError", "message": TIMEOUT, "consequence": True, "traceback": "Traceback …"}
+    error = {
+        "exception": "DistBackendError",
+        "message": TIMEOUT,
+        "consequence": True,
+        "traceback": "Traceback …",
+    }
     run = a_run(home, "failed", error=error, results=["output"])
     dumps = run.path / "output" / "flight-recorder"
     dumps.mkdir(parents=True)
     for rank in range(3):
         write(dumps, rank, *[entry(8)] * (rank != 1))
-    assert "  cause       rank 1 did not come to all_reduce, number 8 of default_pg" in shown(capsys, "a-1")
+    assert "  cause       rank 1 did not come to all_reduce, number 8 of default_pg" in shown(
+        capsys, "a-1"
+    )
     assert shown(capsys, str(dumps)).startswith(f"{dumps}: rank 1 did not come to all_reduce")
     assert json.loads(shown(capsys, str(dumps), "--json"))["flight_recorder"]["missing"] == [1]
 
 
 def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
-    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    home: RunStore,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     log = f"step 1\n[rank3]: {OOM}\n"
     (tmp_path / "train.log").write_text(log)
@@ -217,14 +295,19 @@ def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
 def test_a_binary_log_of_one_endless_line_does_no_harm(
     home: RunStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "x.log").write_bytes(os.urandom(1 << 20).replace(b"\n", b"\r") + b"\n\x1b]0;title\x07MemoryError\n")
+    (tmp_path / "x.log").write_bytes(
+        os.urandom(1 << 20).replace(b"\n", b"\r") + b"\n\x1b]0;title\x07MemoryError\n"
+    )
     text = shown(capsys, "x.log")
     assert "x.log:2  MemoryError" in text
     assert "\x1b" not in text
 
 
 def test_of_a_huge_log_the_beginning_and_the_end_are_read_and_its_lines_keep_their_numbers(
-    home: RunStore, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: RunStore,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HEAD_BYTES", "TAIL_BYTES"):
         monkeypatch.setattr(f"cloudtrain.diagnosis.log_file.{name}", 1 << 17)
@@ -253,7 +336,10 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
         (["x.log", "--measure"], "--measure runs the job of a run once more, and x.log is a log"),
         (
             ["RuntimeError: CUDA out of memory. " * 200],
-            "'RuntimeError: CUDA out of memory. RuntimeError: CUDA out of ' is neither a run nor a file",
+            (
+                "'RuntimeError: CUDA out of memory. RuntimeError: CUDA out of ' is neither a run"
+                " nor a file"
+            ),
         ),
         (["x" * 300], f"there is no run '{'x' * 300}'"),
         (["x.log", "--scaling", "1,2"], "--scaling runs a job, and x.log is none"),
@@ -282,12 +368,16 @@ def test_a_log_may_come_through_a_pipe_that_the_shell_names(home: RunStore) -> N
 def test_a_measurement_of_a_job_that_names_a_place_for_checkpoints_has_one_of_its_own(
     folder: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In that of the job it would go on from what is there, which a run that begins anew is refused."""
+    """In that of the job it would go on from what is there, which a run that begins anew is
+    refused.
+    """
     kept = f"file://{folder.parent}/kept/"
     job = cloudtrain.load({"name": "digits", "args": {"lr": 0.1}, "checkpoints": {"uri": kept}})
     plan = cloudtrain.plan(job, "local", run_id="a-1")
     run = store.create("a-1", {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())})
-    write_events(run, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": "succeeded"})
+    write_events(
+        run, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": "succeeded"}
+    )
     (store.data_dir / "sources").mkdir()
     (store.data_dir / "sources" / f"{plan.context.source.digest}.tar.gz").touch()
     with pytest.raises(UsageError, match=f"what run a-1 has saved in {kept} would be restored"):

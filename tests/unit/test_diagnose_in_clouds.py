@@ -1,4 +1,6 @@
-"""`cloudtrain diagnose` of what clouds do to runs: a submit that is refused, a limit, a queue, no answer."""
+"""`cloudtrain diagnose` of what clouds do to runs: a submit that is refused, a limit, a queue, no
+answer.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +19,40 @@ __all__ = ["home"]
 
 
 def refused(store: RunStore, reason: str, hint: str) -> None:
-    folder = store.create("a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})})
+    folder = store.create(
+        "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
+    )
     born = {**BORN, "time": 100.0, "provider": "aws", "contract": "sagemaker"}
-    write_events(folder, born, {"type": "ended", "time": 101.0, "state": "failed", "reason": reason, "hint": hint})
+    write_events(
+        folder,
+        born,
+        {"type": "ended", "time": 101.0, "state": "failed", "reason": reason, "hint": hint},
+    )
 
 
 def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said, hint = "PutObject: AccessDenied: Access Denied; nothing was started", "these credentials lack s3:PutObject"
+    said = "PutObject: AccessDenied: Access Denied; nothing was started"
+    hint = "these credentials lack s3:PutObject"
     refused(home, said, hint)
     assert shown(capsys, "a-1").splitlines()[1:] == [
         f"  remedy      {hint}",
         "  next        cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE",
-        "              cloudtrain submit --provider aws"
-        "   if the program or job.yaml has changed: a rerun runs what was sent",
+        (
+            "              cloudtrain submit --provider aws"
+            "   if the program or job.yaml has changed: a rerun runs what was sent"
+        ),
     ]
 
 
 def test_a_submit_that_the_quota_refused_names_the_quota_by_what_the_submit_has_said(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "1 x Standard_DS3_v2 are 4 vCPUs; the quota of standardDSv2Family is 0, 0 are in use; nothing was started"
+    said = (
+        "1 x Standard_DS3_v2 are 4 vCPUs; the quota of standardDSv2Family is 0, 0 are in use;"
+        " nothing was started"
+    )
     refused(home, said, "")
     text = shown(capsys, "a-1")
     assert "cause       the subscription's quota on Azure does not allow so many cores" in text
@@ -84,9 +98,14 @@ def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
     quote = {"price": {"usd": 1.0}, "nodes": 1, "max_seconds": 60, "cap": cap}
     plan = {"provider": "aws", "spec": {"name": "digits"}, "target": {"quote": quote}}
     folder = home.create("a-1", {"plan.json": json.dumps(plan)})
-    write_events(folder, {**BORN, "time": 100.0}, {"type": "node_started", "time": 100.0, "node": 0})
+    write_events(
+        folder, {**BORN, "time": 100.0}, {"type": "node_started", "time": 100.0, "node": 0}
+    )
     if saved:
-        write_events(folder, {"type": "checkpoint", "time": 110.0, "seq": 1, "node": 0, "rank": 0, "step": saved})
+        write_events(
+            folder,
+            {"type": "checkpoint", "time": 110.0, "seq": 1, "node": 0, "rank": 0, "step": saved},
+        )
     write_events(folder, {"type": "ended", "time": 160.0, "state": "stopped", "reason": reason})
     text = shown(capsys, "a-1")
     assert f"  remedy      {remedy}\n" in text
@@ -97,7 +116,9 @@ def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
 def test_a_job_that_waits_for_machines_is_told_to_wait_and_not_to_change_its_program(
     home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = home.create("a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})})
+    folder = home.create(
+        "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
+    )
     born = {**BORN, "time": 100.0, "provider": "aws", "contract": "sagemaker"}
     waits = {"type": "phase", "time": 940.0, "phase": "waiting for capacity"}
     write_events(folder, born, {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}}, waits)
@@ -112,7 +133,9 @@ def test_a_job_that_waits_for_machines_is_told_to_wait_and_not_to_change_its_pro
 def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
     home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = home.create("a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})})
+    folder = home.create(
+        "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
+    )
     born = {**BORN, "time": 100.0, "provider": "aws", "contract": "sagemaker"}
     write_events(folder, born, {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}})
 
@@ -138,7 +161,10 @@ def test_the_time_in_a_queue_is_not_said_to_be_a_run(
     write_events(folder, born, {"type": "submitted", "time": 941.0, "ref": {"arn": "arn:x"}})
     monkeypatch.setattr(Run, "status", Run.cached_status)
     monkeypatch.setattr(Run, "artifacts", lambda _: {})
-    for event, said in ((None, "  waits       1 min"), ({"type": "node_started", "time": 970.0}, "  runs        30 s")):
+    for event, said in (
+        (None, "  waits       1 min"),
+        ({"type": "node_started", "time": 970.0}, "  runs        30 s"),
+    ):
         if event:
             write_events(folder, {**event, "node": 0})
         with pytest.raises(SystemExit):
@@ -150,7 +176,9 @@ def test_a_job_that_the_cloud_has_lost_is_not_said_to_look_like_no_failure(
     home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Run, "artifacts", lambda _: {})
-    folder = home.create("a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})})
+    folder = home.create(
+        "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
+    )
     submitted = {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}}
     reason = "SageMaker does not know this job (any more)"
     ended = {"type": "ended", "time": 160.0, "state": "failed", "reason": reason}

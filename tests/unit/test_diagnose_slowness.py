@@ -29,12 +29,30 @@ def slow_run(
     """Two ranks that wait so many seconds for data in every ten, and have no core for so many."""
     plan = {"provider": "local", "spec": {"name": "digits", **spec}}
     folder = store.create("a-1", {"plan.json": json.dumps(plan)})
-    write_events(folder, {**BORN, "nodes": 1, "processes": 2}, {"type": "node_started", "time": 100.0, "node": 0})
+    write_events(
+        folder,
+        {**BORN, "nodes": 1, "processes": 2},
+        {"type": "node_started", "time": 100.0, "node": 0},
+    )
     for number in range(intervals):
-        times = {"type": "step_times", "time": 110.0 + 10 * number, "step": 40 * number, "steps": 40, "wall": 10.0}
+        times = {
+            "type": "step_times",
+            "time": 110.0 + 10 * number,
+            "step": 40 * number,
+            "steps": 40,
+            "wall": 10.0,
+        }
         times["run_delay"] = run_delay
-        phases = {"data": data, "compute": 9.5 - data, "communication": 0.5, "optimizer": 0.0, "other": 0.0}
-        write_events(folder, *({**times, **phases, "rank": rank, "seq": number} for rank in range(2)))
+        phases = {
+            "data": data,
+            "compute": 9.5 - data,
+            "communication": 0.5,
+            "optimizer": 0.0,
+            "other": 0.0,
+        }
+        write_events(
+            folder, *({**times, **phases, "rank": rank, "seq": number} for rank in range(2))
+        )
     write_events(folder, {"type": "ended", "time": 400.0, "state": "succeeded"})
     return folder
 
@@ -45,7 +63,9 @@ def run(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_diagnose_names_the_cause_its_gain_and_the_setting(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_names_the_cause_its_gain_and_the_setting(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow_run(home)
     assert run("diagnose", "a-1") == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -53,12 +73,17 @@ def test_diagnose_names_the_cause_its_gain_and_the_setting(home: RunStore, capsy
         "  speed       training waits for its data 60% of the time",
         "  gain        without it up to 2.5x as fast; confidence 95%",
         "  time        data 60%, compute 35%, communication 5%",
-        "  change      --workers N (more loader processes per rank), or data that is cheaper to read and decode",
+        (
+            "  change      --workers N (more loader processes per rank), or data that is cheaper to"
+            " read and decode"
+        ),
         "  next        cloudtrain fetch a-1",
     ]
 
 
-def test_diagnose_as_json_has_the_shares(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_as_json_has_the_shares(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow_run(home, entrypoint="train.py")
     assert run("diagnose", "a-1", "--json") == 0
     found = json.loads(capsys.readouterr().out)["slowness"]
@@ -67,7 +92,9 @@ def test_diagnose_as_json_has_the_shares(home: RunStore, capsys: pytest.CaptureF
     assert "num_workers" in found["change"], "a script of one's own has no --workers"
 
 
-def test_a_healthy_run_has_nothing_to_change(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_run_has_nothing_to_change(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow_run(home, data=0.1)
     assert run("diagnose", "a-1") == 0
     output = capsys.readouterr().out
@@ -85,14 +112,17 @@ def test_ranks_that_had_no_core_are_told_of(
     assert (told in capsys.readouterr().out) == is_told
 
 
-def test_a_run_of_before_without_step_times_is_not_judged(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_before_without_step_times_is_not_judged(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow_run(home, intervals=0)
     assert run("diagnose", "a-1") == 0
     assert "not known: no step times were reported" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("intervals", "data", "is_told"), [(20, 6.0, True), (5, 6.0, False), (20, 0.5, False), (1, 6.0, False)]
+    ("intervals", "data", "is_told"),
+    [(20, 6.0, True), (5, 6.0, False), (20, 0.5, False), (1, 6.0, False)],
 )
 def test_the_report_at_the_end_says_so_in_one_line(
     home: RunStore, capsys: pytest.CaptureFixture[str], intervals: int, data: float, is_told: bool

@@ -15,15 +15,21 @@ from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
 
 DATA = Path(__file__).parents[1] / "data"
-EXAMPLES = dict(line.split(" ", 1) for line in (DATA / "rule_examples.txt").read_text().splitlines()[1:])
+EXAMPLES = dict(
+    line.split(" ", 1) for line in (DATA / "rule_examples.txt").read_text().splitlines()[1:]
+)
 HEALTHY = (DATA / "healthy_lines.txt").read_text().splitlines()[1:]
 BLOCKS = (DATA / "public_failures.txt").read_text().split("\n### ")[1:]
-PUBLIC = [(head.split(), lines) for head, *lines in (block.rstrip("\n").split("\n") for block in BLOCKS)]
+PUBLIC = [
+    (head.split(), lines) for head, *lines in (block.rstrip("\n").split("\n") for block in BLOCKS)
+]
 
 
 def diagnosed(*lines: str) -> Diagnosis:
     return diagnose_lines(
-        evidence for number, line in enumerate(lines, 1) for evidence in evidence_of(line, "log", number)
+        evidence
+        for number, line in enumerate(lines, 1)
+        for evidence in evidence_of(line, "log", number)
     )
 
 
@@ -51,12 +57,18 @@ def test_a_rule_says_what_happened_what_to_do_and_where_that_is_written(rule: Ru
 
 def test_what_people_reported_in_public_is_diagnosed_as_their_threads_say() -> None:
     assert len(PUBLIC) >= 76
-    assert len({address for (_, address), _ in PUBLIC}) == len(PUBLIC), "each is of a thread of its own"
-    found = {address: (name_of(diagnosed(*lines).rule), label) for (label, address), lines in PUBLIC}
+    assert len({address for (_, address), _ in PUBLIC}) == len(PUBLIC), (
+        "each is of a thread of its own"
+    )
+    found = {
+        address: (name_of(diagnosed(*lines).rule), label) for (label, address), lines in PUBLIC
+    }
     assert {address: pair for address, pair in found.items() if pair[0] != pair[1]} == {}
 
 
-@pytest.mark.parametrize("line", ["Killed", "bash: line 1:  7 Killed                  python train.py", "exitcode: -9"])
+@pytest.mark.parametrize(
+    "line", ["Killed", "bash: line 1:  7 Killed                  python train.py", "exitcode: -9"]
+)
 def test_a_killed_process_alone_is_not_called_out_of_memory(line: str) -> None:
     found = diagnosed("step 7  loss 0.25", line)
     assert (name_of(found.rule), found.confidence) == ("killed", "low")
@@ -84,7 +96,9 @@ def test_a_failed_allocation_counts_before_the_errors_that_follow_from_it() -> N
     found = diagnosed(EXAMPLES["illegal-gpu-access"], EXAMPLES["gpu-memory-error"])
     assert name_of(found.rule) == "gpu-memory-error"
     found = diagnosed(EXAMPLES["gpu-call-failed"], EXAMPLES["illegal-gpu-access"])
-    assert name_of(found.rule) == "illegal-gpu-access", "a rule of a kind says less than a general one"
+    assert name_of(found.rule) == "illegal-gpu-access", (
+        "a rule of a kind says less than a general one"
+    )
 
 
 def test_an_exception_that_no_rule_knows_gets_no_remedy() -> None:
@@ -96,11 +110,16 @@ def test_an_exception_that_no_rule_knows_gets_no_remedy() -> None:
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     )
     assert (found.rule, found.remedy, found.confidence) == (None, "", "none")
-    assert found.cause == "the program raised ValueError: the dog ate shard 3 (train.py:6), which no rule knows"
+    assert (
+        found.cause
+        == "the program raised ValueError: the dog ate shard 3 (train.py:6), which no rule knows"
+    )
 
 
 def test_a_log_without_a_failure_is_not_given_one() -> None:
-    found = diagnosed("epoch 1  loss 0.25", "INFO: error 0.25, memory 7 GB", "[INFO] Killing subprocess 7")
+    found = diagnosed(
+        "epoch 1  loss 0.25", "INFO: error 0.25, memory 7 GB", "[INFO] Killing subprocess 7"
+    )
     assert (found.rule, found.cause) == (None, "nothing in it looks like a failure")
 
 
@@ -108,7 +127,10 @@ def test_what_a_healthy_run_prints_is_taken_for_no_failure() -> None:
     found = {line: name_of(diagnosed(line).rule) for line in HEALTHY}
     assert {line: name for line, name in found.items() if name != "none"} == {}
     assert name_of(diagnosed(*HEALTHY).rule) == "none"
-    assert name_of(diagnosed(*HEALTHY, EXAMPLES["settings-refused"], *HEALTHY).rule) == "settings-refused"
+    assert (
+        name_of(diagnosed(*HEALTHY, EXAMPLES["settings-refused"], *HEALTHY).rule)
+        == "settings-refused"
+    )
 
 
 def test_what_is_unknown_comes_with_the_last_lines_that_look_like_errors() -> None:
@@ -150,7 +172,8 @@ def test_marks_of_ranks_times_and_colours_in_front_of_a_line_are_understood(pref
 
 def test_no_line_takes_long_however_hostile_it_is() -> None:
     lines = [
-        f"error {part * (MAX_CHARS // len(part))}" for part in ("(", "ibv_", "StreamAccess", "a b", "exceed quota ")
+        f"error {part * (MAX_CHARS // len(part))}"
+        for part in ("(", "ibv_", "StreamAccess", "a b", "exceed quota ")
     ]
     began = time.process_time()
     diagnosed(*lines)
@@ -160,6 +183,8 @@ def test_no_line_takes_long_however_hostile_it_is() -> None:
 def test_a_warning_counts_less_than_an_error_and_a_remedy_names_what_was_said() -> None:
     found = diagnosed(f"UserWarning: {EXAMPLES['driver-too-old']}", EXAMPLES["disk-full"])
     assert name_of(found.rule) == "disk-full"
-    assert "ml.p4d.24xlarge for training job usage" in str(hint_for_message(EXAMPLES["sagemaker-quota"]))
+    assert "ml.p4d.24xlarge for training job usage" in str(
+        hint_for_message(EXAMPLES["sagemaker-quota"])
+    )
     others = EXAMPLES["gpu-out-of-memory"] + " Process 7 has 11.50 GiB memory in use."
     assert diagnosed(others).remedy.startswith("another process holds 11.50 GiB")

@@ -1,4 +1,6 @@
-"""The docker provider without an engine: images, names, what each contract puts into a container, its errors."""
+"""The docker provider without an engine: images, names, what each contract puts into a container,
+its errors.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_an_image_is_an_address_on_this_machine(image: Any, address: str) -> Non
 
 @pytest.mark.parametrize("image", ["auto", {"aws": "dlc:pytorch-2.8"}, {"docker": "auto"}])
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
-def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(image: Any, gpu: bool, kind: str) -> None:
+def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(
+    image: Any, gpu: bool, kind: str
+) -> None:
     recipe = our_recipe(kind)
     assert image_of(image, NOTHING_SET, gpu=gpu) == (PlannedImage(recipe.name, recipe), ())
     assert recipe.name.startswith(f"cloudtrain:{kind}-")
@@ -71,8 +75,14 @@ def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(image
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("image: dlc:pytorch-2.8\n", "job.yaml:1:1: image: dlc:pytorch-2.8 means something in aws alone"),
-        ("image: {docker: 'azureml:mine@latest'}\n", "job.yaml:1:9: image.docker: azureml:mine@latest means"),
+        (
+            "image: dlc:pytorch-2.8\n",
+            "job.yaml:1:1: image: dlc:pytorch-2.8 means something in aws alone",
+        ),
+        (
+            "image: {docker: 'azureml:mine@latest'}\n",
+            "job.yaml:1:9: image.docker: azureml:mine@latest means",
+        ),
         (
             "image: {build: elsewhere/Dockerfile}\n",
             "job.yaml:1:9: image.build: there is no file /",
@@ -102,7 +112,9 @@ def emulator_of(plan: Plan, run: Path) -> DockerEmulator:
 def plain_specs(text: str, run: Path) -> list[ContainerSpec]:
     plan = plan_of("docker", text)
     emulator = emulator_of(plan, run)
-    emulator.gpus = tuple(f"GPU-{number}" for number in range(plan.gpus * plan.spec.resources.nodes))
+    emulator.gpus = tuple(
+        f"GPU-{number}" for number in range(plan.gpus * plan.spec.resources.nodes)
+    )
     return [emulator.spec(launch) for launch in launches_of(plan)]
 
 
@@ -111,21 +123,34 @@ def launches_of(plan: Plan) -> list[ContainerLaunch]:
     return [ContainerLaunch.from_json(launch) for launch in document["launches"]]
 
 
-GPUS = "name: digits\nimage: train:1\nresources: {nodes: 3, gpus: 2, shm: 16 GiB}\nsecrets: {A: {local: 'env:B'}}\n"
+GPUS = (
+    "name: digits\nimage: train:1\nresources: {nodes: 3, gpus: 2, shm: 16 GiB}\nsecrets: {A:"
+    " {local: 'env:B'}}\n"
+)
 
 
 def test_each_container_has_its_own_name_and_gpus_and_the_same_network(tmp_path: Path) -> None:
     specs = plain_specs(GPUS, tmp_path / "runs" / "run-1")
-    assert [spec.gpus for spec in specs] == [("GPU-0", "GPU-1"), ("GPU-2", "GPU-3"), ("GPU-4", "GPU-5")]
+    assert [spec.gpus for spec in specs] == [
+        ("GPU-0", "GPU-1"),
+        ("GPU-2", "GPU-3"),
+        ("GPU-4", "GPU-5"),
+    ]
     assert [spec.host for spec in specs] == ["node-00", "node-01", "node-02"]
     assert len({spec.network for spec in specs}) == 1
     assert len({spec.name for spec in specs}) == 3
-    assert {(spec.shm_bytes, spec.memory_bytes, spec.secrets) for spec in specs} == {(2**34, 2**33, ("A",))}
-    assert all(spec.labels.items() >= labels_of(tmp_path / "runs" / "run-1").items() for spec in specs)
+    assert {(spec.shm_bytes, spec.memory_bytes, spec.secrets) for spec in specs} == {
+        (2**34, 2**33, ("A",))
+    }
+    assert all(
+        spec.labels.items() >= labels_of(tmp_path / "runs" / "run-1").items() for spec in specs
+    )
 
 
 def test_runs_of_one_id_in_two_data_folders_do_not_meet(tmp_path: Path) -> None:
-    (one, *_), (other, *_) = (plain_specs(GPUS, tmp_path / name / "runs" / "run-1") for name in ("a", "b"))
+    (one, *_), (other, *_) = (
+        plain_specs(GPUS, tmp_path / name / "runs" / "run-1") for name in ("a", "b")
+    )
     assert one.network != other.network
     assert one.labels != other.labels
 
@@ -143,10 +168,16 @@ def test_what_the_spec_says_of_home_counts_more(tmp_path: Path) -> None:
     assert environment(spec, {})["USER"] == "cloudtrain"
 
 
-def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of("docker", "name: digits\nsecrets: {A: {docker: 'env:MINE', local: 'env:OTHER'}}\n")
+def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of(
+        "docker", "name: digits\nsecrets: {A: {docker: 'env:MINE', local: 'env:OTHER'}}\n"
+    )
     monkeypatch.setenv("OTHER", "x")
-    assert [found.message for found in location_checks(plan)] == ["secret A: the environment variable MINE is not set"]
+    assert [found.message for found in location_checks(plan)] == [
+        "secret A: the environment variable MINE is not set"
+    ]
     monkeypatch.setenv("MINE", "x")
     assert location_checks(plan) == []
 
@@ -162,7 +193,9 @@ def test_the_rights_of_a_container_are_those_of_whoever_submits(
     own = emulator.spec(launch)
     assert (own.user, own.groups, own.capabilities) == ("1000:100", ("27", "4711"), ())
     assert own.ulimits == {"memlock": -1, "stack": 64 * 2**20}
-    assert plain_specs("name: digits\n", tmp_path / "runs" / "run-2")[0].ulimits == {}, "only NCCL wants them"
+    assert plain_specs("name: digits\n", tmp_path / "runs" / "run-2")[0].ulimits == {}, (
+        "only NCCL wants them"
+    )
     rootless = emulator.spec(launch, rootless=True)
     assert (rootless.user, rootless.groups, rootless.ulimits) == ("0:0", (), {})
     assert "DAC_OVERRIDE" in rootless.capabilities
@@ -174,14 +207,30 @@ GIB = 2**30
 
 @pytest.mark.parametrize(
     ("processes", "memory", "shared"),
-    [(1, 64 * GIB, 4 * GIB), (2, 64 * GIB, 8 * GIB), (8, 64 * GIB, 32 * GIB), (8, 8 * GIB, 4 * GIB), (1, GIB, GIB)],
-    ids=["one process", "two", "half of the memory at most", "a small machine", "never less than before"],
+    [
+        (1, 64 * GIB, 4 * GIB),
+        (2, 64 * GIB, 8 * GIB),
+        (8, 64 * GIB, 32 * GIB),
+        (8, 8 * GIB, 4 * GIB),
+        (1, GIB, GIB),
+    ],
+    ids=[
+        "one process",
+        "two",
+        "half of the memory at most",
+        "a small machine",
+        "never less than before",
+    ],
 )
-def test_shared_memory_grows_with_processes_and_memory(processes: int, memory: int, shared: int) -> None:
+def test_shared_memory_grows_with_processes_and_memory(
+    processes: int, memory: int, shared: int
+) -> None:
     assert default_shm_bytes(processes, memory) == shared
 
 
-def test_a_node_that_does_not_say_gets_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_does_not_say_gets_its_share_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(docker, "host_memory_bytes", lambda: 24 * GIB)
     text = "name: digits\nresources: {nodes: 2, processes: 2}\n"
     provider = docker.DockerProvider()
@@ -201,12 +250,27 @@ ERRORS = {
         "no Docker engine answers",
         "start it",
     ),
-    "HTTPConnectionPool(host='127.0.0.1', port=1): Max retries exceeded": ("no Docker engine answers", "start it"),
-    'could not select device driver "" with capabilities: [[gpu]]': ("cannot give GPUs", "NVIDIA Container Toolkit"),
-    'OCI runtime create failed: exec: "python3": executable file not found in $PATH': ("train:1 lacks", "python3"),
+    "HTTPConnectionPool(host='127.0.0.1', port=1): Max retries exceeded": (
+        "no Docker engine answers",
+        "start it",
+    ),
+    'could not select device driver "" with capabilities: [[gpu]]': (
+        "cannot give GPUs",
+        "NVIDIA Container Toolkit",
+    ),
+    'OCI runtime create failed: exec: "python3": executable file not found in $PATH': (
+        "train:1 lacks",
+        "python3",
+    ),
     "exec /usr/bin/python3: exec format error": ("another processor architecture", "--platform"),
-    "Mounts denied: The path /x is not shared from the host": ("cannot see a folder", "File sharing"),
-    "could not find an available, non-overlapping IPv4 address pool among the defaults": ("no addresses", "prune"),
+    "Mounts denied: The path /x is not shared from the host": (
+        "cannot see a folder",
+        "File sharing",
+    ),
+    "could not find an available, non-overlapping IPv4 address pool among the defaults": (
+        "no addresses",
+        "prune",
+    ),
     "something else": ("Docker would not start it: something else", ""),
 }
 
@@ -231,10 +295,26 @@ def test_what_the_engine_knows_of_a_containers_memory_replaces_what_its_launcher
     guess: str, oom: bool, known: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
-    unlimited = ContainerSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None})
+    unlimited = ContainerSpec(
+        **{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None}
+    )
     output = ContainerOutput(0, 1)
-    error = {"rank": 1, "node": 0, "time": 1.5, "exception": "SIGKILL", "message": f"was killed by SIGKILL{guess}"}
-    ended = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "failed", "error": error}
+    error = {
+        "rank": 1,
+        "node": 0,
+        "time": 1.5,
+        "exception": "SIGKILL",
+        "message": f"was killed by SIGKILL{guess}",
+    }
+    ended = {
+        "type": "node_ended",
+        "time": 2,
+        "node": 0,
+        "rank": -1,
+        "seq": 1,
+        "outcome": "failed",
+        "error": error,
+    }
     output.forward(f"::cloudtrain:: {json.dumps(ended)}\n".encode())
     output.finish(1, oom, unlimited, stop_requested=False, forced=False)
     assert f'"was killed by SIGKILL{known}"' in capfd.readouterr().out
@@ -253,8 +333,12 @@ def test_a_container_without_a_last_word_is_given_one(
     code: int, oom: bool, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
-    unlimited = ContainerSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None})
-    assert ContainerOutput(0, 1).finish(code, oom, unlimited, stop_requested=False, forced=False) == (code or 1)
+    unlimited = ContainerSpec(
+        **{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None}
+    )
+    assert ContainerOutput(0, 1).finish(
+        code, oom, unlimited, stop_requested=False, forced=False
+    ) == (code or 1)
     assert f'"{said}' in capfd.readouterr().out.replace("its container ended well, but ", "")
 
 
@@ -268,7 +352,9 @@ class Elsewhere:
         return "amd64"
 
 
-def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = plan_of("docker", "name: digits\nimage: train:1\nentrypoint: train.py\n")
     monkeypatch.setattr(docker_checks, "docker_engine", lambda: nullcontext(Elsewhere()))
     (found,) = docker_checks.container_checks(plan)
@@ -320,7 +406,9 @@ def context(folder: Path, name: str, host: str, *, current: bool = True) -> None
     """A context as `docker context create` writes it, in use or not."""
     meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
     meta.mkdir(parents=True)
-    (meta / "meta.json").write_text(json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}}))
+    (meta / "meta.json").write_text(
+        json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}})
+    )
     if current:
         (folder / "config.json").write_text(json.dumps({"currentContext": name}))
 
@@ -332,7 +420,10 @@ def test_the_engine_is_looked_for_where_the_docker_program_looks(tmp_path: Path)
     context(tmp_path, "far", "ssh://me@there", current=False)
     assert address(own) == ("unix:///home/me/docker.sock", "the docker context desktop")
     assert environment_of_sdk(own)["DOCKER_HOST"] == "unix:///home/me/docker.sock"
-    assert address({**own, "DOCKER_HOST": "tcp://127.0.0.1:1"}) == ("tcp://127.0.0.1:1", "DOCKER_HOST")
+    assert address({**own, "DOCKER_HOST": "tcp://127.0.0.1:1"}) == (
+        "tcp://127.0.0.1:1",
+        "DOCKER_HOST",
+    )
     asked = {**own, "DOCKER_HOST": "tcp://127.0.0.1:1", "DOCKER_CONTEXT": "far"}
     assert address(asked) == ("ssh://me@there", "the docker context far")
     assert "DOCKER_HOST" not in environment_of_sdk(asked)
@@ -354,13 +445,17 @@ def test_an_engine_of_another_machine_is_refused_by_its_context(
 
 
 HINTS = {
-    "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
-    "shared memory.": "resources.shm",
-    "unable to open shared memory object </torch_7> in read-write mode: No space left on device (28)": "resources.shm",
+    "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+    "workers are out of shared memory.": "resources.shm",
+    "unable to open shared memory object </torch_7> in read-write mode: No space left on device (28)": (
+        "resources.shm"
+    ),
     "unable to write to file </torch_7_1_0>: No space left on device (28)": "resources.shm",
     "was killed by SIGBUS": "resources.shm",
     "[Errno 28] No space left on device: '/cloudtrain/output/x'": "disk space",
-    "backend='inductor' raised: InvalidCxxCompiler: No working C++ compiler found": "WITH_COMPILER=1",
+    "backend='inductor' raised: InvalidCxxCompiler: No working C++ compiler found": (
+        "WITH_COMPILER=1"
+    ),
     "Failed to find C compiler. Please specify via CC environment variable.": "WITH_COMPILER=1",
 }
 

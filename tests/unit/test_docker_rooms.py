@@ -1,4 +1,6 @@
-"""What each cloud's contract puts into a container of this machine: mounts, host names, variables. No engine."""
+"""What each cloud's contract puts into a container of this machine: mounts, host names, variables.
+No engine.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,29 @@ def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerEmulator, list[Containe
     archive = tmp_path / "0123.tar.gz"
     archive.write_text("")
     (tmp_path / "labels.csv").write_text("")
-    names = ("train-set", "test", "labels", "words", "bert", "mean", "old", "extra", "table", "live")
+    names = (
+        "train-set",
+        "test",
+        "labels",
+        "words",
+        "bert",
+        "mean",
+        "old",
+        "extra",
+        "table",
+        "live",
+    )
     files = {"labels": str(tmp_path / "labels.csv"), "mean": str(tmp_path / "labels.csv")}
     places = {name: {"uri": {"local": files.get(name, str(run / "input"))}} for name in names}
     facts = {"image": "train:1", "gpus": 0, "shm_bytes": 2**30, "memory_bytes": None, "cores": 12}
     plan = {
         "provider": "docker",
         "host": {"facts": facts},
-        "target": {"contract": {"aws": "sagemaker", "azure": "azureml"}[cloud], "grace_seconds": 60, "facts": {}},
+        "target": {
+            "contract": {"aws": "sagemaker", "azure": "azureml"}[cloud],
+            "grace_seconds": 60,
+            "facts": {},
+        },
         "spec": {"inputs": places, "secrets": {"HF_TOKEN": {"local": "env:HF", cloud: "…"}}},
         "facts": {"folder": str(tmp_path), "resume_from": str(run / "earlier")},
     }
@@ -40,18 +57,26 @@ def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerEmulator, list[Containe
     return emulator, list(emulator.inner.prepare(archive))
 
 
-def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(tmp_path: Path) -> None:
+def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(
+    tmp_path: Path,
+) -> None:
     emulator, launches = rehearsed("aws", tmp_path)
     assert [launch.host for launch in launches] == ["algo-1", "algo-2"]
     for node, launch in enumerate(launches):
         binds = {bind.target: bind for bind in launch.binds}
         assert binds["/opt/ml"].source == str(emulator.paths.run / "nodes" / str(node) / "ml")
-        assert binds["/opt/ml/input/data/cloudtrain-source/source.tar.gz"].source == str(tmp_path / "0123.tar.gz")
+        assert binds["/opt/ml/input/data/cloudtrain-source/source.tar.gz"].source == str(
+            tmp_path / "0123.tar.gz"
+        )
         assert binds["/opt/ml/input/data/labels/labels.csv"].read_only
-        assert binds["/opt/ml/input/data/cloudtrain-resume"].source == str(emulator.paths.run / "earlier")
+        assert binds["/opt/ml/input/data/cloudtrain-resume"].source == str(
+            emulator.paths.run / "earlier"
+        )
         assert launch.secrets == {"HF_TOKEN": "env:HF"}
         for target in set(binds) - {"/opt/ml"}:  # Docker would make what is missing, as root
-            assert (emulator.paths.run / "nodes" / str(node) / "ml" / target.removeprefix("/opt/ml/")).exists()
+            assert (
+                emulator.paths.run / "nodes" / str(node) / "ml" / target.removeprefix("/opt/ml/")
+            ).exists()
     resources = (emulator.paths.run / "nodes/1/ml/input/config/resourceconfig.json").read_text()
     assert json.loads(resources)["network_interface_name"] == "eth0"
     assert not [path for path in emulator.paths.run.rglob("*") if path.is_symlink()]
@@ -78,7 +103,9 @@ def test_as_azure_inputs_are_read_only_and_outputs_are_shared(tmp_path: Path) ->
     assert [launch.env["CLOUDTRAIN_NODE_ADDR"] for launch in launches] == ["node-00", "node-01"]
     for node, launch in enumerate(launches):
         binds = {bind.target: bind for bind in launch.binds}
-        assert binds["/mnt/azureml/wd"].source == str(emulator.paths.run / "nodes" / str(node) / "wd")
+        assert binds["/mnt/azureml/wd"].source == str(
+            emulator.paths.run / "nodes" / str(node) / "wd"
+        )
         assert binds["/mnt/azureml/outputs/model"].source == str(emulator.paths.model)
         assert not binds["/mnt/azureml/outputs/checkpoints"].read_only
         assert binds["/mnt/azureml/inputs/train_set"].read_only

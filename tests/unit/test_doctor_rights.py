@@ -1,4 +1,6 @@
-"""What doctor asks IAM's simulator for is what infra grants, no less and no more: on its account nothing is wrong."""
+"""What doctor asks IAM's simulator for is what infra grants, no less and no more: on its account
+nothing is wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ def account(tmp_path: Path, *, remote_debug: bool = False, **more: Any) -> Accou
         "remote_debug": remote_debug,
     }
     job = cloudtrain.load({"name": "digits", "aws": aws, **more})
-    target = get_provider("aws").target(load_settings(tmp_path, environ={"HOME": str(tmp_path)}), job.spec)
+    target = get_provider("aws").target(
+        load_settings(tmp_path, environ={"HOME": str(tmp_path)}), job.spec
+    )
     assert not target.problems
-    return Account(cloud=cast(Any, None), config=target.config_as(AwsConfig), target=target, spec=job.spec)
+    return Account(
+        cloud=cast(Any, None), config=target.config_as(AwsConfig), target=target, spec=job.spec
+    )
 
 
 def denied(needs: list[Need], policy: list[Statement]) -> list[str]:
@@ -38,11 +44,16 @@ def denied(needs: list[Need], policy: list[Statement]) -> list[str]:
         for action in need.actions
     ]
     assert attempts
-    return [f"{each.action} on {each.resource}" for each in attempts if not is_allowed(each, policy)]
+    return [
+        f"{each.action} on {each.resource}" for each in attempts if not is_allowed(each, policy)
+    ]
 
 
 def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: Path) -> None:
-    token = {"TOKEN": {"aws": "secretsmanager:cloudtrain/token"}, "KEY": {"aws": "ssm:/cloudtrain/key"}}
+    token = {
+        "TOKEN": {"aws": "secretsmanager:cloudtrain/token"},
+        "KEY": {"aws": "ssm:/cloudtrain/key"},
+    }
     made = account(tmp_path, secrets=token)
     assert denied(needs_of_submit(made), submitter_policy()) == []
     assert denied(needs_of_job(made), job_policy()) == []

@@ -138,7 +138,10 @@ def test_keys_are_text() -> None:
     ("text", "message"),
     [
         ("", "job.yaml:1:1: is empty\n  hint: cloudtrain init writes a commented starter"),
-        ("# nothing\n", "job.yaml:1:1: is empty\n  hint: cloudtrain init writes a commented starter"),
+        (
+            "# nothing\n",
+            "job.yaml:1:1: is empty\n  hint: cloudtrain init writes a commented starter",
+        ),
         ("- a\n", "job.yaml:1:1: expected a mapping (key: value), got a list"),
         ("\n\n  word\n", "job.yaml:3:3: expected a mapping (key: value), got 'word'"),
         ("a: 1\nb: 2\na: 3\n", "job.yaml:3:1: a: is given twice (first on line 1)"),
@@ -172,7 +175,10 @@ def test_what_is_no_plain_mapping_is_told_with_its_place(text: str, message: str
 
 def test_a_billion_laughs_are_cut_short() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    lines += [
+        f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]"
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
     assert "more or deeper values" in mistakes("\n".join(lines))[0]
 
 
@@ -188,7 +194,9 @@ def test_several_mistakes_are_told_at_once() -> None:
     ],
     ids=["latin-1", "utf-16"],
 )
-def test_a_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path, raw: bytes, message: str) -> None:
+def test_a_file_that_is_not_utf_8_is_told_with_its_line(
+    tmp_path: Path, raw: bytes, message: str
+) -> None:
     (tmp_path / "job.yaml").write_bytes(raw)
     with pytest.raises(SpecError, match=message):
         read_document(tmp_path / "job.yaml")
@@ -196,9 +204,15 @@ def test_a_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path, raw: byt
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("none.yaml", "no such file"), (".", "is a folder, not a spec file"), ("x" * 300, "cannot be read")],
+    [
+        ("none.yaml", "no such file"),
+        (".", "is a folder, not a spec file"),
+        ("x" * 300, "cannot be read"),
+    ],
 )
-def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_a_usage_error(
+    tmp_path: Path, name: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         read_document(tmp_path / name)
 
@@ -241,7 +255,14 @@ def test_a_flag_s_value_is_yaml_or_else_the_text_itself(text: str, value: Any) -
 
 @pytest.mark.parametrize(
     ("value", "name"),
-    [(None, "nothing"), ({}, "a mapping"), ([1], "a list"), (True, "true"), ("two", "'two'"), (3, "3")],
+    [
+        (None, "nothing"),
+        ({}, "a mapping"),
+        ([1], "a list"),
+        (True, "true"),
+        ("two", "'two'"),
+        (3, "3"),
+    ],
 )
 def test_a_value_is_named_as_a_message_needs_it(value: Any, name: str) -> None:
     assert kind_of(value) == name

@@ -1,4 +1,6 @@
-"""Checkpoints of programs that do not report them: counted and found by their files; and a disk that is filled."""
+"""Checkpoints of programs that do not report them: counted and found by their files; and a disk
+that is filled.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,17 @@ def test_the_largest_file_of_the_newest_checkpoint_is_torn(tmp_path: Path) -> No
     save(tmp_path / "best.pt", size=5000)
     assert newest_file(tmp_path) == tmp_path / "best.pt"
     known = ("step-1", "step-2")
-    assert newest_file(tmp_path, known) == tmp_path / "step-2" / "weights.pt", "what the program calls a checkpoint"
+    assert newest_file(tmp_path, known) == tmp_path / "step-2" / "weights.pt", (
+        "what the program calls a checkpoint"
+    )
 
 
 def test_a_disk_is_filled_to_the_last_byte(tmp_path: Path) -> None:
     import resource
     import signal
 
-    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 4096 + 7, before[1]))  # in place of a small disk
     try:
         fill(tmp_path / "ballast")

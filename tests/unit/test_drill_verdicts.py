@@ -1,4 +1,6 @@
-"""What a drill has shown, by made histories: each verdict, the steps that were lost, and what is advised."""
+"""What a drill has shown, by made histories: each verdict, the steps that were lost, and what is
+advised.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.drills.advice import LEAVES_NOTHING, SAVES_NOTHING, JobFacts, advice, advice_on_all, remarks
+from cloudtrain.drills.advice import (
+    LEAVES_NOTHING,
+    SAVES_NOTHING,
+    JobFacts,
+    advice,
+    advice_on_all,
+    remarks,
+)
 from cloudtrain.drills.compared import Trained, trained
 from cloudtrain.drills.drill import takes_longer
 from cloudtrain.drills.history import history_of, steps_done_again
@@ -18,7 +27,13 @@ from cloudtrain.runs.events import RESTART_ELSEWHERE, Event
 from cloudtrain.runs.fold import fold
 from tests.support.events import event
 
-CAUSE = {"rank": 1, "node": 0, "time": 20.0, "exception": "OSError", "message": "[Errno 28] No space left on device"}
+CAUSE = {
+    "rank": 1,
+    "node": 0,
+    "time": 20.0,
+    "exception": "OSError",
+    "message": "[Errno 28] No space left on device",
+}
 JOB = JobFacts(
     restarts=1,
     retries=1,
@@ -31,7 +46,10 @@ JOB = JobFacts(
 
 
 def reports(*steps: int) -> list[Event]:
-    return [event("metrics", time=10.0 + step / 100, node=0, rank=0, step=step, values={"loss": 1}) for step in steps]
+    return [
+        event("metrics", time=10.0 + step / 100, node=0, rank=0, step=step, values={"loss": 1})
+        for step in steps
+    ]
 
 
 def ended(state: str, **fields: object) -> Event:
@@ -43,9 +61,15 @@ def restarted(why: str = "rank 1 (node 0) was killed by SIGKILL") -> Event:
 
 
 def drill_run(found: Sequence[Event], digest: str = "", *, overdue: bool = False) -> DrillRun:
-    left = Trained(by="parameters_sha256", values={"parameters_sha256": digest}) if digest else Trained()
+    left = (
+        Trained(by="parameters_sha256", values={"parameters_sha256": digest})
+        if digest
+        else Trained()
+    )
     state = fold("digits-1", iter(found))
-    return DrillRun(run="digits-1", state=state, history=history_of(found), trained=left, overdue=overdue)
+    return DrillRun(
+        run="digits-1", state=state, history=history_of(found), trained=left, overdue=overdue
+    )
 
 
 REFERENCE = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
@@ -53,17 +77,34 @@ REFERENCE = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
 
 def test_a_job_that_restarts_in_place_and_ends_with_the_same_parameters_has_recovered() -> None:
     found = judge(
-        REFERENCE, [drill_run([*reports(10, 20), restarted(), *reports(20, 30, 40), ended("succeeded")], "aa")]
+        REFERENCE,
+        [
+            drill_run(
+                [*reports(10, 20), restarted(), *reports(20, 30, 40), ended("succeeded")], "aa"
+            )
+        ],
     )
-    assert (found.verdict, found.compared, found.rerun) == (Verdict.SAME, "parameters_sha256", False)
+    assert (found.verdict, found.compared, found.rerun) == (
+        Verdict.SAME,
+        "parameters_sha256",
+        False,
+    )
     assert found.seen == "rank 1 (node 0) was killed by SIGKILL"
     assert found.steps_lost == 10
 
 
 def test_other_parameters_after_a_rerun_are_told_apart() -> None:
-    first = drill_run([*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")])
-    found = judge(REFERENCE, [first, drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "bb")])
-    assert (found.verdict, found.rerun, found.differing) == (Verdict.OTHER, True, ("parameters_sha256",))
+    first = drill_run(
+        [*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")]
+    )
+    found = judge(
+        REFERENCE, [first, drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "bb")]
+    )
+    assert (found.verdict, found.rerun, found.differing) == (
+        Verdict.OTHER,
+        True,
+        ("parameters_sha256",),
+    )
     assert found.seen == "the launcher of node 0 was killed by SIGKILL"
 
 
@@ -83,12 +124,18 @@ def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
     "fields",
     [
         {"error": CAUSE | {"consequence": True}},
-        {"error": CAUSE | {"rank": -1, "exception": "exit", "message": "torchrun exited with code 1"}},
+        {
+            "error": (
+                CAUSE | {"rank": -1, "exception": "exit", "message": "torchrun exited with code 1"}
+            )
+        },
         {"reason": ""},
     ],
     ids=["a victim is named", "only an exit code", "no word"],
 )
-def test_a_failure_that_only_says_that_there_was_one_is_without_a_name(fields: dict[str, object]) -> None:
+def test_a_failure_that_only_says_that_there_was_one_is_without_a_name(
+    fields: dict[str, object],
+) -> None:
     assert judge(REFERENCE, [drill_run([ended("failed", **fields)])]).verdict is Verdict.UNNAMED
 
 
@@ -98,17 +145,32 @@ def test_a_job_that_only_the_drill_has_ended_did_not_notice() -> None:
 
 
 def test_only_what_recovers_or_fails_by_name_is_fine() -> None:
-    assert [verdict.name for verdict in Verdict if not verdict.is_fine] == ["UNNAMED", "UNNOTICED", "NOT_INJECTED"]
+    assert [verdict.name for verdict in Verdict if not verdict.is_fine] == [
+        "UNNAMED",
+        "UNNOTICED",
+        "NOT_INJECTED",
+    ]
 
 
 def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> None:
-    first = history_of([*reports(10, 20, 30), restarted(), event("resumed", step=20), *reports(30), ended("failed")])
+    first = history_of(
+        [
+            *reports(10, 20, 30),
+            restarted(),
+            event("resumed", step=20),
+            *reports(30),
+            ended("failed"),
+        ]
+    )
     second = history_of([event("resumed", step=20), *reports(30, 40), ended("succeeded")])
     assert steps_done_again([first, second], REFERENCE.history) == 10 + 10
 
 
-def test_a_program_that_begins_anew_has_lost_all_steps_and_one_without_reports_an_unknown_number() -> None:
-    first, second = history_of(reports(10, 20, 30)), history_of(reports(10, 20, 30, 40))
+def test_a_program_that_begins_anew_has_lost_all_steps_and_one_without_reports_an_unknown_number() -> (
+    None
+):
+    first = history_of(reports(10, 20, 30))
+    second = history_of(reports(10, 20, 30, 40))
     assert steps_done_again([first, second], REFERENCE.history) == 30
     assert steps_done_again([history_of([]), history_of([])], history_of([])) is None
 
@@ -137,7 +199,9 @@ def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: P
     assert trained(tmp_path, fold("digits-1", iter([result]))).by == "parameters_sha256"
 
 
-def changes(fault: Fault, finding: Finding, facts: JobFacts = JOB, faulty: DrillRun | None = REFERENCE) -> str:
+def changes(
+    fault: Fault, finding: Finding, facts: JobFacts = JOB, faulty: DrillRun | None = REFERENCE
+) -> str:
     return " | ".join(advice(fault, finding, faulty, facts))
 
 
@@ -147,30 +211,46 @@ def test_each_shortcoming_has_its_advice() -> None:
     assert changes(Fault.RANK_KILLED, same) == ""
     assert "limits.restarts is 0" in changes(Fault.RANK_KILLED, same, replace(JOB, restarts=0))
     assert "limits.retries is 0" in changes(Fault.NODE_LOST, same, replace(JOB, retries=0))
-    assert "seed the program" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=False))
-    assert "does not restore all" in changes(Fault.RANK_KILLED, other, replace(JOB, is_reproducible=True))
+    assert "seed the program" in changes(
+        Fault.RANK_KILLED, other, replace(JOB, is_reproducible=False)
+    )
+    assert "does not restore all" in changes(
+        Fault.RANK_KILLED, other, replace(JOB, is_reproducible=True)
+    )
     assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same, saved_at_stop=False))
     assert changes(Fault.SIGTERM, replace(same, saved_at_stop=True, steps_lost=1)) == ""
-    killed = drill_run([ended("stopped", reason="stop was asked (by force, after the grace period)")])
+    killed = drill_run(
+        [ended("stopped", reason="stop was asked (by force, after the grace period)")]
+    )
     assert "within the grace period (120 s" in changes(Fault.SIGTERM, same, faulty=killed)
-    named, unnoticed = Finding(verdict=Verdict.NAMED), Finding(verdict=Verdict.UNNOTICED)
+    named = Finding(verdict=Verdict.NAMED)
+    unnoticed = Finding(verdict=Verdict.UNNOTICED)
     assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, named)
-    assert "limits.hang is 0" in changes(Fault.LOADER_STALLED, unnoticed, replace(JOB, hang_seconds=0))
-    assert changes(Fault.RANK_KILLED, Finding(verdict=Verdict.SKIPPED), replace(JOB, restarts=0)) == ""
+    assert "limits.hang is 0" in changes(
+        Fault.LOADER_STALLED, unnoticed, replace(JOB, hang_seconds=0)
+    )
+    assert (
+        changes(Fault.RANK_KILLED, Finding(verdict=Verdict.SKIPPED), replace(JOB, restarts=0)) == ""
+    )
 
 
 def test_what_was_different_in_the_drills_is_said_once() -> None:
     assert remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False) == []
-    assert [text.partition(" ")[0] for text in remarks(JOB, 600, shortened=True)] == ["limits.hang", "the"]
+    assert [text.partition(" ")[0] for text in remarks(JOB, 600, shortened=True)] == [
+        "limits.hang",
+        "the",
+    ]
 
 
 def test_a_program_that_saves_and_does_not_load_is_told_so() -> None:
-    first = drill_run([*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")])
-    anew, on = (
-        drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa"),
-        drill_run([*reports(20, 30, 40), ended("succeeded")], "aa"),
+    first = drill_run(
+        [*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")]
     )
-    assert "load what is in $CLOUDTRAIN_CHECKPOINT_DIR" in changes(Fault.NODE_LOST, judge(REFERENCE, [first, anew]))
+    anew = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
+    on = drill_run([*reports(20, 30, 40), ended("succeeded")], "aa")
+    assert "load what is in $CLOUDTRAIN_CHECKPOINT_DIR" in changes(
+        Fault.NODE_LOST, judge(REFERENCE, [first, anew])
+    )
     assert changes(Fault.NODE_LOST, judge(REFERENCE, [first, on])) == ""
     torn = judge(REFERENCE, [first, anew])
     assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, torn)
@@ -180,22 +260,33 @@ def test_a_program_that_saves_and_does_not_load_is_told_so() -> None:
 def test_a_program_of_which_nothing_is_known_afterwards_is_told_how_to_tell_it() -> None:
     nothing = Finding(verdict=Verdict.NOT_COMPARED)
     assert advice_on_all([nothing, nothing], JOB) == [LEAVES_NOTHING]
-    assert advice_on_all([replace(nothing, steps_lost=3)], replace(JOB, saves=False)) == [SAVES_NOTHING]
+    assert advice_on_all([replace(nothing, steps_lost=3)], replace(JOB, saves=False)) == [
+        SAVES_NOTHING
+    ]
 
 
 def test_a_job_that_is_too_long_for_a_drill_is_known_after_half_a_minute() -> None:
     begun = [event("node_started", time=9.0, node=0)]
-    steps = [event("progress", time=10.0 + step, node=0, rank=0, step=step, steps=1000) for step in range(1, 40)]
-    early, late = fold("digits-1", iter([*begun, *steps[:20]])), fold("digits-1", iter([*begun, *steps]))
+    steps = [
+        event("progress", time=10.0 + step, node=0, rank=0, step=step, steps=1000)
+        for step in range(1, 40)
+    ]
+    early = fold("digits-1", iter([*begun, *steps[:20]]))
+    late = fold("digits-1", iter([*begun, *steps]))
     assert not takes_longer(early, 600.0, 30.0)
     assert takes_longer(late, 600.0, 50.0)
     assert not takes_longer(late, 3600.0, 50.0)
 
 
 def test_a_fault_soon_after_a_checkpoint_is_said_to_be_the_best_case() -> None:
-    saved = [event("checkpoint", time=10.0 + step, node=0, rank=0, step=step, path="/x") for step in (50, 100, 150)]
+    saved = [
+        event("checkpoint", time=10.0 + step, node=0, rank=0, step=step, path="/x")
+        for step in (50, 100, 150)
+    ]
     assert history_of(saved).steps_apart == 50
-    [remark] = remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False, steps_apart=50)
+    [remark] = remarks(
+        replace(JOB, drilled_hang_seconds=1800), 600, shortened=False, steps_apart=50
+    )
     assert "just before the next one it is about 50 steps" in remark
 
 

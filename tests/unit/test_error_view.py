@@ -1,4 +1,6 @@
-"""Errors on a terminal: the wrong line with a mark below it, wrapped, and alike from the command line to a check."""
+"""Errors on a terminal: the wrong line with a mark below it, wrapped, and alike from the command
+line to a check.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,26 @@ class Screen(io.StringIO):
         return True
 
 
-def on_terminal(monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80, colour: bool = False) -> list[str]:
+def on_terminal(
+    monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80, colour: bool = False
+) -> list[str]:
     """The lines that a command writes to a terminal of so many columns."""
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    (monkeypatch.delenv if colour else lambda name, **_: monkeypatch.setenv(name, "1"))("NO_COLOR", raising=False)
+    (monkeypatch.delenv if colour else lambda name, **_: monkeypatch.setenv(name, "1"))(
+        "NO_COLOR", raising=False
+    )
     with pytest.raises(SystemExit):
         main(list(words))
     return screen.getvalue().splitlines()
 
 
-def test_a_mistake_is_shown_with_its_line_and_a_mark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_shown_with_its_line_and_a_mark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "job.yaml").write_text(JOB)
     lines = on_terminal(monkeypatch, "check")
     assert lines[:4] == [
@@ -57,11 +65,15 @@ def test_a_mistake_is_shown_with_its_line_and_a_mark(folder: Path, monkeypatch: 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_it_wraps_at_the_width(folder: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    (folder / "job.yaml").write_text(JOB + "args: {" + "x" * 300 + ": 1}\nnmae: " + "word " * 60 + "\n")
+    (folder / "job.yaml").write_text(
+        JOB + "args: {" + "x" * 300 + ": 1}\nnmae: " + "word " * 60 + "\n"
+    )
     assert max(map(len, on_terminal(monkeypatch, "check", columns=columns))) <= columns
 
 
-def test_it_is_coloured_where_colours_are_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_coloured_where_colours_are_wanted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "job.yaml").write_text(JOB)
     text = "\n".join(on_terminal(monkeypatch, "check", colour=True))
     assert re.findall(r"\x1b\[\d+m(.+?)\x1b\[0m", text) == ["error:", "^^^", "hint:"]
@@ -94,14 +106,18 @@ def test_errors_of_every_stage_look_alike(
     assert call(*words).err.startswith(("error: ", "job.yaml:"))
 
 
-def test_a_line_that_may_hold_a_secret_is_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_may_hold_a_secret_is_not_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "job.yaml").write_text("secrets: {HF: hunter2}\n")
     lines = on_terminal(monkeypatch, "check")
     assert "  at job.yaml:1:11" in lines
     assert "hunter2" not in "\n".join(lines)
 
 
-def test_a_mistake_that_no_line_makes_is_blamed_on_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_that_no_line_makes_is_blamed_on_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "job.yaml").write_text("name: digits\n")
     lines = on_terminal(monkeypatch, "check", "--provider", "aws")
     assert lines[:2] == ["error: aws.region: is not set", "  at job.yaml"]
@@ -110,7 +126,12 @@ def test_a_mistake_that_no_line_makes_is_blamed_on_none(folder: Path, monkeypatc
 
 def test_several_checks_are_shown_one_below_the_other() -> None:
     refused = RefusedError("x", issues=[Issue((), "no torch", "install it"), Issue((), "no disk")])
-    assert error_lines(refused, 80) == ["error: no torch", "  hint: install it", "", "error: no disk"]
+    assert error_lines(refused, 80) == [
+        "error: no torch",
+        "  hint: install it",
+        "",
+        "error: no disk",
+    ]
 
 
 def test_any_other_error_has_its_message_and_its_hint() -> None:

@@ -1,4 +1,6 @@
-"""Events from outside: what does not keep to the schema is text, and what keeps to it can always be shown."""
+"""Events from outside: what does not keep to the schema is text, and what keeps to it can always be
+shown.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,37 @@ from tests.entrypoints.test_streams import fuzzed
 from tests.support.events import events_of, fold_json
 from tests.support.samples import BORN
 
-ERROR = {"rank": 1, "node": 0, "time": 5.0, "exception": "ValueError", "message": "m", "consequence": False}
-LOST = {**ERROR, "rank": 0, "exception": "RuntimeError", "message": "Connection closed by peer", "consequence": True}
+ERROR = {
+    "rank": 1,
+    "node": 0,
+    "time": 5.0,
+    "exception": "ValueError",
+    "message": "m",
+    "consequence": False,
+}
+LOST = {
+    **ERROR,
+    "rank": 0,
+    "exception": "RuntimeError",
+    "message": "Connection closed by peer",
+    "consequence": True,
+}
 
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """One with a node that has printed a thousand lines that look like events, and nothing else."""
-    (tmp_path / "request.json").write_text(json.dumps({"grace_seconds": 1, "max_runtime_seconds": None}))
-    (tmp_path / "plan.json").write_text(json.dumps({"provider": "local", "target": {"contract": "plain"}}))
+    (tmp_path / "request.json").write_text(
+        json.dumps({"grace_seconds": 1, "max_runtime_seconds": None})
+    )
+    (tmp_path / "plan.json").write_text(
+        json.dumps({"provider": "local", "target": {"contract": "plain"}})
+    )
     (tmp_path / "lines").write_bytes(b"\n".join(fuzzed(1000)) + b"\n")
-    program = f"import shutil, sys; shutil.copyfileobj(open({str(tmp_path / 'lines')!r}, 'rb'), sys.stdout.buffer)"
+    program = (
+        f"import shutil, sys; shutil.copyfileobj(open({str(tmp_path / 'lines')!r}, 'rb'),"
+        " sys.stdout.buffer)"
+    )
     made = Supervisor(tmp_path, tmp_path / "source.tar.gz", [])
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     with process, (tmp_path / "node-0.log").open("wb", buffering=0) as log:
@@ -70,8 +92,12 @@ def test_a_metric_of_four_hundred_digits_and_one_that_is_no_number_can_be_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     values = (10**400, float("nan"), 1e308, -1e308, -(10**400), None, 0.5, "word", True)
-    lines = [line(type="metrics", step=10**400, values={"loss": value, "fine": 1}) for value in values]
-    events, said = split_events([*lines, line(type="progress", step=10**400, steps=3, loss=10**400)], 0)
+    lines = [
+        line(type="metrics", step=10**400, values={"loss": value, "fine": 1}) for value in values
+    ]
+    events, said = split_events(
+        [*lines, line(type="progress", step=10**400, steps=3, loss=10**400)], 0
+    )
     assert said[0] == b"[node 0 metrics] loss inf  fine 1"
     assert len(said) == len(lines) + 1, "each is a line of the log"
     state = fold_json("x", [BORN, *(event.to_json() for event in events)])
@@ -92,7 +118,14 @@ def test_a_metric_of_four_hundred_digits_and_one_that_is_no_number_can_be_shown(
         {"type": "ended", "time": 1.0, "state": "failed"},
         {"type": "note", "seq": "first"},
     ],
-    ids=["bare error", "error of a word", "bare start", "no end", "the client's own", "number that is none"],
+    ids=[
+        "bare error",
+        "error of a word",
+        "bare start",
+        "no end",
+        "the client's own",
+        "number that is none",
+    ],
 )
 def test_what_does_not_keep_to_the_schema_is_text(event: dict[str, Any]) -> None:
     raw = line(**event)
@@ -100,7 +133,13 @@ def test_what_does_not_keep_to_the_schema_is_text(event: dict[str, Any]) -> None
 
 
 def test_a_cause_that_lacks_what_it_needs_is_left_out_of_the_end() -> None:
-    told = {"type": "ended", "time": 9.0, "state": "failed", "reason": "the log says", "error": {"message": "x"}}
+    told = {
+        "type": "ended",
+        "time": 9.0,
+        "state": "failed",
+        "reason": "the log says",
+        "error": {"message": "x"},
+    }
     state = fold_json("x", [BORN, told])
     assert (state.state, state.error, explain(state)) == ("failed", None, "the log says")
 
@@ -108,7 +147,14 @@ def test_a_cause_that_lacks_what_it_needs_is_left_out_of_the_end() -> None:
 def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None:
     events = [
         {"type": "rank_ended", "time": 4.0, "node": 1, "rank": 3, "exitcode": 0, "seq": 1},
-        {"type": "node_ended", "time": 6.0, "node": 0, "outcome": "failed", "error": LOST, "seq": 2},
+        {
+            "type": "node_ended",
+            "time": 6.0,
+            "node": 0,
+            "outcome": "failed",
+            "error": LOST,
+            "seq": 2,
+        },
         {"type": "node_ended", "time": 6.0, "node": 1, "outcome": "succeeded", "seq": 3},
     ]
     event = ended_event(fold_json("x", [BORN, *events]), FinalState("failed", "exit code 1"), 9.0)
@@ -122,13 +168,16 @@ def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None
 
 
 def test_a_cause_of_its_own_counts_more_than_a_rank_that_left() -> None:
-    lost, error = Cause.read(LOST), Cause.read(ERROR)
+    lost = Cause.read(LOST)
+    error = Cause.read(ERROR)
     assert first_cause([lost, error], {3: (1, 4.0)}) == error
     assert first_cause([lost], {3: (1, 5.5)}) == lost
 
 
 def test_a_warning_of_several_nodes_is_kept_once() -> None:
-    warnings = [{"type": "warning", "time": 1.0, "node": node, "message": "apart"} for node in (0, 1)]
+    warnings = [
+        {"type": "warning", "time": 1.0, "node": node, "message": "apart"} for node in (0, 1)
+    ]
     state = fold_json("x", [BORN, *warnings])
     assert state.warnings == ["apart"]
     assert state.to_json()["warnings"] == ["apart"]

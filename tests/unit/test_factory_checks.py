@@ -1,4 +1,6 @@
-"""The functions that the shared trainer is told to call, looked for in the source before anything is paid for."""
+"""The functions that the shared trainer is told to call, looked for in the source before anything
+is paid for.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ def said(folder: Path, args: Any, **files: str) -> list[str]:
     """What is wrong with the job, each mistake without its place."""
     write(folder / "job", {**FILES, **files})
     (folder / "job" / "job.yaml").write_text(str({"name": "t", "args": args}))
-    planned = cloudtrain.plan(cloudtrain.load(folder / "job" / "job.yaml"), "local", data_dir=str(folder / "runs"))
+    planned = cloudtrain.plan(
+        cloudtrain.load(folder / "job" / "job.yaml"), "local", data_dir=str(folder / "runs")
+    )
     return [issue.line().partition(": ")[2] for issue in offline_issues(planned)]
 
 
-@pytest.mark.parametrize("named", ["net:build", "net:Net", "net:Head", "pk.models:anything", "torch.nn:Linear"])
+@pytest.mark.parametrize(
+    "named", ["net:build", "net:Net", "net:Head", "pk.models:anything", "torch.nn:Linear"]
+)
 def test_what_a_module_has_or_may_have_is_taken(tmp_path: Path, named: str) -> None:
     assert said(tmp_path, {"model": named, "task": "digits"}) == []
 
@@ -38,21 +44,40 @@ def test_what_a_module_has_or_may_have_is_taken(tmp_path: Path, named: str) -> N
     [
         ("net:bild", "args.model: --model: net.py has nothing named bild (did you mean 'build'?)"),
         ("pk.nets:Net", "args.model: --model: pk has no module pk.nets"),
-        ("net", "args.model: the shared trainer says: argument --model: expected package.module:factory, got 'net'"),
-        ("net:", "args.model: the shared trainer says: argument --model: expected package.module:factory, got 'net:'"),
+        (
+            "net",
+            (
+                "args.model: the shared trainer says: argument --model: expected"
+                " package.module:factory, got 'net'"
+            ),
+        ),
+        (
+            "net:",
+            (
+                "args.model: the shared trainer says: argument --model: expected"
+                " package.module:factory, got 'net:'"
+            ),
+        ),
         (
             "nett:build",
-            "args.model: neither the source, requirements.txt nor this machine is known to bring the module",
+            (
+                "args.model: neither the source, requirements.txt nor this machine is known to"
+                " bring the module"
+            ),
         ),
     ],
 )
-def test_what_no_module_has_is_a_mistake_at_its_line(tmp_path: Path, named: str, mistake: str) -> None:
+def test_what_no_module_has_is_a_mistake_at_its_line(
+    tmp_path: Path, named: str, mistake: str
+) -> None:
     (line,) = said(tmp_path, {"model": named, "task": "digits"})
     assert line.startswith(mistake)
 
 
 @pytest.mark.parametrize("args", [{}, [], ["--model"]], ids=str)
-def test_arguments_that_name_no_function_are_no_mistake_of_the_source(tmp_path: Path, args: Any) -> None:
+def test_arguments_that_name_no_function_are_no_mistake_of_the_source(
+    tmp_path: Path, args: Any
+) -> None:
     assert not [line for line in said(tmp_path, args) if "named" in line or "module" in line]
 
 
@@ -62,12 +87,20 @@ def test_it_is_found_among_arguments_in_a_list_too(tmp_path: Path) -> None:
 
 
 def test_what_the_module_imports_must_be_brought(tmp_path: Path) -> None:
-    (line,) = said(tmp_path, {"model": "net:build", "task": "digits"}, **{"deep.py": "import no_such_thing as Head\n"})
-    assert line.startswith("imports no_such_thing, which neither the source, requirements.txt nor this machine")
+    (line,) = said(
+        tmp_path,
+        {"model": "net:build", "task": "digits"},
+        **{"deep.py": "import no_such_thing as Head\n"},
+    )
+    assert line.startswith(
+        "imports no_such_thing, which neither the source, requirements.txt nor this machine"
+    )
 
 
 def test_a_program_of_ones_own_may_have_such_arguments(tmp_path: Path) -> None:
     write(tmp_path / "job", {"train.py": "print(1)\n"})
     (tmp_path / "job" / "job.yaml").write_text("entrypoint: train.py\nargs: {model: 'nett:bild'}\n")
-    planned = cloudtrain.plan(cloudtrain.load(tmp_path / "job" / "job.yaml"), "local", data_dir=str(tmp_path / "runs"))
+    planned = cloudtrain.plan(
+        cloudtrain.load(tmp_path / "job" / "job.yaml"), "local", data_dir=str(tmp_path / "runs")
+    )
     assert offline_issues(planned) == []

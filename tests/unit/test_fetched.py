@@ -31,7 +31,9 @@ def test_it_is_not_sent_with_the_next_job(run: cloudtrain.Run, folder: str | Non
     assert cloudtrain.plan(cloudtrain.load("train.py"), "local").context.source == before
 
 
-def test_a_folder_elsewhere_holds_what_was_fetched_and_nothing_else(run: cloudtrain.Run, tmp_path: Path) -> None:
+def test_a_folder_elsewhere_holds_what_was_fetched_and_nothing_else(
+    run: cloudtrain.Run, tmp_path: Path
+) -> None:
     assert [path.name for path in run.fetch(tmp_path / "result").iterdir()] == ["model"]
 
 
@@ -39,7 +41,9 @@ def test_the_files_that_a_fetch_prints_are_those_of_the_run(run: cloudtrain.Run)
     assert call("fetch", "old-local").out == "old-local/model/model.txt\n"
 
 
-def test_a_forced_fetch_replaces_what_an_earlier_one_brought_and_leaves_the_rest(run: cloudtrain.Run) -> None:
+def test_a_forced_fetch_replaces_what_an_earlier_one_brought_and_leaves_the_rest(
+    run: cloudtrain.Run,
+) -> None:
     place = run.fetch()
     (place / "model" / "model.txt").write_text("changed\n")
     (place / "model" / "stale.txt").touch()
@@ -49,13 +53,21 @@ def test_a_forced_fetch_replaces_what_an_earlier_one_brought_and_leaves_the_rest
     assert "--force replaces" in str(refused.value.hint)
     assert call("fetch", "old-local", "--force").code == 0
     assert (place / "model" / "model.txt").read_text() == "weights\n"
-    assert [(place / "model" / "stale.txt").exists(), (place / "notes.txt").read_text()] == [False, "mine\n"]
+    assert [(place / "model" / "stale.txt").exists(), (place / "notes.txt").read_text()] == [
+        False,
+        "mine\n",
+    ]
 
 
-def test_a_forced_fetch_into_a_folder_of_ones_own_hides_nothing_in_it(run: cloudtrain.Run, tmp_path: Path) -> None:
+def test_a_forced_fetch_into_a_folder_of_ones_own_hides_nothing_in_it(
+    run: cloudtrain.Run, tmp_path: Path
+) -> None:
     run.fetch(".", force=True)
     assert (tmp_path / "job" / "model" / "model.txt").is_file()
-    assert [(tmp_path / "job" / name).exists() for name in ("train.py", ".gitignore")] == [True, False]
+    assert [(tmp_path / "job" / name).exists() for name in ("train.py", ".gitignore")] == [
+        True,
+        False,
+    ]
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="exists and is not empty"):
         run.fetch(tmp_path / "file", force=True)

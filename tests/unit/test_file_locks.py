@@ -1,4 +1,6 @@
-"""Locks on files keep processes apart, and end with their process, on disks with and without flock(2)."""
+"""Locks on files keep processes apart, and end with their process, on disks with and without
+flock(2).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.support.limits import HANG_SECONDS
 from tests.support.lockless import ERRORS, lockless_python, refuse_locks
 from tests.support.waiting import eventually
 
-IMPORT = "import sys; sys.path[0] = sys.argv[1]; from pathlib import Path; path = Path(sys.argv[2])\n"
+IMPORT = (
+    "import sys; sys.path[0] = sys.argv[1]; from pathlib import Path; path = Path(sys.argv[2])\n"
+)
 IMPORT += "from cloudtrain_launcher.file_locks import acquire, locked\n"
 COUNT = """
 for _ in range(25):
@@ -38,7 +42,9 @@ HOLD = "lock = acquire(path, wait=False); print(lock is not None, flush=True); s
 
 
 @pytest.fixture(params=["with flock", "without flock"])
-def env(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def env(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
     """The environment of processes on such a disk; this process sees the same."""
     if request.param == "with flock":
         return dict(os.environ)
@@ -54,7 +60,9 @@ def command(code: str, path: Path) -> list[str]:
 def holder(path: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A process that tries to lock a file; it has said in the first line whether it could."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command(HOLD, path), stdin=pipe, stdout=pipe, text=True, env=env) as process:
+    with subprocess.Popen(
+        command(HOLD, path), stdin=pipe, stdout=pipe, text=True, env=env
+    ) as process:
         try:
             yield process
         finally:
@@ -95,7 +103,9 @@ def test_a_lock_ends_with_its_process(tmp_path: Path, env: dict[str, str]) -> No
     assert is_locked(path) is not True
 
 
-def test_a_waiting_process_is_told_once_and_gets_the_lock(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_waiting_process_is_told_once_and_gets_the_lock(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
     told = threading.Event()
     order = list[str]()
 
@@ -113,7 +123,9 @@ def test_a_waiting_process_is_told_once_and_gets_the_lock(tmp_path: Path, env: d
     assert order == ["first", "second"]
 
 
-def test_a_lock_is_released_after_its_folder_was_renamed(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_lock_is_released_after_its_folder_was_renamed(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
     (tmp_path / "draft").mkdir()
     lock = taken(tmp_path / "draft" / "lock")
     (tmp_path / "draft").rename(tmp_path / "run")
@@ -134,7 +146,9 @@ def test_any_error_of_a_disk_without_locks_leads_to_the_stand_in(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock"]
 
 
-def test_any_other_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_error_of_the_disk_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_locks(monkeypatch, 5)
     with pytest.raises(OSError, match="Input/output error"):
         acquire(tmp_path / "lock")
@@ -168,7 +182,9 @@ LOCKED: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
 
 
 @pytest.mark.parametrize("name", LOCKED)
-def test_there_is_one_of_each_kind_at_a_time(tmp_path: Path, env: dict[str, str], name: str) -> None:
+def test_there_is_one_of_each_kind_at_a_time(
+    tmp_path: Path, env: dict[str, str], name: str
+) -> None:
     for _ in range(2):
         with entered(LOCKED[name](tmp_path)) as first, entered(LOCKED[name](tmp_path)) as second:
             assert (first, second) == (True, False)
@@ -179,8 +195,12 @@ FILE_LOCKS = launcher_module("file_locks")
 HERE = FILE_LOCKS._own_name().split(".")
 
 
-def leave_owner(folder: Path, *, host: str = HERE[0], boot: str = HERE[1], pid: str = "1", silent: float = 0) -> None:
-    """Write what an owner of the stand-in leaves. By default: a process of this machine that is gone."""
+def leave_owner(
+    folder: Path, *, host: str = HERE[0], boot: str = HERE[1], pid: str = "1", silent: float = 0
+) -> None:
+    """Write what an owner of the stand-in leaves. By default: a process of this machine that is
+    gone.
+    """
     name = ".".join([host, boot, HERE[2], pid, "77", "aa"])
     (folder / HELD).mkdir()
     (folder / HELD / name).touch()
@@ -212,19 +232,24 @@ def test_an_owner_is_followed_once_it_is_gone_or_silent(
 
 
 @pytest.mark.linux("when a process began, in /proc")
-def test_of_many_that_find_a_dead_owner_one_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_that_find_a_dead_owner_one_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_locks(monkeypatch)
     for number in range(20):
         folder = tmp_path / str(number)
         folder.mkdir()
         leave_owner(folder)
-        ready, locks = threading.Barrier(6), list[FileLock | None]()
+        ready = threading.Barrier(6)
+        locks = list[FileLock | None]()
 
         def race(path: Path, ready: threading.Barrier, locks: list[FileLock | None]) -> None:
             ready.wait()
             locks.append(acquire(path, wait=False))
 
-        racing = [threading.Thread(target=race, args=(folder / "lock", ready, locks)) for _ in range(6)]
+        racing = [
+            threading.Thread(target=race, args=(folder / "lock", ready, locks)) for _ in range(6)
+        ]
         for thread in racing:
             thread.start()
         for thread in racing:
@@ -234,7 +259,9 @@ def test_of_many_that_find_a_dead_owner_one_takes_its_place(tmp_path: Path, monk
         held[0].release()
 
 
-def test_an_owner_shows_life_while_it_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_shows_life_while_it_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_locks(monkeypatch)
     monkeypatch.setattr(FILE_LOCKS, "HEARTBEAT_SECONDS", 0.01)
     threads = set(threading.enumerate())

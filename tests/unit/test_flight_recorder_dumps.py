@@ -18,7 +18,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "flight-recor
 WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
 
 
-def entry(number: int, operation: str = "nccl:all_reduce", group: str = "0", **values: Any) -> dict[str, Any]:
+def entry(
+    number: int, operation: str = "nccl:all_reduce", group: str = "0", **values: Any
+) -> dict[str, Any]:
     return {
         "process_group": (group, "default_pg"),
         "collective_seq_id": number,
@@ -30,13 +32,17 @@ def entry(number: int, operation: str = "nccl:all_reduce", group: str = "0", **v
     }
 
 
-def write(folder: Path, rank: int, *entries: dict[str, Any], groups: dict[str, Any] | None = None) -> None:
+def write(
+    folder: Path, rank: int, *entries: dict[str, Any], groups: dict[str, Any] | None = None
+) -> None:
     value = {"version": "2.9", "pg_config": groups or WORLD, "entries": list(entries)}
     (folder / f"rank_{rank}").write_bytes(pickle.dumps(value, protocol=2))
 
 
 @pytest.mark.parametrize("scenario", ["gpu_error_1st", "lock_gil_1st"])
-def test_real_dumps_of_sixteen_ranks_name_the_ranks_and_the_operation_of_their_reference(scenario: str) -> None:
+def test_real_dumps_of_sixteen_ranks_name_the_ranks_and_the_operation_of_their_reference(
+    scenario: str,
+) -> None:
     if not SHARED.is_dir():
         pytest.skip("the recorded dumps are not beside this checkout")
     _, row = (SHARED / scenario / "reference.txt").read_text().strip().splitlines()
@@ -50,12 +56,21 @@ def test_real_dumps_of_sixteen_ranks_name_the_ranks_and_the_operation_of_their_r
 
 def test_a_rank_that_did_not_come_is_named_with_those_that_wait_for_it(tmp_path: Path) -> None:
     for rank, last in ((0, 8), (1, 7), (2, 8)):
-        write(tmp_path, rank, *(entry(number, state="completed") for number in range(5, 8)), *[entry(8)] * (last == 8))
+        write(
+            tmp_path,
+            rank,
+            *(entry(number, state="completed") for number in range(5, 8)),
+            *[entry(8)] * (last == 8),
+        )
     record = read_dumps(tmp_path)
-    assert record.sentence == (
-        "rank 1 did not come to all_reduce, number 8 of default_pg [0, 1, 2]; ranks 0, 2 wait for it"
+    assert (
+        record.sentence
+        == "rank 1 did not come to all_reduce, number 8 of default_pg [0, 1, 2]; ranks 0, 2 wait"
+        " for it"
     )
-    found = with_flight_record(Diagnosis(cause="only a time-out is known", confidence="none"), record)
+    found = with_flight_record(
+        Diagnosis(cause="only a time-out is known", confidence="none"), record
+    )
     assert (found.cause, found.restart) == (record.sentence, None)
 
 
@@ -66,8 +81,16 @@ def test_a_rank_that_waits_for_a_missing_one_is_a_victim(tmp_path: Path) -> None
     }
     write(tmp_path, 0, entry(8))
     write(tmp_path, 1, entry(7, state="completed"), entry(3, "nccl:broadcast", "1"), groups=groups)
-    write(tmp_path, 2, entry(7, state="completed"), entry(2, "nccl:broadcast", "1", state="completed"), groups=groups)
-    assert read_dumps(tmp_path).missing == (2,), "rank 1 has not come to number 8 either, since it waits for rank 2"
+    write(
+        tmp_path,
+        2,
+        entry(7, state="completed"),
+        entry(2, "nccl:broadcast", "1", state="completed"),
+        groups=groups,
+    )
+    assert read_dumps(tmp_path).missing == (2,), (
+        "rank 1 has not come to number 8 either, since it waits for rank 2"
+    )
 
 
 def test_different_operations_and_ranks_without_a_dump_are_told(tmp_path: Path) -> None:
@@ -75,7 +98,9 @@ def test_different_operations_and_ranks_without_a_dump_are_told(tmp_path: Path) 
     write(tmp_path, 1, entry(8, "nccl:broadcast"))
     record = read_dumps(tmp_path)
     assert (record.missing, record.absent) == ((), (2,))
-    assert record.mismatches == ("number 8 of default_pg [0, 1, 2]: rank 0 in all_reduce, rank 1 in broadcast",)
+    assert record.mismatches == (
+        "number 8 of default_pg [0, 1, 2]: rank 0 in all_reduce, rank 1 in broadcast",
+    )
     notes = with_flight_record(Diagnosis(cause="", confidence="none"), record).notes
     assert "rank 2 left no dump: a rank that failed may be among them" in notes
 

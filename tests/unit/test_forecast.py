@@ -1,4 +1,6 @@
-"""The forecast of a run, from histories of events that are made for it: what it counts, and what it does not."""
+"""The forecast of a run, from histories of events that are made for it: what it counts, and what it
+does not.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,14 @@ class History:
     """The events of a run of 1,000 steps, 0.1 s each, which reports every tenth."""
 
     def __init__(self, steps: int | None = 1000, per_step: float = 0.1) -> None:
-        self.now, self.step, self.steps, self.per_step = STARTED + 10, 0, steps, per_step
-        self.events: list[dict[str, Any]] = [BORN, {"type": "node_started", "time": STARTED, "node": 0}]
+        self.now = STARTED + 10
+        self.step = 0
+        self.steps = steps
+        self.per_step = per_step
+        self.events: list[dict[str, Any]] = [
+            BORN,
+            {"type": "node_started", "time": STARTED, "node": 0},
+        ]
         self.report(1)
 
     def report(self, step: int) -> None:
@@ -61,14 +69,22 @@ def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen(
     assert found.total.likely == pytest.approx(10 + 0.1 * 999 + 1.0, abs=0.2)
     assert found.left.likely == pytest.approx(found.total.likely - 10 - 19.9)
     assert found.total.low < found.total.likely < found.total.high
-    assert (found.step, found.steps, found.seen_steps, found.usd, found.ending) == (200, 1000, 190, None, None)
+    assert (found.step, found.steps, found.seen_steps, found.usd, found.ending) == (
+        200,
+        1000,
+        190,
+        None,
+        None,
+    )
 
 
 def test_the_interval_gets_narrower_as_more_is_seen_and_wider_where_steps_differ() -> None:
     def width(found: Forecast) -> float:
         return (found.total.high - found.total.low) / found.total.likely
 
-    early, late, uneven = History().train(100), History().train(700), History()
+    early = History().train(100)
+    late = History().train(700)
+    uneven = History()
     for number in range(1, 11):
         uneven.per_step = 0.15 if number % 2 else 0.05
         uneven.train(10 * number)
@@ -86,27 +102,37 @@ def test_the_first_steps_of_a_process_are_counted_once_and_not_repeated() -> Non
 def test_first_steps_that_are_slow_for_longer_are_warm_up_too() -> None:
     history = History(per_step=0.5).train(50)
     history.per_step = 0.1
-    assert history.train(300).forecast().total.likely == pytest.approx(10 + 24.5 + 0.1 * 950 + 1.0, abs=0.5)
+    assert history.train(300).forecast().total.likely == pytest.approx(
+        10 + 24.5 + 0.1 * 950 + 1.0, abs=0.5
+    )
 
 
-def test_a_machine_that_is_slower_for_a_while_widens_the_interval_more_than_steps_that_differ_as_much() -> None:
-    drifting, mixed = History(), History()
+def test_a_machine_that_is_slower_for_a_while_widens_the_interval_more_than_steps_that_differ_as_much() -> (
+    None
+):
+    drifting = History()
+    mixed = History()
     for part in range(1, 13):
         drifting.per_step = 0.12 if part <= 6 else 0.08
         mixed.per_step = 0.12 if part % 2 else 0.08
         drifting.train(50 * part)
         mixed.train(50 * part)
-    width = [found.total.high - found.total.likely for found in (drifting.forecast(), mixed.forecast())]
+    width = [
+        found.total.high - found.total.likely for found in (drifting.forecast(), mixed.forecast())
+    ]
     assert width[0] > 1.2 * width[1]
 
 
 @pytest.mark.parametrize(("growth", "said"), [(0.0005, "slower"), (-0.0005, "faster")])
-def test_steps_that_get_slower_all_along_widen_the_interval_to_where_that_leads(growth: float, said: str) -> None:
+def test_steps_that_get_slower_all_along_widen_the_interval_to_where_that_leads(
+    growth: float, said: str
+) -> None:
     history = History(steps=300)
     for part in range(1, 11):
         history.per_step = 0.2 + growth * 10 * (part - 0.5)
         history.train(10 * part)
-    found, real = history.forecast(), 10 + sum(0.2 + growth * step for step in range(300))
+    found = history.forecast()
+    real = 10 + sum(0.2 + growth * step for step in range(300))
     assert found.total.low <= real <= found.total.high
     assert found.total.likely == pytest.approx(real, rel=0.2), "nearer than at the mean pace"
     assert found.trend == said
@@ -134,9 +160,12 @@ def test_evaluations_are_counted_as_often_as_they_are_announced_and_as_long_as_t
 
 def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() -> None:
     history = announced(History(), evaluations=5, evaluation_samples=1000, step_samples=10)
-    found, without = history.train(100).forecast(), History().train(100).forecast()
+    found = history.train(100).forecast()
+    without = History().train(100).forecast()
     more = found.total.likely - without.total.likely
-    assert more == pytest.approx(5 * 100 * 0.1 * 0.35, rel=0.01), "a forward pass is a third of a step"
+    assert more == pytest.approx(5 * 100 * 0.1 * 0.35, rel=0.01), (
+        "a forward pass is a third of a step"
+    )
     assert found.total.high > without.total.high + more
     assert found.unseen == ("saving",)
 
@@ -148,7 +177,9 @@ def test_of_an_own_script_pauses_come_as_often_as_they_were_seen(activity: str) 
 
 
 def test_what_was_not_seen_yet_is_said_and_widens_the_interval() -> None:
-    seen = History().train(100).pause("evaluating", 0.01).pause("saving", 0.01).train(200).forecast()
+    seen = (
+        History().train(100).pause("evaluating", 0.01).pause("saving", 0.01).train(200).forecast()
+    )
     unseen = History().train(200).forecast()
     assert (seen.unseen, unseen.unseen) == ((), ("evaluating", "saving"))
     assert unseen.total.high - unseen.total.likely > seen.total.high - seen.total.likely
@@ -191,7 +222,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_ar
 def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:
     def interrupted(wait: float) -> History:
         history = History().train(200)
-        history.events.append({"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now})
+        history.events.append(
+            {"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now}
+        )
         history.now += wait
         history.events.append({"type": "node_started", "time": history.now, "node": 0})
         history.add("resumed", step=150)
@@ -207,7 +240,9 @@ def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed()
 def test_while_it_waits_the_forecast_stays() -> None:
     history = History().train(200)
     before = history.forecast()
-    history.events.append({"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now})
+    history.events.append(
+        {"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now}
+    )
     history.now += 3000.0
     assert history.forecast().total == before.total
 
@@ -217,7 +252,9 @@ def test_while_it_waits_the_forecast_stays() -> None:
     [History(steps=None).train(200), History(), History().train(10)],
     ids=["unknown steps", "one report", "two reports"],
 )
-def test_there_is_none_without_the_number_of_steps_or_before_enough_of_them(history: History) -> None:
+def test_there_is_none_without_the_number_of_steps_or_before_enough_of_them(
+    history: History,
+) -> None:
     assert forecast(history.state, now=history.now) is None
 
 
@@ -245,12 +282,19 @@ def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
     assert found.usd is not None
     assert found.usd.likely == pytest.approx(0.01 * found.total.likely + 18.0)
     assert in_all(found).startswith("1 min 51 s in all (")
-    assert in_all(found).endswith(f", {found.usd.likely:.2f} USD ({found.usd.low:.2f} to {found.usd.high:.2f})")
+    assert in_all(found).endswith(
+        f", {found.usd.likely:.2f} USD ({found.usd.low:.2f} to {found.usd.high:.2f})"
+    )
 
 
 @pytest.mark.parametrize(
     ("seconds", "certainty", "words"),
-    [(60, "sure", "will stop"), (110, "likely", "will probably stop"), (113, "possible", "may stop"), (900, None, "")],
+    [
+        (60, "sure", "will stop"),
+        (110, "likely", "will probably stop"),
+        (113, "possible", "may stop"),
+        (900, None, ""),
+    ],
 )
 def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
     seconds: int, certainty: str | None, words: str
@@ -260,7 +304,9 @@ def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
     assert words in limit_warning(found)
     if found.ending and certainty == "sure":
         assert found.ending.step == pytest.approx(500, abs=15), "of 60 s, 50 train"
-        assert raised_limit(found) == "limits.max_runtime=3 min", "what the end of the interval needs, in whole minutes"
+        assert raised_limit(found) == "limits.max_runtime=3 min", (
+            "what the end of the interval needs, in whole minutes"
+        )
 
 
 def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets_aside() -> None:
@@ -271,7 +317,9 @@ def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets
     assert found.ending.needs == pytest.approx(found.total.high + 120)
     text = told_once(found, "digits-1")
     assert text.startswith("limits.max_cost will stop this run after 1 min, at about step ")
-    assert "cloudtrain stop digits-1, then cloudtrain rerun digits-1 --set 'limits.max_cost=" in text
+    assert (
+        "cloudtrain stop digits-1, then cloudtrain rerun digits-1 --set 'limits.max_cost=" in text
+    )
 
 
 def test_a_limit_that_may_only_just_be_met_is_shown_where_one_asks_and_told_to_nobody() -> None:
@@ -295,7 +343,12 @@ def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
         {"type": "progress", "step": 300, "steps": 0},
         {"type": "progress", "step": 10**400, "steps": 1000},
         {"type": "metrics", "step": 10**400, "values": {"loss": 1.0}},
-        {"type": "schedule", "evaluations": 10**400, "evaluation_samples": 10**400, "step_samples": 1},
+        {
+            "type": "schedule",
+            "evaluations": 10**400,
+            "evaluation_samples": 10**400,
+            "step_samples": 1,
+        },
         {"type": "schedule", "checkpoint_seconds": 1e-300, "checkpoint_steps": 1},
         {"type": "schedule", "evaluations": -5, "step_samples": -1, "checkpoint_steps": -1},
     ],

@@ -22,13 +22,22 @@ FOUND = Forecast(
 
 
 def there(**changes: Any) -> There:
-    usual: dict[str, Any] = {"machines": "2 x ml.g5.12xlarge", "usd_per_hour": 14.18, "max_seconds": 50}
-    return There(**{**usual, "limit": "limits.max_cost", "times_as_fast": Span(1.8, 2.0, 2.4), **changes})
+    usual: dict[str, Any] = {
+        "machines": "2 x ml.g5.12xlarge",
+        "usd_per_hour": 14.18,
+        "max_seconds": 50,
+    }
+    return There(
+        **{**usual, "limit": "limits.max_cost", "times_as_fast": Span(1.8, 2.0, 2.4), **changes}
+    )
 
 
 def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
     [line] = forecast_lines(FirstSteps(forecast=FOUND))
-    assert line == "forecast: on this machine 1 min 40 s in all (1 min 30 s to 2 min); by 298 of 1000 steps"
+    assert (
+        line
+        == "forecast: on this machine 1 min 40 s in all (1 min 30 s to 2 min); by 298 of 1000 steps"
+    )
     assert forecast_lines(FirstSteps(forecast=FOUND, on_cpu=True))[0].startswith(
         "forecast: on this machine's CPU 1 min"
     )
@@ -36,7 +45,11 @@ def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
 
 def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
     _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, there=there()))
-    assert machine == "  2 x ml.g5.12xlarge: another machine, and how fast it is cannot be told here; 14.18 USD an hour"
+    assert (
+        machine
+        == "  2 x ml.g5.12xlarge: another machine, and how fast it is cannot be told here; 14.18"
+        " USD an hour"
+    )
     assert limit == (
         "  limits.max_cost allows 50 s there: enough if the job is 2 times as fast as here (1.8 to 2.4)"
     )  # fmt: skip
@@ -50,7 +63,9 @@ def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
         ({"limit": ""}, "the platform allows 50 s there"),
     ],
 )
-def test_a_limit_that_is_far_away_and_what_is_not_known_are_said(changes: dict[str, Any], words: str) -> None:
+def test_a_limit_that_is_far_away_and_what_is_not_known_are_said(
+    changes: dict[str, Any], words: str
+) -> None:
     assert words in "\n".join(forecast_lines(FirstSteps(forecast=FOUND, there=there(**changes))))
 
 
@@ -62,22 +77,33 @@ def test_without_a_forecast_the_reason_is_said_and_what_the_limit_allows() -> No
     assert found.to_json()["there"]["times_as_fast"] is None
 
 
-def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_processes(tmp_path: Path) -> None:
+def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_processes(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.yaml").write_text(
-        "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\nlimits: {restarts: 3, max_cost: 9 USD}\n"
+        "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\nlimits: {restarts: 3,"
+        " max_cost: 9 USD}\n"
     )
     job = api.load(tmp_path / "job" / "job.yaml")
     target = api.plan(job, "aws", data_dir=str(tmp_path / "data"), preview=True)
     here = first_steps._plan_here(job, target, str(tmp_path / "data"))
-    assert (here.provider, here.gpus, here.processes, here.spec.resources.nodes) == ("local", 0, 4, 2)
+    assert (here.provider, here.gpus, here.processes, here.spec.resources.nodes) == (
+        "local",
+        0,
+        4,
+        2,
+    )
     assert (here.spec.limits.restarts, here.spec.limits.max_cost) == (0, None)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--forecast", "job.yaml"], "'job.yaml' is not a number of seconds; JOB stands before --forecast"),
+        (
+            ["--forecast", "job.yaml"],
+            "'job.yaml' is not a number of seconds; JOB stands before --forecast",
+        ),
         (["--forecast=0"], "0 is not between 1 and 3600 seconds"),
     ],
 )

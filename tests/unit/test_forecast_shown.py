@@ -1,4 +1,6 @@
-"""Where a forecast is shown: status, following in a pipe, the page of a run; and the warning of a limit, once."""
+"""Where a forecast is shown: status, following in a pipe, the page of a run; and the warning of a
+limit, once.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ REHEARSED = replace(PRICED, is_billed=False)
 def quiet_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cloud that has nothing new to say."""
     silent = SimpleNamespace(
-        observe=lambda *_: [], poll_seconds=lambda *_: 0.0, artifacts=lambda *_: {}, backfill_logs=lambda *_: []
+        observe=lambda *_: [],
+        poll_seconds=lambda *_: 0.0,
+        artifacts=lambda *_: {},
+        backfill_logs=lambda *_: [],
     )
     monkeypatch.setattr(monitor, "get_provider", lambda _: silent)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -66,7 +71,9 @@ def run_of(tmp_path: Path, *, trained: float = 100.0, plan: dict[str, Any] | Non
     ]
     submitted = {"type": "submitted", "time": first - 20, "ref": {}}
     started = {"type": "node_started", "time": first - 10, "node": 0}
-    write_events(folder, {**BORN, "provider": "aws", "time": first - 20}, submitted, started, *steps)
+    write_events(
+        folder, {**BORN, "provider": "aws", "time": first - 20}, submitted, started, *steps
+    )
     return Run(folder)
 
 
@@ -81,23 +88,33 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     again = Run(run.folder).status()
     [message] = warnings_of(run)
     assert message.startswith(
-        "limits.max_cost will stop this run after 5 min, at about step 290 of 1000: it needs 16 min "
+        "limits.max_cost will stop this run after 5 min, at about step 290 of 1000: it needs 16"
+        " min "
     )
     raised = re.search(
-        rf"cloudtrain stop {run.id}, then cloudtrain rerun {run.id} --set 'limits.max_cost=(\d+) USD'", message
+        rf"cloudtrain stop {run.id}, then cloudtrain rerun {run.id} --set 'limits.max_cost=(\d+)"
+        r" USD'",
+        message,
     )
     assert raised
     assert int(raised[1]) >= 11, "what the run needs, and two minutes to stop"
     assert again.warnings == [message]
 
 
-def test_after_a_limit_has_stopped_it_the_rerun_has_a_higher_one_and_nobody_is_told_to_stop_it(tmp_path: Path) -> None:
+def test_after_a_limit_has_stopped_it_the_rerun_has_a_higher_one_and_nobody_is_told_to_stop_it(
+    tmp_path: Path,
+) -> None:
     run = run_of(tmp_path)
     run.status()
-    write_events(run.folder, {"type": "ended", "time": time.time(), "state": "stopped", "reason": "the time is over"})
+    write_events(
+        run.folder,
+        {"type": "ended", "time": time.time(), "state": "stopped", "reason": "the time is over"},
+    )
     for word in ("status", "wait"):
         told = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), word, run.id]).output
-        assert re.search(rf"next +cloudtrain rerun {run.id} --set 'limits.max_cost=\d+ USD'", told), told
+        assert re.search(
+            rf"next +cloudtrain rerun {run.id} --set 'limits.max_cost=\d+ USD'", told
+        ), told
         assert "To have it end" not in told
 
 
@@ -121,19 +138,32 @@ def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
     assert "in all (" in line
     assert " USD (" in line
     assert "  warning     limits.max_cost will stop this run" in shown
-    found = json.loads(CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id, "--json"]).stdout)
+    found = json.loads(
+        CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id, "--json"]).stdout
+    )
     forecast = found["forecast"]
-    assert forecast["total_seconds"]["low"] < forecast["total_seconds"]["likely"] < forecast["total_seconds"]["high"]
-    assert forecast["usd"]["likely"] == pytest.approx(forecast["total_seconds"]["likely"] / 100, abs=0.01)
-    assert (forecast["ends_early"]["limit"], forecast["ends_early"]["certainty"]) == ("limits.max_cost", "sure")
+    assert (
+        forecast["total_seconds"]["low"]
+        < forecast["total_seconds"]["likely"]
+        < forecast["total_seconds"]["high"]
+    )
+    assert forecast["usd"]["likely"] == pytest.approx(
+        forecast["total_seconds"]["likely"] / 100, abs=0.01
+    )
+    assert (forecast["ends_early"]["limit"], forecast["ends_early"]["certainty"]) == (
+        "limits.max_cost",
+        "sure",
+    )
 
 
 def test_who_follows_in_a_pipe_reads_the_forecast_once_and_the_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, screen = run_of(tmp_path), Screen(terminal=False)
+    run = run_of(tmp_path)
+    screen = Screen(terminal=False)
     monkeypatch.setattr(sys, "stderr", screen)
-    view, updates = View(run), run.watch()
+    view = View(run)
+    updates = run.watch()
     for _ in range(3):
         view.show(next(updates))
     lines = screen.text().splitlines()
@@ -153,8 +183,14 @@ def test_the_page_of_a_run_that_goes_on_has_its_forecast(tmp_path: Path) -> None
     [
         (PLAN, PRICED),
         ({**PLAN, "host": {"provider": "local"}}, REHEARSED),
-        ({"spec": {"limits": {"max_runtime": 60}}, "target": {}}, Terms(seconds=60, limit="limits.max_runtime")),
-        ({"target": {"quote": {"price": None, "nodes": 2, "max_seconds": 60, "cap": ""}}}, Terms(seconds=60)),
+        (
+            {"spec": {"limits": {"max_runtime": 60}}, "target": {}},
+            Terms(seconds=60, limit="limits.max_runtime"),
+        ),
+        (
+            {"target": {"quote": {"price": None, "nodes": 2, "max_seconds": 60, "cap": ""}}},
+            Terms(seconds=60),
+        ),
         ({"target": 3, "spec": []}, Terms(limit="limits.max_runtime")),
         ({"adopted": True}, Terms(limit="limits.max_runtime")),
         ({**PLAN, "facts": {"trial": {"rungs": [1, 3]}}}, replace(PRICED, seconds=0)),
@@ -169,7 +205,9 @@ def test_the_page_of_a_run_that_goes_on_has_its_forecast(tmp_path: Path) -> None
         "a trial",
     ],
 )
-def test_the_terms_of_a_run_are_those_of_its_plan(tmp_path: Path, plan: dict[str, Any], terms: Terms) -> None:
+def test_the_terms_of_a_run_are_those_of_its_plan(
+    tmp_path: Path, plan: dict[str, Any], terms: Terms
+) -> None:
     assert terms_of(RunStore(tmp_path).create("a-1", {"plan.json": json.dumps(plan)})) == terms
 
 

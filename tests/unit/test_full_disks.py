@@ -48,7 +48,11 @@ class Cloud(LocalProvider):
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         if self.events:
             yield Observation(events=[self.events.pop(0)])
-        yield Observation(lines=lambda _: [LogPart(node=0, lines=[(1.0, b"a line")], stream="log", position={"at": 1})])
+        yield Observation(
+            lines=lambda _: [
+                LogPart(node=0, lines=[(1.0, b"a line")], stream="log", position={"at": 1})
+            ]
+        )
 
     def stop(self, run: RunFolder, state: RunState, record: Any) -> bool:
         record(Observation(events=[StopRequested(time=2.0, reason="stop was asked")]))
@@ -60,7 +64,9 @@ class Cloud(LocalProvider):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cloudtrain.Run:
     """A run in a data folder on a disk that is full from now on."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    folder = RunStore(tmp_path / "data").create("digits-aaaa", {"plan.json": '{"provider": "local"}'})
+    folder = RunStore(tmp_path / "data").create(
+        "digits-aaaa", {"plan.json": '{"provider": "local"}'}
+    )
     write_events(folder, BORN, {"type": "submitted", "time": 1.5, "ref": {}})
 
     def refuse(*_: object, **__: object) -> int:
@@ -76,7 +82,9 @@ def use(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     return cloud
 
 
-def test_status_and_list_show_what_the_provider_says(run: cloudtrain.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_and_list_show_what_the_provider_says(
+    run: cloudtrain.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(Cloud(Phase(time=2.0, phase="Downloading", since=2.0)), monkeypatch)
     result = call("status", run.id)
     assert result.code == 0, result.err
@@ -88,7 +96,10 @@ def test_status_and_list_show_what_the_provider_says(run: cloudtrain.Run, monkey
 
 
 def test_a_run_is_followed_to_its_end(run: cloudtrain.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(Cloud(Phase(time=2.0, phase="a", since=2.0), Ended(time=3.0, state="succeeded")), monkeypatch)
+    use(
+        Cloud(Phase(time=2.0, phase="a", since=2.0), Ended(time=3.0, state="succeeded")),
+        monkeypatch,
+    )
     updates = list(run.watch(timeout=60))
     assert updates[-1].state.state == "succeeded"
     assert any(FULL in update.last_error for update in updates)
@@ -136,7 +147,9 @@ def test_a_submit_whose_start_cannot_be_written_down_says_that_the_job_goes_on(
     assert "digits-full" in result.out + result.err
 
 
-def test_following_that_fails_says_that_the_job_goes_on(run: cloudtrain.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_that_fails_says_that_the_job_goes_on(
+    run: cloudtrain.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(Cloud(), monkeypatch)
 
     def fail(*_: object, **__: object) -> Iterable[object]:

@@ -1,4 +1,6 @@
-"""What is told of a git repository: the commit and whether files differ, and nothing that it configures is run."""
+"""What is told of a git repository: the commit and whether files differ, and nothing that it
+configures is run.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,21 @@ from tests.support.limits import HANG_SECONDS
 
 OUTSIDE = GitState("", None)
 NOBODY = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-ANN = {f"GIT_{who}_{key}": "ann@example.com" for who in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+ANN = {
+    f"GIT_{who}_{key}": "ann@example.com"
+    for who in ("AUTHOR", "COMMITTER")
+    for key in ("NAME", "EMAIL")
+}
 # Without locks `git status` leaves the index as it finds it.
-ENV = NOBODY | ANN | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0"}
+ENV = (
+    NOBODY
+    | ANN
+    | {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+    }
+)
 
 FILES = """
 printf 'lr = 0.1\\n' > train.py
@@ -46,7 +60,9 @@ class Git:
 
     def __call__(self, script: str) -> str:
         argv = ["sh", "-ec", script]
-        done = subprocess.run(argv, cwd=self.top, env=ENV, capture_output=True, text=True, timeout=HANG_SECONDS)
+        done = subprocess.run(
+            argv, cwd=self.top, env=ENV, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -70,9 +86,11 @@ def git(tmp_path: Path) -> Git:
 DIRTY = {
     "other size": "echo 'lr = 0.001' > train.py",
     "same size, other content": "echo 'lr = 0.2' > train.py",
-    "changed in the tick in which the index was written": """
+    "changed in the tick in which the index was written": (
+        """
         echo 'lr = 0.2' > train.py
-        touch -d @1600000000 train.py .git/index""",
+        touch -d @1600000000 train.py .git/index"""
+    ),
     "emptied": "printf '' > train.py",
     "deleted": "rm model/layers.py",
     "file for a folder": "rm -r model/heads; touch model/heads",
@@ -81,14 +99,18 @@ DIRTY = {
     "link that leads elsewhere": "ln -sf model/lay-rs.py latest",
     "staged": "echo 'lr = 0.2' > train.py; git add train.py",
     "staged on a packed commit": "git gc -q; echo 'lr = 0.2' > train.py; git add train.py",
-    "staged, then changed back": "echo 'lr = 0.2' > train.py; git add train.py; echo 'lr = 0.1' > train.py",
+    "staged, then changed back": (
+        "echo 'lr = 0.2' > train.py; git add train.py; echo 'lr = 0.1' > train.py"
+    ),
     "staged mode": "chmod +x train.py; git add train.py",
     "staged link for a file": "ln -sf model-v2.py train.py; git add train.py",
     "no longer tracked": "git rm -q --cached model/heads/linear.py",
     "only announced": "touch new.py; git add --intent-to-add new.py",
-    "in conflict": """
+    "in conflict": (
+        """
         git checkout -q -b other HEAD~1; echo 'depth = 4' > model-v2.py; git add --all; git commit -qm other
-        ! git merge -q main""",
+        ! git merge -q main"""
+    ),
     "commit taken back": "git reset -q --soft HEAD~1",
     "packed commit taken back": "git gc -q; git reset -q --soft HEAD~1",
     "index gone": "rm .git/index",
@@ -100,27 +122,41 @@ CLEAN = {
     "files as old as the index": "touch -d @1600000000 .git/index",
     "sizes not noted": "git read-tree HEAD",
     "untracked file": "echo 'buy milk' > notes.txt",
-    "changed where git was told not to look": """
+    "changed where git was told not to look": (
+        """
         git update-index --assume-unchanged train.py
-        echo 'lr = 0.001' > train.py""",
-    "outside a sparse checkout": "git sparse-checkout set --no-cone '/*' '!/train.py'; ! test -e train.py",
-    "line ends that git converts": """
+        echo 'lr = 0.001' > train.py"""
+    ),
+    "outside a sparse checkout": (
+        "git sparse-checkout set --no-cone '/*' '!/train.py'; ! test -e train.py"
+    ),
+    "line ends that git converts": (
+        """
         git config core.autocrlf true
-        printf 'a = 1\\r\\n' > dos.py; git add dos.py; git commit -qm dos; touch dos.py""",
+        printf 'a = 1\\r\\n' > dos.py; git add dos.py; git commit -qm dos; touch dos.py"""
+    ),
     "staged, then committed": "echo 'lr = 0.2' > train.py; git add train.py; git commit -qm more",
-    "staged, then taken back": """
+    "staged, then taken back": (
+        """
         echo 'lr = 0.2' > train.py; git add train.py
-        echo 'lr = 0.1' > train.py; touch -d @1600000001 train.py; git add train.py""",
+        echo 'lr = 0.1' > train.py; touch -d @1600000001 train.py; git add train.py"""
+    ),
     "folders staged again": "git rm -rq --cached model; git add model",
-    "folders staged again on a packed commit": "git gc -q; git rm -rq --cached model; git add model",
+    "folders staged again on a packed commit": (
+        "git gc -q; git rm -rq --cached model; git add model"
+    ),
     "packed": "git gc -q; ! test -e .git/refs/heads/main",
     "packed, the branch newer": "git gc -q; git commit -q --allow-empty -m newer",
-    "packed beside a branch whose name ends alike": "git branch a/refs/heads/main HEAD~1; git pack-refs --all",
+    "packed beside a branch whose name ends alike": (
+        "git branch a/refs/heads/main HEAD~1; git pack-refs --all"
+    ),
     "packed where a folder of that name is left": "git pack-refs --all; mkdir .git/refs/heads/main",
     "detached": "git checkout -q --detach HEAD~1",
-    "branch that stands for another": """
+    "branch that stands for another": (
+        """
         git symbolic-ref refs/heads/trunk refs/heads/main
-        git symbolic-ref HEAD refs/heads/trunk""",
+        git symbolic-ref HEAD refs/heads/trunk"""
+    ),
 }
 
 
@@ -144,7 +180,9 @@ def test_a_folder_deep_below_the_top_has_the_state_of_the_repository(git: Git) -
     assert git_state(git.top / "model" / "heads") == git.says()
 
 
-def test_a_relative_folder_is_looked_up_from_here(git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_looked_up_from_here(
+    git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(git.top / "model")
     assert git_state(Path("heads")) == git.says()
 
@@ -209,7 +247,9 @@ def test_a_worktree_whose_repository_is_gone_is_not_taken_for_the_one_around_it(
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["nothing staged", "staged"])
-def test_a_branch_without_a_commit_is_dirty_once_something_is_staged(tmp_path: Path, staged: bool) -> None:
+def test_a_branch_without_a_commit_is_dirty_once_something_is_staged(
+    tmp_path: Path, staged: bool
+) -> None:
     Git(tmp_path)("git init -q; touch train.py" + ("; git add train.py" if staged else ""))
     assert git_state(tmp_path) == GitState("", staged)
 
@@ -264,44 +304,73 @@ def test_a_repository_of_another_user_is_not_read(git: Git) -> None:
 
 HOSTILE = {
     "file system monitor": "git config core.fsmonitor '{run}'",
-    "hook": "printf '#!/bin/sh\\n{run}' > .git/hooks/post-index-change; chmod +x .git/hooks/post-index-change",
-    "hooks elsewhere": """
+    "hook": (
+        "printf '#!/bin/sh\\n{run}' > .git/hooks/post-index-change; chmod +x"
+        " .git/hooks/post-index-change"
+    ),
+    "hooks elsewhere": (
+        """
         mkdir hooks; printf '#!/bin/sh\\n{run}' > hooks/post-index-change; chmod +x hooks/post-index-change
-        git config core.hooksPath ../hooks""",
-    "filter": "echo '*.py filter=own' > .git/info/attributes; git config filter.own.clean '{run}; cat'",
-    "filter in the tree": "echo '*.py filter=own' > .gitattributes; git config filter.own.clean '{run}; cat'",
-    "required filter": """
+        git config core.hooksPath ../hooks"""
+    ),
+    "filter": (
+        "echo '*.py filter=own' > .git/info/attributes; git config filter.own.clean '{run}; cat'"
+    ),
+    "filter in the tree": (
+        "echo '*.py filter=own' > .gitattributes; git config filter.own.clean '{run}; cat'"
+    ),
+    "required filter": (
+        """
         echo '*.py filter=own' > .gitattributes
-        git config filter.own.clean '{run}; cat'; git config filter.own.required true""",
-    "filter process": "echo '*.py filter=own' > .gitattributes; git config filter.own.process '{run}; cat'",
-    "filter in an included file": """
+        git config filter.own.clean '{run}; cat'; git config filter.own.required true"""
+    ),
+    "filter process": (
+        "echo '*.py filter=own' > .gitattributes; git config filter.own.process '{run}; cat'"
+    ),
+    "filter in an included file": (
+        """
         echo '*.py filter=own' > .gitattributes
-        git config -f more filter.own.clean '{run}; cat'; git config include.path ../more""",
-    "filter of one worktree": """
+        git config -f more filter.own.clean '{run}; cat'; git config include.path ../more"""
+    ),
+    "filter of one worktree": (
+        """
         echo '*.py filter=own' > .gitattributes; git config extensions.worktreeConfig true
-        git config --worktree filter.own.clean '{run}; cat'""",
-    "filter without a name": "echo '*.py filter=' > .gitattributes; git config 'filter..clean' '{run}; cat'",
-    "filter with an odd name": """
-        echo '*.py filter=a=b' > .gitattributes; git config 'filter.a=b.clean' '{run}; cat'""",
+        git config --worktree filter.own.clean '{run}; cat'"""
+    ),
+    "filter without a name": (
+        "echo '*.py filter=' > .gitattributes; git config 'filter..clean' '{run}; cat'"
+    ),
+    "filter with an odd name": (
+        """
+        echo '*.py filter=a=b' > .gitattributes; git config 'filter.a=b.clean' '{run}; cat'"""
+    ),
     "external diff": "git config diff.external '{run}'",
-    "text conversion": "echo '*.py diff=own' > .gitattributes; git config diff.own.textconv '{run}; cat'",
+    "text conversion": (
+        "echo '*.py diff=own' > .gitattributes; git config diff.own.textconv '{run}; cat'"
+    ),
     "pager": "git config core.pager '{run}'; git config pager.status true",
     "alias": "git config alias.status '!{run}'; git config alias.config '!{run}'",
-    "transport of missing objects": """
+    "transport of missing objects": (
+        """
         git config protocol.ext.allow always; git config remote.origin.url "ext::{run}"
         git config remote.origin.promisor true; git config extensions.partialClone origin
         git config core.repositoryFormatVersion 1
-        rm .git/objects/$(git rev-parse 'HEAD^{{tree}}' | sed 's|^..|&/|')""",
-    "program that sends missing objects": """
+        rm .git/objects/$(git rev-parse 'HEAD^{{tree}}' | sed 's|^..|&/|')"""
+    ),
+    "program that sends missing objects": (
+        """
         git config remote.origin.url . ; git config remote.origin.uploadpack '{run}'
         git config remote.origin.promisor true; git config extensions.partialClone origin
         git config core.repositoryFormatVersion 1
-        rm .git/objects/$(git rev-parse 'HEAD^{{tree}}' | sed 's|^..|&/|')""",
+        rm .git/objects/$(git rev-parse 'HEAD^{{tree}}' | sed 's|^..|&/|')"""
+    ),
 }
 
 
 @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
-def test_nothing_that_a_repository_configures_is_executed(git: Git, script: str, tmp_path: Path) -> None:
+def test_nothing_that_a_repository_configures_is_executed(
+    git: Git, script: str, tmp_path: Path
+) -> None:
     trap = tmp_path / "trap"
     git(script.format(run=f"touch {trap}") + "; touch train.py")
     trap.unlink(missing_ok=True)
@@ -333,7 +402,9 @@ def test_a_submodule_executes_nothing_either(outer: Git, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("path", [":{usual}", ".:{usual}", "{usual}:"])
-def test_a_program_of_the_repository_is_not_taken_for_git(git: Git, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_of_the_repository_is_not_taken_for_git(
+    git: Git, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (git.top / "git").write_text("#!/bin/sh\necho '# branch.oid f00d'\n")
     (git.top / "git").chmod(0o755)
     monkeypatch.chdir(git.top)
@@ -348,7 +419,9 @@ def test_what_a_filter_of_the_repository_may_have_changed_is_left_open(git: Git)
     assert git_state(git.top) == GitState(git.commit, None)
 
 
-def test_a_filter_of_the_user_runs_as_in_git_itself(git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_of_the_user_runs_as_in_git_itself(
+    git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(git.top / ".git" / "users"))
     git("""
         git config -f .git/users filter.shout.clean 'tr a-z A-Z'; echo '*.py filter=shout' > .gitattributes
@@ -364,7 +437,9 @@ def test_the_index_stays_as_it_is(git: Git) -> None:
     assert git.index.read_bytes() == before
 
 
-def test_what_a_hook_of_another_repository_is_told_is_not_heard(git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_hook_of_another_repository_is_told_is_not_heard(
+    git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Git(git.top.parent / "other")
     other("git init -q; touch file; git add file; git commit -qm other")
     monkeypatch.setenv("GIT_DIR", str(other.top / ".git"))
@@ -380,11 +455,17 @@ def test_importing_it_loads_next_to_nothing() -> None:
     code = "import sys, cloudtrain.source; old = set(sys.modules); import cloudtrain.source.git"
     code += f"; print({heavy!r} & (set(sys.modules) - old))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
     )
     assert done.stdout == "set()\n"
 
 
-def test_outside_a_repository_no_process_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_repository_no_process_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subprocess, "run", None)
     assert git_state(tmp_path) == OUTSIDE

@@ -1,4 +1,6 @@
-"""Which GPUs a run in containers gets: as CUDA_VISIBLE_DEVICES says, by UUID, and none that another run has."""
+"""Which GPUs a run in containers gets: as CUDA_VISIBLE_DEVICES says, by UUID, and none that another
+run has.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = [f"GPU-{uuid.uuid4()}" for _ in range(4)]
 
     def visible(choice: str | None) -> tuple[str, ...]:
-        return tuple(names if choice is None else [names[int(number)] for number in choice.split(",")])
+        return tuple(
+            names if choice is None else [names[int(number)] for number in choice.split(",")]
+        )
 
     monkeypatch.setattr(gpus, "visible_gpus", visible)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -78,7 +82,9 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def prepared(tmp_path: Path, text: str) -> tuple[DockerEmulator, list[ContainerLaunch]]:
     plan = plan_of("docker", f"name: digits\nimage: train:1\n{text}")
     request = json.loads(json.dumps(get_provider("docker").render(plan).document))
-    emulator = docker_emulator(RunPaths(tmp_path / "runs" / "run-1"), request, EmulatedPlan.from_json(plan.to_json()))
+    emulator = docker_emulator(
+        RunPaths(tmp_path / "runs" / "run-1"), request, EmulatedPlan.from_json(plan.to_json())
+    )
     launches = [ContainerLaunch.from_json(launch) for launch in request["launches"]]
     emulator.gpus = emulator._take_gpus(launches)
     return emulator, launches
@@ -91,7 +97,9 @@ def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
     emulator, launches = prepared(tmp_path, "resources: {nodes: 2, gpus: 1}\n")
     with emulator._gpu_locks:
         assert [emulator.spec(launch).gpus for launch in launches] == [(four[2],), (four[3],)]
-    emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n")
+    emulator, launches = prepared(
+        tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n"
+    )
     with emulator._gpu_locks:
         spec = emulator.spec(launches[0])
     assert spec.gpus == (four[1], four[0])
@@ -100,7 +108,9 @@ def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
     assert "CUDA_VISIBLE_DEVICES" not in inside
 
 
-def test_a_job_for_cpus_sees_no_gpu_whatever_its_image_says(tmp_path: Path, four: list[str]) -> None:
+def test_a_job_for_cpus_sees_no_gpu_whatever_its_image_says(
+    tmp_path: Path, four: list[str]
+) -> None:
     emulator, launches = prepared(tmp_path, "env: {NVIDIA_VISIBLE_DEVICES: all}\n")
     assert environment(emulator.spec(launches[0]), {})["NVIDIA_VISIBLE_DEVICES"] == "void"
 
@@ -116,7 +126,9 @@ with ExitStack() as held:
 
 
 @pytest.mark.linux("sockets that are names and no files")
-def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path: Path, four: list[str]) -> None:
+def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(
+    tmp_path: Path, four: list[str]
+) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path / "runs" / "other-1"), *four]
     other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
@@ -129,8 +141,10 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path:
             assert set(gpus.busy(four)) == set(four)
         with pytest.raises(CloudError) as refused:
             prepared(tmp_path, "resources: {gpus: 3}\n")
-        assert refused.value.message == (
-            "the run needs 3 of the 4 visible GPUs of this machine, and 2 are in use by run other-1"
+        assert (
+            refused.value.message
+            == "the run needs 3 of the 4 visible GPUs of this machine, and 2 are in use by run"
+            " other-1"
         )
         plan = plan_of("docker", "name: digits\nimage: train:1\nresources: {gpus: 3}\n")
         (found,) = docker_checks._gpu_issues(plan, 3)

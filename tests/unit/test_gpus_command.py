@@ -1,4 +1,6 @@
-"""`cloudtrain gpus`: which machines it shows, in which order, and what it says where a price is not known."""
+"""`cloudtrain gpus`: which machines it shows, in which order, and what it says where a price is not
+known.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from cloudtrain.providers.azure import price_list as azure_list
 from tests.fakes.price_lists import PriceLists, meter, sagemaker
 from tests.support.in_process import call
 
-UNKNOWN = [row for name in PROVIDERS for row in instances(name) if row.gpus and row.usd_per_hour is None]
+UNKNOWN = [
+    row for name in PROVIDERS for row in instances(name) if row.gpus and row.usd_per_hour is None
+]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +53,12 @@ def test_every_machine_with_gpus_is_shown_the_cheapest_first_and_unknown_prices_
 
 
 def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
-    everywhere = ["ml.p4d.24xlarge", "Standard_ND96asr_v4", "ml.p4de.24xlarge", "Standard_ND96amsr_A100_v4"]
+    everywhere = [
+        "ml.p4d.24xlarge",
+        "Standard_ND96asr_v4",
+        "ml.p4de.24xlarge",
+        "Standard_ND96amsr_A100_v4",
+    ]
     assert names("a100:8") == everywhere
     assert names("A100-80GB:8") == names("a100 80gb:8") == everywhere[2:]
     assert names("H100-NVL:2") == ["Standard_NC80adis_H100_v5"]
@@ -65,22 +74,36 @@ def test_where_no_machine_passes_each_filter_is_named_without_which_there_are_so
     assert "no --min-memory: 1 machine, first ml.p6-b300.48xlarge (price unknown)" in (
         call("gpus", "B300", "--provider", "aws", "--min-memory", "500").err
     )
-    assert call("gpus", "A100:3", "--min-memory", "900").err == "no machine passes all of these filters\n"
+    assert (
+        call("gpus", "A100:3", "--min-memory", "900").err
+        == "no machine passes all of these filters\n"
+    )
 
 
 def test_filters_by_memory_price_and_provider() -> None:
-    assert {each["gpu"] for each in found("--min-memory", "24", "--max-price", "1.50")} == {"A10G", "L4"}
-    assert {each["gpu"] for each in found("--min-memory", "80 GiB", "--max-price", "4 USD")} == {"A100"}
+    assert {each["gpu"] for each in found("--min-memory", "24", "--max-price", "1.50")} == {
+        "A10G",
+        "L4",
+    }
+    assert {each["gpu"] for each in found("--min-memory", "80 GiB", "--max-price", "4 USD")} == {
+        "A100"
+    }
     assert {each["provider"] for each in found("--provider", "azure")} == {"azure"}
     assert all(each["usd_per_hour"] <= 5 for each in found("--max-price", "5"))
 
 
 def test_orders() -> None:
-    per_gpu = [each["usd_per_hour"] / each["gpus"] for each in found("--sort", "gpu-price") if each["usd_per_hour"]]
+    per_gpu = [
+        each["usd_per_hour"] / each["gpus"]
+        for each in found("--sort", "gpu-price")
+        if each["usd_per_hour"]
+    ]
     assert per_gpu == sorted(per_gpu)
     memory = [each["gpu_memory_gib"] or 0 for each in found("--sort", "memory")]
     assert memory == sorted(memory, reverse=True)
-    assert names("T4", "--sort", "name", "--provider", "aws") == sorted(names("T4", "--provider", "aws"))
+    assert names("T4", "--sort", "name", "--provider", "aws") == sorted(
+        names("T4", "--provider", "aws")
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,9 +114,15 @@ def test_orders() -> None:
         (["--min-memory", "much"], "--min-memory: cannot read 'much'"),
         (["--max-price", "-1"], "--max-price: cannot read '-1'"),
         (["--provider", "gcp"], "no table of machines is of 'gcp'"),
-        (["--region", "us-east-11"], "no price in 'us-east-11' is known; prices are known in eastus, us-east-1\n"),
+        (
+            ["--region", "us-east-11"],
+            "no price in 'us-east-11' is known; prices are known in eastus, us-east-1\n",
+        ),
         (["--refresh", "--region", "Mars"], "'Mars' is the name of no region\n"),
-        (["--refresh", "--provider", "aws", "--region", "eastus"], "'eastus' is the name of no region of aws"),
+        (
+            ["--refresh", "--provider", "aws", "--region", "eastus"],
+            "'eastus' is the name of no region of aws",
+        ),
     ],
 )
 def test_what_it_cannot_mean_is_said_in_one_line(arguments: list[str], message: str) -> None:
@@ -109,7 +138,11 @@ def test_a_price_that_is_not_known_is_said_to_be_unknown_and_is_null() -> None:
     assert "unknown" in line
     assert "0.00" not in result.out
     json_row = next(each for each in found(row.gpu) if each["instance_type"] == row.instance_type)
-    assert (json_row["usd_per_hour"], json_row["price_as_of"], json_row["spot_usd_per_hour"]) == (None, None, None)
+    assert (json_row["usd_per_hour"], json_row["price_as_of"], json_row["spot_usd_per_hour"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +168,10 @@ def test_a_region_of_ones_own_table_can_be_asked_for(tmp_path: Path) -> None:
     (tmp_path / "cloudtrain.toml").write_text('prices = "mine.csv"\n')
     header = "instance_type,usd_per_hour,region,as_of"
     (tmp_path / "mine.csv").write_text(f"{header}\nml.p4d.24xlarge,20,eu-west-1,2026-11-01\n")
-    shown = {each["instance_type"]: each["usd_per_hour"] for each in found("A100:8", "--region", "eu-west-1")}
+    shown = {
+        each["instance_type"]: each["usd_per_hour"]
+        for each in found("A100:8", "--region", "eu-west-1")
+    }
     assert shown == {"ml.p4d.24xlarge": 20.0, "ml.p4de.24xlarge": None}
     assert 20.0 in [each["usd_per_hour"] for each in found("A100:8", "--region", "all")]
 
@@ -150,13 +186,16 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceLists]:
     size = "Standard_NC4as_T4_v3"
     low = {"meterName": "NC4as T4 v3 Low Priority", "skuName": "NC4as T4 v3 Low Priority"}
     served.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]
-    cheap, unknown = {"name": "ml.g4dn.xlarge", "price": "0.8"}, {"name": "ml.g5.xlarge", "price": "0.0"}
+    cheap = {"name": "ml.g4dn.xlarge", "price": "0.8"}
+    unknown = {"name": "ml.g5.xlarge", "price": "0.0"}
     served.offers["eu-west-1"] = sagemaker("eu-west-1", cheap, unknown)
     yield served
     served.close()
 
 
-def test_a_refresh_reads_both_lists_and_shows_what_they_say(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refresh_reads_both_lists_and_shows_what_they_say(
+    lists: PriceLists, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "eu-west-1")
     monkeypatch.setenv("CLOUDTRAIN_AZURE_LOCATION", "northeurope")
     result = call("gpus", "T4:1", "--refresh", "--max-price", "0.8")
@@ -166,14 +205,19 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(lists: PriceLists, m
         "reading the price list of azure: all regions",
         "aws: 1 price of eu-west-1 read and stored; 1 machine without a usable price left out",
         "azure: 1 price of northeurope read and stored",
-        "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less, AWS says",
+        (
+            "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 %"
+            " less, AWS says"
+        ),
     ]
     assert [" ".join(line.split()) for line in result.out.splitlines()[1:]] == [
         "Standard_NC4as_T4_v3 1 x T4 16 GiB 4 28 GiB 0.60 0.12 northeurope 2099-11-23",
         "ml.g4dn.xlarge 1 x T4 16 GiB 4 16 GiB 0.80 eu-west-1 2099-11-23",
     ]
     lists.asked.clear()
-    everywhere = {(each["instance_type"], each["region"]) for each in found("T4:1", "--region", "all")}
+    everywhere = {
+        (each["instance_type"], each["region"]) for each in found("T4:1", "--region", "all")
+    }
     assert {("ml.g4dn.xlarge", "eu-west-1"), ("ml.g4dn.xlarge", "us-east-1")} <= everywhere
     shown = found("T4:1", "--region", "eu-west-1")
     assert [each["usd_per_hour"] for each in shown] == [0.8] + [None] * (len(shown) - 1)
@@ -186,7 +230,9 @@ def test_the_region_is_that_of_the_clouds_own_tools_where_the_settings_name_none
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert call("gpus", "--refresh", "--provider", "aws").code == 0
-    assert ("ml.g4dn.xlarge", "eu-west-1") in {(each["instance_type"], each["region"]) for each in found("T4:1")}
+    assert ("ml.g4dn.xlarge", "eu-west-1") in {
+        (each["instance_type"], each["region"]) for each in found("T4:1")
+    }
 
 
 def test_a_refresh_tells_tools_what_it_has_read(lists: PriceLists) -> None:

@@ -1,4 +1,6 @@
-"""Prices of what costs money while no job runs: each with a date and a source, and said to be assumed where it is."""
+"""Prices of what costs money while no job runs: each with a date and a source, and said to be
+assumed where it is.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def test_a_tier_that_has_no_row_costs_what_all_do_and_what_has_none_costs_nothin
 
 
 def test_several_cost_their_sum_and_one_without_a_price_is_a_mistake() -> None:
-    key, endpoints = Priced("AWS::KMS::Key"), Priced("AWS::EC2::VPCEndpoint", "Interface", 2)
+    key = Priced("AWS::KMS::Key")
+    endpoints = Priced("AWS::EC2::VPCEndpoint", "Interface", 2)
     assert usd_per_month("aws", key, endpoints) == 1.00 + 2 * 14.60
     with pytest.raises(KeyError):
         usd_per_month("aws", Priced("AWS::IAM::Role"))

@@ -1,4 +1,6 @@
-"""`cloudtrain image` without an engine: what it is called with, where it pushes to, what registries say to a push."""
+"""`cloudtrain image` without an engine: what it is called with, where it pushes to, what registries
+say to a push.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ case "$1" in
   *) exit 1 ;;
 esac
 """
-"""A client that only writes down what it was called with; `meanwhile` is what happens during a build."""
+"""A client that only writes down what it was called with; `meanwhile` is what happens during a
+build.
+"""
 
 
 @pytest.fixture
@@ -44,7 +48,9 @@ def words(folder: Path) -> list[str]:
 
 
 def test_a_dockerfile_is_built_in_its_folder_under_its_content(folder: Path) -> None:
-    said = call("image", "build", "own/Dockerfile", "--arg", "A=1 2", "--tag", "mine:1", "--", "--no-cache")
+    said = call(
+        "image", "build", "own/Dockerfile", "--arg", "A=1 2", "--tag", "mine:1", "--", "--no-cache"
+    )
     recipe = recipe_of(folder / "own" / "Dockerfile", ("A=1 2",))
     assert (said.code, said.out) == (0, f"{recipe.name}\n")
     assert words(folder) == [
@@ -53,7 +59,11 @@ def test_a_dockerfile_is_built_in_its_folder_under_its_content(folder: Path) -> 
         *("--tag", (nameless := words(folder)[-3]), "--no-cache", str(folder / "own")),
     ]
     assert nameless.startswith("cloudtrain:building-")
-    assert after_build(folder) == [f"tag {nameless} {recipe.name}", f"tag {nameless} mine:1", f"rmi {nameless}"]
+    assert after_build(folder) == [
+        f"tag {nameless} {recipe.name}",
+        f"tag {nameless} mine:1",
+        f"rmi {nameless}",
+    ]
 
 
 def after_build(folder: Path) -> list[str]:
@@ -91,7 +101,9 @@ def test_our_own_image_has_a_name_for_people_too(folder: Path) -> None:
 
 
 def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(folder: Path) -> None:
-    (folder / "cloudtrain.toml").write_text('[image]\nargs = ["BASE_IMAGE=ours"]\nbuild_args = ["A=1", "B=1"]\n')
+    (folder / "cloudtrain.toml").write_text(
+        '[image]\nargs = ["BASE_IMAGE=ours"]\nbuild_args = ["A=1", "B=1"]\n'
+    )
     call("image", "build", "own/Dockerfile", "--arg", "B=2", "--platform", "linux/arm64")
     said = words(folder)
     assert [said[at + 1] for at, word in enumerate(said) if word == "--build-arg"] == ["A=1", "B=2"]
@@ -124,10 +136,15 @@ def test_what_makes_no_sense_is_refused_before_anything_is_built(folder: Path, t
     assert not (folder / "words").exists()
 
 
-def test_a_repository_that_is_none_is_told_by_its_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_is_none_is_told_by_its_setting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train:1")
     said = call("image", "push", "cpu", "--provider", "aws")
-    assert (said.code, "aws.repository: 'train:1' is not an ECR repository" in said.err) == (2, True)
+    assert (said.code, "aws.repository: 'train:1' is not an ECR repository" in said.err) == (
+        2,
+        True,
+    )
 
 
 PUSHES = {
@@ -135,8 +152,8 @@ PUSHES = {
     "unauthorized: authentication required": "docker login host:5000",
     "no basic auth credentials": "docker login host:5000",
     "name unknown: The repository with name 'train' does not exist": "aws ecr create-repository",
-    "tag invalid: The image tag '1' already exists in the 'train' repository and cannot be overwritten because the "
-    "repository is immutable.": "--tag ANOTHER",
+    "tag invalid: The image tag '1' already exists in the 'train' repository and cannot be "
+    "overwritten because the repository is immutable.": "--tag ANOTHER",
     "dial tcp 127.0.0.1:1: connect: connection refused": "the network",
     "dial tcp: lookup nobody.example.com: no such host": "the network",
     "something else": "",
@@ -154,12 +171,30 @@ def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(said: str) ->
 @pytest.mark.parametrize(
     "word",
     [
-        *("--build-arg=WITH_EFA=1", "--target", "--platform=linux/arm64", "-t", "-tmine", "-qt", "--push"),
-        *("-f", "-fOther", "--file=Other", "--build-context=a=b", "--build-context", "-o", "--output=out"),
+        *(
+            "--build-arg=WITH_EFA=1",
+            "--target",
+            "--platform=linux/arm64",
+            "-t",
+            "-tmine",
+            "-qt",
+            "--push",
+        ),
+        *(
+            "-f",
+            "-fOther",
+            "--file=Other",
+            "--build-context=a=b",
+            "--build-context",
+            "-o",
+            "--output=out",
+        ),
     ],
 )
 @pytest.mark.parametrize("what", ["cpu", None])
-def test_what_makes_another_image_is_not_slipped_past_its_name(folder: Path, word: str, what: str | None) -> None:
+def test_what_makes_another_image_is_not_slipped_past_its_name(
+    folder: Path, word: str, what: str | None
+) -> None:
     said = call("image", "build", *([what] if what else []), "--", word)
     assert (said.code, said.out) == (2, "")
     assert f"{word} among docker's options" in said.err
@@ -173,7 +208,9 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
 ) -> None:
     asked: list[bool] = []
 
-    def ready(recipe: object, address: str, progress: object, *, again: bool, options: object) -> str:
+    def ready(
+        recipe: object, address: str, progress: object, *, again: bool, options: object
+    ) -> str:
         asked.append(again)
         return "127.0.0.1:1/own@sha256:0"
 
@@ -192,24 +229,39 @@ def test_options_of_dockers_need_nothing_named_before_them(folder: Path) -> None
 
 def examples() -> list[list[str]]:
     """The pushes that the help and the documentation show."""
-    pages = (ROOT / "docs" / name for name in ("reference/image.md", "guides/dependencies-and-images.md"))
+    pages = (
+        ROOT / "docs" / name for name in ("reference/image.md", "guides/dependencies-and-images.md")
+    )
     text = "".join(page.read_text() for page in pages).replace("\\\n", "")
-    shown = [line.strip().partition("   ")[0] for line in call("image", "push", "--help").out.splitlines()]
+    shown = [
+        line.strip().partition("   ")[0]
+        for line in call("image", "push", "--help").out.splitlines()
+    ]
     shown += re.findall(r"cloudtrain image push[^`#\n]*", text)
-    typed = [line.replace(" … ", " ").split() for line in shown if line.startswith("cloudtrain image push ")]
+    typed = [
+        line.replace(" … ", " ").split()
+        for line in shown
+        if line.startswith("cloudtrain image push ")
+    ]
     assert len(typed) >= 5
     return [words[1:] for words in typed]
 
 
-def test_the_pushes_that_are_shown_can_be_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pushes_that_are_shown_can_be_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[tuple[str, ...]] = []
 
-    def ready(recipe: Recipe, address: str, progress: object, *, again: bool, options: tuple[str, ...]) -> str:
+    def ready(
+        recipe: Recipe, address: str, progress: object, *, again: bool, options: tuple[str, ...]
+    ) -> str:
         given.append((recipe.kind, *options))
         return "127.0.0.1:1/own@sha256:0"
 
     monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train")
+    monkeypatch.setenv(
+        "CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train"
+    )
     for typed in examples():
         provider = () if {"--provider", "--to"} & set(typed) else ("--provider", "aws")
         at = typed.index("--") if "--" in typed else len(typed)
@@ -220,8 +272,21 @@ def test_the_pushes_that_are_shown_can_be_typed(folder: Path, monkeypatch: pytes
 
 
 def test_the_next_step_pushes_the_very_image_that_was_built(folder: Path) -> None:
-    said = call("image", "build", "own/Dockerfile", "--arg", "A=1 2", "--arg", "B=1", "--platform", "linux/arm64")
-    assert "image push own/Dockerfile --arg 'A=1 2' --arg B=1 --platform linux/arm64 --to REPOSITORY" in said.err
+    said = call(
+        "image",
+        "build",
+        "own/Dockerfile",
+        "--arg",
+        "A=1 2",
+        "--arg",
+        "B=1",
+        "--platform",
+        "linux/arm64",
+    )
+    assert (
+        "image push own/Dockerfile --arg 'A=1 2' --arg B=1 --platform linux/arm64 --to REPOSITORY"
+        in said.err
+    )
 
 
 def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(

@@ -1,4 +1,6 @@
-"""The rules of .dockerignore: a table from Docker's reference, and the docker SDK's own reading of made-up trees."""
+"""The rules of .dockerignore: a table from Docker's reference, and the docker SDK's own reading of
+made-up trees.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.images.dockerignore import ANY, DEEP, STAR, has_exceptions, is_ignored, matcher, rules_of
+from cloudtrain.images.dockerignore import (
+    ANY,
+    DEEP,
+    STAR,
+    has_exceptions,
+    is_ignored,
+    matcher,
+    rules_of,
+)
 
 TABLE: list[tuple[str, str, bool]] = [
     # anchoring: a pattern counts from the top, with or without a slash before it
@@ -123,7 +133,11 @@ def test_no_character_of_a_group_means_something_of_pythons(text: str, path: str
 
 @pytest.mark.parametrize(
     ("pattern", "path"),
-    [("*a" * 40 + "*b", "a" * 250), ("**/a/" * 30 + "b", "a/" * 200 + "c"), ("**a" * 30 + "b", "a/a" * 200)],
+    [
+        ("*a" * 40 + "*b", "a" * 250),
+        ("**/a/" * 30 + "b", "a/" * 200 + "c"),
+        ("**a" * 30 + "b", "a/a" * 200),
+    ],
     ids=["stars", "folders", "anything"],
 )
 def test_no_pattern_goes_back_and_tries_again_without_end(pattern: str, path: str) -> None:
@@ -136,7 +150,9 @@ PIECES = (STAR, DEEP, ANY, "a", "b", "/", "[ab]", "[^/]")
 
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=9), st.text("ab/", max_size=9))
-def test_all_ways_at_once_come_to_the_same_as_one_after_the_other(pieces: list[str], path: str) -> None:
+def test_all_ways_at_once_come_to_the_same_as_one_after_the_other(
+    pieces: list[str], path: str
+) -> None:
     pieces = [*pieces, STAR, STAR, STAR]  # so many that they are not left to a regular expression
     assert bool(matcher(pieces)(path)) is bool(re.fullmatch("".join(pieces), path))
 
@@ -164,20 +180,31 @@ def files_of(tree: list[str]) -> list[str]:
     return [name for name in tree if not any(other.startswith(f"{name}/") for other in tree)]
 
 
-# Where the SDK is known to differ from Docker's reference it is not asked. It takes the ^ of [^a] for a character. With
+# Where the SDK is known to differ from Docker's reference it is not asked. It takes the ^ of [^a]
+# for a character. With
 # `!` it looks at one folder above a path only, as many parts long as the pattern, and into those ignored folders only
 # that an exception names: `**` or a wildcard in an exception mean less to it than to Docker.
 
 
 @settings(max_examples=60)
 @given(trees, st.lists(anywhere, min_size=1, max_size=4))
-def test_without_exceptions_the_docker_sdk_leaves_the_same_files(tree: list[str], patterns: list[str]) -> None:
-    files, rules = files_of(tree), rules_of("\n".join(patterns))
-    assert {name for name in files if not is_ignored(name, rules)} == left_by_the_sdk(files, patterns)
+def test_without_exceptions_the_docker_sdk_leaves_the_same_files(
+    tree: list[str], patterns: list[str]
+) -> None:
+    files = files_of(tree)
+    rules = rules_of("\n".join(patterns))
+    assert {name for name in files if not is_ignored(name, rules)} == left_by_the_sdk(
+        files, patterns
+    )
 
 
 @settings(max_examples=60)
 @given(trees, st.lists(in_one_folder | back, min_size=1, max_size=5))
-def test_with_exceptions_by_name_the_docker_sdk_leaves_the_same_files(tree: list[str], patterns: list[str]) -> None:
-    files, rules = files_of(tree), rules_of("\n".join(patterns))
-    assert {name for name in files if not is_ignored(name, rules)} == left_by_the_sdk(files, patterns)
+def test_with_exceptions_by_name_the_docker_sdk_leaves_the_same_files(
+    tree: list[str], patterns: list[str]
+) -> None:
+    files = files_of(tree)
+    rules = rules_of("\n".join(patterns))
+    assert {name for name in files if not is_ignored(name, rules)} == left_by_the_sdk(
+        files, patterns
+    )

@@ -1,4 +1,6 @@
-"""Pushing without an engine: what engines of both kinds say of a digest, and the logins that docker has kept."""
+"""Pushing without an engine: what engines of both kinds say of a digest, and the logins that docker
+has kept.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login
 
-DIGEST, OTHER = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
+DIGEST = f"sha256:{'ab' * 32}"
+OTHER = f"sha256:{'cd' * 32}"
 SENDING: list[dict[str, Any]] = [
     {"status": "The push refers to repository [127.0.0.1:5000/own]"},
     {"status": "Pushing", "id": "a1", "progressDetail": {"current": 50, "total": 100}},
@@ -23,7 +26,10 @@ SENDING: list[dict[str, Any]] = [
 ]
 SAID: dict[str, Any] = {"status": f"1: digest: {DIGEST} size: 528"}
 ENDS: dict[str, list[dict[str, Any]]] = {
-    "docker's own store": [SAID, {"progressDetail": {}, "aux": {"Tag": "1", "Digest": DIGEST, "Size": 528}}],
+    "docker's own store": [
+        SAID,
+        {"progressDetail": {}, "aux": {"Tag": "1", "Digest": DIGEST, "Size": 528}},
+    ],
     "containerd's store": [{"aux": {"manifestPushedInsteadOfIndex": True}}, SAID],
     "several": [{"status": f"1: digest: {OTHER} size: 528"}, SAID],
 }
@@ -38,7 +44,10 @@ def engine(said: list[dict[str, Any]]) -> Engine:
 def test_the_digest_is_known_from_what_either_kind_of_engine_says(kind: str) -> None:
     told: list[tuple[int, int]] = []
     pushing = engine([*SENDING, *ENDS[kind]])
-    assert pushing.push("own", "127.0.0.1:5000/own:1", None, lambda *amounts: told.append(amounts)) == DIGEST
+    assert (
+        pushing.push("own", "127.0.0.1:5000/own:1", None, lambda *amounts: told.append(amounts))
+        == DIGEST
+    )
     assert told == [(50, 100), (50, 300), (100, 300)]
 
 
@@ -49,7 +58,9 @@ def test_a_push_that_says_no_digest_has_failed() -> None:
 
 def test_an_error_after_the_digest_is_one() -> None:
     with pytest.raises(CloudError, match="denied"):
-        engine([*SENDING, SAID, {"error": "denied"}]).push("own", "127.0.0.1:5000/own:1", None, None)
+        engine([*SENDING, SAID, {"error": "denied"}]).push(
+            "own", "127.0.0.1:5000/own:1", None, None
+        )
 
 
 @pytest.fixture
@@ -67,7 +78,9 @@ def helper(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-@pytest.mark.parametrize("where", [{"credsStore": "tests"}, {"credHelpers": {"host:5000": "tests"}}])
+@pytest.mark.parametrize(
+    "where", [{"credsStore": "tests"}, {"credHelpers": {"host:5000": "tests"}}]
+)
 def test_a_login_in_a_store_of_the_system_is_found(
     kept: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any]
 ) -> None:
@@ -76,9 +89,14 @@ def test_a_login_in_a_store_of_the_system_is_found(
     assert stored_login("host:5000") == RegistryLogin("me", "secret")
 
 
-def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     helper(kept.parent, monkeypatch, '{"ServerURL":"x","Username":"<token>","Secret":"refresh"}')
-    for text in ({"credsStore": "tests"}, {"auths": {"mine.azurecr.io": {"auth": "", "identitytoken": "refresh"}}}):
+    for text in (
+        {"credsStore": "tests"},
+        {"auths": {"mine.azurecr.io": {"auth": "", "identitytoken": "refresh"}}},
+    ):
         kept.write_text(json.dumps(text))
         assert stored_login("mine.azurecr.io") == RegistryLogin(TOKEN_USER, "refresh")
         assert stored_login("host:5000") is None
@@ -90,7 +108,9 @@ def test_a_login_that_is_none_is_no_traceback(kept: Path, auth: str) -> None:
     assert stored_login("host:5000") is None
 
 
-def test_a_helper_that_says_nonsense_is_no_traceback(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_says_nonsense_is_no_traceback(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     helper(kept.parent, monkeypatch, "no JSON")
     kept.write_text(json.dumps({"credsStore": "tests"}))
     assert stored_login("host:5000") is None

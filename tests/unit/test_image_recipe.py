@@ -1,4 +1,6 @@
-"""An image's digest: what changes it and what does not; which files count, and which folders are refused."""
+"""An image's digest: what changes it and what does not; which files count, and which folders are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def digest(folder: Path, *args: str, platform: str = "", name: str = "Dockerfile", limit: int | None = None) -> str:
+def digest(
+    folder: Path, *args: str, platform: str = "", name: str = "Dockerfile", limit: int | None = None
+) -> str:
     return recipe_of(folder / name, args, platform, limit=limit).digest
 
 
@@ -47,14 +51,23 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a file's folder": lambda folder: (folder / "train.py").rename(folder / "deep" / "train.py"),
     "an executable bit": lambda folder: (folder / "train.py").chmod(0o755),
     "an empty folder": lambda folder: (folder / "nothing").mkdir(),
-    "the Dockerfile": lambda folder: (folder / "Dockerfile").write_text("FROM scratch\nCOPY . /job\n"),
+    "the Dockerfile": lambda folder: (folder / "Dockerfile").write_text(
+        "FROM scratch\nCOPY . /job\n"
+    ),
     "one file more": lambda folder: (folder / "empty").touch(),
     "one file less": lambda folder: (folder / "train.py").unlink(),
     "a link": lambda folder: link(folder, "train.py"),
 }
+
+
+def write_git_head(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("x")
+
+
 NO_CHANGES: dict[str, Callable[[Path], object]] = {
     "the time of a file": lambda folder: os.utime(folder / "train.py", (1, 1)),
-    "git's own folder": lambda folder: (folder / ".git").mkdir() or (folder / ".git" / "HEAD").write_text("x"),  # type: ignore[func-returns-value]
+    "git's own folder": lambda folder: write_git_head(folder),
     "another umask": lambda folder: [as_under_077(path) for path in folder.rglob("*")],
     "a pipe": lambda folder: os.mkfifo(folder / "pipe"),
 }
@@ -80,11 +93,19 @@ def test_arguments_and_platform_are_in_the_digest(folder: Path) -> None:
     assert len(set(several)) == len(several)
 
 
-def test_of_two_arguments_for_one_name_the_later_counts_whatever_order_the_others_have(folder: Path) -> None:
-    assert digest(folder, "A=1", "B=2", "A=3") == digest(folder, "A=3", "B=2") == digest(folder, "B=2", "A=3")
+def test_of_two_arguments_for_one_name_the_later_counts_whatever_order_the_others_have(
+    folder: Path,
+) -> None:
+    assert (
+        digest(folder, "A=1", "B=2", "A=3")
+        == digest(folder, "A=3", "B=2")
+        == digest(folder, "B=2", "A=3")
+    )
 
 
-def test_the_place_of_the_folder_and_the_order_of_its_making_do_not_count(folder: Path, tmp_path: Path) -> None:
+def test_the_place_of_the_folder_and_the_order_of_its_making_do_not_count(
+    folder: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "elsewhere"
     other.mkdir()
     for name in ("train.py", "Dockerfile"):
@@ -119,7 +140,9 @@ def test_a_file_that_is_brought_back_counts_though_its_folder_is_ignored(folder:
     assert digest(folder) != before
 
 
-def test_the_ignore_file_of_the_dockerfile_itself_comes_before_that_of_the_folder(folder: Path) -> None:
+def test_the_ignore_file_of_the_dockerfile_itself_comes_before_that_of_the_folder(
+    folder: Path,
+) -> None:
     (folder / ".dockerignore").write_text("train.py\n*.dockerignore\n.dockerignore\n")
     (folder / "Dockerfile.dockerignore").write_text("deep\n")
     before = digest(folder)
@@ -156,7 +179,9 @@ def test_what_cannot_be_read_is_named(folder: Path) -> None:
         digest(folder, name="no-such-file")
 
 
-def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look = os.scandir
 
     def closed(path: str) -> object:  # whoever runs the tests may be root, who may read everything
@@ -185,8 +210,12 @@ def test_an_argument_that_is_given_counts_more_than_our_own() -> None:
     assert our_recipe("cpu", ("BASE_IMAGE=mine:1",)).digest != our_recipe("cpu").digest
 
 
-@pytest.mark.parametrize(("name", "counts"), [("README.md", False), ("torch.in", False), ("train", True)])
-def test_of_our_own_folder_only_what_is_copied_counts(tmp_path: Path, name: str, counts: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "counts"), [("README.md", False), ("torch.in", False), ("train", True)]
+)
+def test_of_our_own_folder_only_what_is_copied_counts(
+    tmp_path: Path, name: str, counts: bool
+) -> None:
     copy = shutil.copytree(bundled("docker"), tmp_path / "docker")
     before = digest(copy)
     with (copy / name).open("a") as file:
@@ -203,8 +232,14 @@ NAMED = {
     "in JSON": ('COPY ["requirements.txt", "/tmp/"]\n', {"requirements.txt"}),
     "a pattern": ("ADD require*.txt /tmp/\n", {"requirements.txt"}),
     "a folder": ("COPY ./src /src\n", {"src/a.py", "src/deep/b.py"}),
-    "a mounted file": ("RUN --mount=type=bind,source=setup.cfg,target=/x pip install x\n", {"setup.cfg"}),
-    "nothing": ("RUN --mount=type=cache,target=/root/.cache pip install torch\nADD https://x.org/y /y\n", set()),
+    "a mounted file": (
+        "RUN --mount=type=bind,source=setup.cfg,target=/x pip install x\n",
+        {"setup.cfg"},
+    ),
+    "nothing": (
+        "RUN --mount=type=cache,target=/root/.cache pip install torch\nADD https://x.org/y /y\n",
+        set(),
+    ),
     "another stage's": ("COPY --from=builder /requirements.txt /\n", set()),
     "a folder that is ignored in a comment": ("# COPY . /\nCOPY setup.cfg /\n", {"setup.cfg"}),
     "everything": ("COPY . /\n", None),
@@ -218,7 +253,14 @@ NAMED = {
 @pytest.mark.parametrize("case", NAMED)
 def test_only_what_the_dockerfile_copies_makes_another_image(tmp_path: Path, case: str) -> None:
     text, named = NAMED[case]
-    files = {"requirements.txt", "setup.cfg", "train.py", "src/a.py", "src/deep/b.py", "notes/requirements.txt"}
+    files = {
+        "requirements.txt",
+        "setup.cfg",
+        "train.py",
+        "src/a.py",
+        "src/deep/b.py",
+        "notes/requirements.txt",
+    }
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("1")
@@ -233,10 +275,14 @@ def test_only_what_the_dockerfile_copies_makes_another_image(tmp_path: Path, cas
     assert counts == (files if named is None else named)
 
 
-def test_our_own_image_is_another_with_another_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_image_is_another_with_another_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = our_recipe("cpu")
     (tmp_path / "train.py").write_text("print()\n")
-    monkeypatch.setattr("cloudtrain.images.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"})
+    monkeypatch.setattr(
+        "cloudtrain.images.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"}
+    )
     assert our_recipe("cpu").digest != before.digest
     assert payload_archive() == payload_archive()
 

@@ -59,7 +59,13 @@ def test_other_pythons_are_tested_where_they_are_installed(tmp_path: Path, code:
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYENV_ROOT": str(tmp_path)}
     argv = [".ci/versions", "3.12", "3.13"]
     done = subprocess.run(
-        argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        argv,
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
 
     assert done.returncode == bool(code)

@@ -1,4 +1,6 @@
-"""What `image:` means to each provider: addresses taken apart, builds and where they are kept, their settings."""
+"""What `image:` means to each provider: addresses taken apart, builds and where they are kept,
+their settings.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,16 @@ def test_a_port_is_no_tag(text: str, bare: str) -> None:
     assert without_tag(text) == bare
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:5000", "127.8.8.8:1", "localhost:5000", "[::1]:5000"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:5000", "127.8.8.8:1", "localhost:5000", "[::1]:5000"]
+)
 def test_plain_http_is_for_this_machine(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["localhost.evil.com", "127.0.0.1.evil.com", "10.0.0.1:5000", "ghcr.io", ""])
+@pytest.mark.parametrize(
+    "host", ["localhost.evil.com", "127.0.0.1.evil.com", "10.0.0.1:5000", "ghcr.io", ""]
+)
 def test_and_for_no_other(host: str) -> None:
     assert not is_loopback(host)
 
@@ -85,7 +91,14 @@ def test_the_registries_of_every_partition_are_awss(domain: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", ["evil.example", "amazonaws.com.evil.example", "amazonaws.org", "amazonaws.com:443", "xamazonaws.com"]
+    "end",
+    [
+        "evil.example",
+        "amazonaws.com.evil.example",
+        "amazonaws.org",
+        "amazonaws.com:443",
+        "xamazonaws.com",
+    ],
 )
 def test_a_host_that_only_looks_like_one_is_nobodys(end: str) -> None:
     assert not ECR.fullmatch(f"123456789012.dkr.ecr.us-east-1.{end}/train:1")
@@ -93,7 +106,13 @@ def test_a_host_that_only_looks_like_one_is_nobodys(end: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["mine.azurecr.io", "mine.azurecr.cn", "mine.azurecr.us", "mine-a1b2c3.azurecr.io", "mine.eastus.geo.azurecr.io"],
+    [
+        "mine.azurecr.io",
+        "mine.azurecr.cn",
+        "mine.azurecr.us",
+        "mine-a1b2c3.azurecr.io",
+        "mine.eastus.geo.azurecr.io",
+    ],
 )
 def test_registries_of_azure_are_known_by_their_hosts(host: str) -> None:
     assert ACR.fullmatch(host)
@@ -123,14 +142,20 @@ def test_and_nobody_elses_are(host: str) -> None:
         (("ml.p6e-gb200.36xlarge", "ml.p5.48xlarge"), "arm64"),
     ],
 )
-def test_images_are_built_for_the_processor_of_the_machine(types: tuple[str, ...], wanted: str) -> None:
+def test_images_are_built_for_the_processor_of_the_machine(
+    types: tuple[str, ...], wanted: str
+) -> None:
     assert architecture_of("aws", types) == wanted
 
 
-def test_a_build_for_graces_machines_is_one_for_arm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_for_graces_machines_is_one_for_arm(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("REPOSITORY", f"{HOST}/team/train"), ("REGION", "us-east-1")):
         monkeypatch.setenv(f"CLOUDTRAIN_AWS_{name}", value)
-    (folder / "job.yaml").write_text("name: a\nimage: {build: image/Dockerfile}\nresources: {gpus: 4, gpu: GB200}\n")
+    (folder / "job.yaml").write_text(
+        "name: a\nimage: {build: image/Dockerfile}\nresources: {gpus: 4, gpu: GB200}\n"
+    )
     spec, _ = load_spec(folder / "job.yaml")
     target, _ = resolve_targets(spec, load_settings(folder), "aws", None)
     assert (target.image and target.image.recipe and target.image.recipe.platform) == "linux/arm64"
@@ -150,7 +175,9 @@ def known(folder: Path, **values: Any) -> Settings:
 
 def aws(repository: str | None = None, region: str = "us-east-1") -> AwsConfig:
     part = "aws-cn" if region.startswith("cn-") else "aws"
-    return AwsConfig(repository=repository, role=f"arn:{part}:iam::123456789012:role/r", region=region)
+    return AwsConfig(
+        repository=repository, role=f"arn:{part}:iam::123456789012:role/r", region=region
+    )
 
 
 def arguments(image: PlannedImage) -> tuple[str, ...]:
@@ -174,7 +201,9 @@ def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
 def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
     image = {"build": "Dockerfile"}
     told = Issue(
-        ("image", "build"), f"there is no file {folder}/Dockerfile", "the path counts from the folder of job.yaml"
+        ("image", "build"),
+        f"there is no file {folder}/Dockerfile",
+        "the path counts from the folder of job.yaml",
     )
     assert docker_image(image, known(folder), gpu=False)[1] == (told,)
     assert aws_image(image, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
@@ -190,8 +219,13 @@ def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
 
 
 def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
-    args = known(folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",))
-    assert docker_image("auto", args, gpu=False)[0].address == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
+    args = known(
+        folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",)
+    )
+    assert (
+        docker_image("auto", args, gpu=False)[0].address
+        == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
+    )
     assert arguments(docker_image(BUILD, args, gpu=False)[0]) == ("BASE_IMAGE=yours:1",)
     assert arguments(docker_image(BUILD, known(folder, image__args=("A=1",)), gpu=False)[0]) == ()
 
@@ -202,11 +236,23 @@ SUITED = {
         "",
         "has EFA, and our image is planned",
     ),
-    "EFA in the image": ("nodes: 2, gpus: 8, instance: {aws: ml.p4d.24xlarge}", "WITH_EFA=1,EFA_SHA256=0", ""),
+    "EFA in the image": (
+        "nodes: 2, gpus: 8, instance: {aws: ml.p4d.24xlarge}",
+        "WITH_EFA=1,EFA_SHA256=0",
+        "",
+    ),
     "one node": ("nodes: 1, gpus: 8, instance: {aws: ml.p4d.24xlarge}", "", ""),
     "no adapter": ("nodes: 2, gpus: 1, instance: {aws: ml.g4dn.xlarge}", "", ""),
-    "an old GPU": ("nodes: 1, gpus: 1, instance: {aws: ml.p3.2xlarge}", "", "ml.p3.2xlarge (V100) is older"),
-    "an old GPU that no table has": ("nodes: 1, gpus: 1, instance: {azure: Standard_NC6s_v3}", "", "NC6s_v3 is older"),
+    "an old GPU": (
+        "nodes: 1, gpus: 1, instance: {aws: ml.p3.2xlarge}",
+        "",
+        "ml.p3.2xlarge (V100) is older",
+    ),
+    "an old GPU that no table has": (
+        "nodes: 1, gpus: 1, instance: {azure: Standard_NC6s_v3}",
+        "",
+        "NC6s_v3 is older",
+    ),
 }
 
 
@@ -228,7 +274,9 @@ def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
-def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(folder: Path, gpu: bool, kind: str) -> None:
+def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(
+    folder: Path, gpu: bool, kind: str
+) -> None:
     recipe = our_recipe(kind, platform=CLOUD)
     found, problems = aws_image("auto", aws("team/train"), known(folder), gpu=gpu, rehearsal=False)
     assert (found.address, problems) == (f"{HOST}/team/train:{recipe.tag}", [])
@@ -239,19 +287,25 @@ def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(folder:
 
 def test_without_one_auto_is_the_clouds_own(folder: Path) -> None:
     found, problems = aws_image("auto", aws(), known(folder), gpu=True, rehearsal=False)
-    assert found.address.startswith("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:")
+    assert found.address.startswith(
+        "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:"
+    )
     assert (found.recipe, problems) == (None, [])
     assert azure_image("auto", azure(), known(folder), gpu=True)[0] == PlannedImage(CURATED)
 
 
 @pytest.mark.parametrize("image", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
-def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path, image: Any) -> None:
+def test_an_address_is_taken_as_it_is_with_a_repository_or_without(
+    folder: Path, image: Any
+) -> None:
     for repository in (None, "train"):
         found = aws_image(image, aws(repository), known(folder), gpu=False, rehearsal=False)
         assert found == (PlannedImage(f"{HOST}/own:1"), [])
 
 
-def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(folder: Path) -> None:
+def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(
+    folder: Path,
+) -> None:
     (issue,) = aws_image(BUILD, aws(), known(folder), gpu=False, rehearsal=False)[1]
     assert (issue.path, issue.message) == (
         ("aws", "repository"),
@@ -270,10 +324,16 @@ def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itsel
         ("cn-north-1", "train", "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/train"),
         ("cn-south-9", "train", "123456789012.dkr.ecr.cn-south-9.amazonaws.com.cn/train"),
         ("us-east-1", ELSEWHERE, ELSEWHERE),
-        ("us-east-1", HOST.replace("ecr", "ecr-fips") + "/t", HOST.replace("ecr", "ecr-fips") + "/t"),
+        (
+            "us-east-1",
+            HOST.replace("ecr", "ecr-fips") + "/t",
+            HOST.replace("ecr", "ecr-fips") + "/t",
+        ),
     ],
 )
-def test_a_repositorys_name_is_one_in_the_account_of_the_role(region: str, repository: str, address: str) -> None:
+def test_a_repositorys_name_is_one_in_the_account_of_the_role(
+    region: str, repository: str, address: str
+) -> None:
     assert repository_of(aws(repository, region)) == (address, [])
     assert ECR.fullmatch(address)
 
@@ -281,13 +341,22 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(region: str, repos
 @pytest.mark.parametrize(
     "repository",
     [
-        *("train:1", f"{HOST}/train:1", f"{HOST}/train@{DIGEST}", "host:5000/train", "ghcr.io/me/train"),
+        *(
+            "train:1",
+            f"{HOST}/train:1",
+            f"{HOST}/train@{DIGEST}",
+            "host:5000/train",
+            "ghcr.io/me/train",
+        ),
         *("Train", "my repo", "train/", "/train", f"{HOST}/Train"),
     ],
 )
 def test_what_is_no_repository_of_ecr_is_refused(repository: str) -> None:
     (issue,) = repository_of(aws(repository))[1]
-    assert (issue.path, issue.message) == (("aws", "repository"), f"{repository!r} is not an ECR repository")
+    assert (issue.path, issue.message) == (
+        ("aws", "repository"),
+        f"{repository!r} is not an ECR repository",
+    )
     assert "without a tag" in (issue.hint or "")
 
 
@@ -309,7 +378,9 @@ def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None
     assert [issue.path for issue in made.problems] == []
 
 
-def test_a_rehearsal_runs_in_what_is_built_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_runs_in_what_is_built_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "team/train")
     (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
     spec, _ = load_spec(folder / "job.yaml")
@@ -322,10 +393,15 @@ def test_a_rehearsal_runs_in_what_is_built_here(folder: Path, monkeypatch: pytes
 def test_arguments_are_read_from_the_file_and_the_environment(folder: Path) -> None:
     (folder / "cloudtrain.toml").write_text('[image]\nargs = ["A=1", "B=x=y"]\n')
     assert load_settings(folder, environ={})["image.args"] == ("A=1", "B=x=y")
-    assert load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": "A=2, C="})["image.args"] == ("A=2", "C=")
+    assert load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": "A=2, C="})["image.args"] == (
+        "A=2",
+        "C=",
+    )
 
 
 @pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A-B=1"])
 def test_an_argument_without_a_name_is_refused(folder: Path, text: str) -> None:
-    with pytest.raises(SpecError, match=r"CLOUDTRAIN_IMAGE_ARGS: image.args: expected NAME=VALUE, got"):
+    with pytest.raises(
+        SpecError, match=r"CLOUDTRAIN_IMAGE_ARGS: image.args: expected NAME=VALUE, got"
+    ):
         load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": text})

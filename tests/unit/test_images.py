@@ -1,6 +1,8 @@
-"""The addresses of AWS's training containers: each is what the sagemaker SDK itself gives, and none newer is missing.
+"""The addresses of AWS's training containers: each is what the sagemaker SDK itself gives, and none
+newer is missing.
 
-`CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py` makes `dlc.csv` and `dlc_accounts.csv` anew.
+`CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py` makes `dlc.csv` and
+`dlc_accounts.csv` anew.
 """
 
 from __future__ import annotations
@@ -20,16 +22,21 @@ from cloudtrain.catalog import dlc as images
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions
 from tests.support.limits import HANG_SECONDS
 
-REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")  # read at import: the tests' own home has no such variable
+REWRITE = os.environ.get(
+    "CLOUDTRAIN_REWRITE_TABLES"
+)  # read at import: the tests' own home has no such variable
 TABLES = Path(images.__file__).parent
 KEPT = 8
 """So many of the newest versions are in the table."""
-URI = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.([a-z0-9.-]+)/pytorch-training:([\d.]+)-(gpu|cpu)-(py\d+)")
+URI = re.compile(
+    r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.([a-z0-9.-]+)/pytorch-training:([\d.]+)-(gpu|cpu)-(py\d+)"
+)
 TYPES = {"gpu": "ml.g5.xlarge", "cpu": "ml.m5.xlarge"}
 Addresses = Mapping[str, Mapping[str, Mapping[str, str | None]]]
 """The SDK's: version, region, processor, address (None: it knows none)."""
 
-# In a process of its own: the import takes seconds, warns, and would leave its settings in this one.
+# In a process of its own: the import takes seconds, warns, and would leave its settings in this
+# one.
 SCRIPT = f"""
 import botocore.loaders, json, socket, sys
 def refuse(*args, **kwargs): raise OSError("no network for this")
@@ -58,7 +65,13 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
         pytest.skip('the sagemaker SDK is not installed: pip install "cloudtrain[sagemaker]"')
     home = str(tmp_path_factory.mktemp("sdk"))
     env = {"HOME": home, "PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=HANG_SECONDS)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
     assert done.returncode == 0, done.stderr
     found: Addresses = json.loads(done.stdout)
     if REWRITE:
@@ -75,10 +88,18 @@ def rewrite(addresses: Addresses) -> None:
         for region, by_processor in regions.items():
             if match := URI.fullmatch(by_processor["gpu"] or ""):
                 account, _, domain, _, _, python = match.groups()
-                assert places.setdefault(region, (account, domain)) == (account, domain), "an account per version"
-        without = [region for region, by_processor in regions.items() if by_processor["gpu"] is None]
+                assert places.setdefault(region, (account, domain)) == (
+                    account,
+                    domain,
+                ), "an account per version"
+        without = [
+            region for region, by_processor in regions.items() if by_processor["gpu"] is None
+        ]
         versions.append(f"{version},{python},{' '.join(without)}")
-    accounts = ["region,account,domain", *(",".join((region, *places[region])) for region in sorted(places))]
+    accounts = [
+        "region,account,domain",
+        *(",".join((region, *places[region])) for region in sorted(places)),
+    ]
     (TABLES / "dlc.csv").write_text("\n".join(versions) + "\n")
     (TABLES / "dlc_accounts.csv").write_text("\n".join(accounts) + "\n")
     images._table.cache_clear()
@@ -100,8 +121,12 @@ def test_every_address_is_the_sdks(addresses: Addresses) -> None:
 
 def test_no_newer_version_and_no_region_is_missing(addresses: Addresses) -> None:
     again = "CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py"
-    assert list(dlc_versions()) == list(dict.fromkeys(v.rpartition(".")[0] for v in addresses)), again
-    assert set(dlc_regions()) == {region for regions in addresses.values() for region in regions}, again
+    assert list(dlc_versions()) == list(dict.fromkeys(v.rpartition(".")[0] for v in addresses)), (
+        again
+    )
+    assert set(dlc_regions()) == {region for regions in addresses.values() for region in regions}, (
+        again
+    )
 
 
 def test_a_version_may_be_written_without_its_last_part() -> None:
@@ -111,8 +136,18 @@ def test_a_version_may_be_written_without_its_last_part() -> None:
 @pytest.mark.parametrize(
     ("version", "region", "gpu", "address"),
     [
-        ("2.8", "us-east-1", True, "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312"),
-        ("2.5", "eu-south-1", False, "692866216735.dkr.ecr.eu-south-1.amazonaws.com/pytorch-training:2.5.1-cpu-py311"),
+        (
+            "2.8",
+            "us-east-1",
+            True,
+            "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312",
+        ),
+        (
+            "2.5",
+            "eu-south-1",
+            False,
+            "692866216735.dkr.ecr.eu-south-1.amazonaws.com/pytorch-training:2.5.1-cpu-py311",
+        ),
         (
             "2.9",
             "cn-north-1",

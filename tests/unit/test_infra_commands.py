@@ -1,4 +1,6 @@
-"""`cloudtrain infra` over a provider in memory: what is shown, asked, done, and written to cloudtrain.toml."""
+"""`cloudtrain infra` over a provider in memory: what is shown, asked, done, and written to
+cloudtrain.toml.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,17 @@ from tests.support.in_process import call
 
 BUCKET = Change(action="create", resource="Bucket", kind="bucket", holds_data=True,
                 idle_cost=IdleCost(usd_per_month=None, note="0.023 per GB"))  # fmt: skip
-KEY = Change(action="create", resource="Key", kind="key", idle_cost=IdleCost(usd_per_month=1.0, note="1 a key"))
+KEY = Change(
+    action="create",
+    resource="Key",
+    kind="key",
+    idle_cost=IdleCost(usd_per_month=1.0, note="1 a key"),
+)
 ROLE = Change(action="create", resource="Role", kind="role")
-SETTINGS: dict[str, SettingValue] = {"aws.bucket": "made-1", "aws.subnets": ("subnet-1", "subnet-2")}
+SETTINGS: dict[str, SettingValue] = {
+    "aws.bucket": "made-1",
+    "aws.subnets": ("subnet-1", "subnet-2"),
+}
 
 
 class InMemory(Infrastructure):
@@ -63,7 +73,11 @@ class InMemory(Infrastructure):
 
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
         for change in plan.changes:
-            report(ResourceEvent(resource=change.resource, kind=change.kind, state="created", identity="made-1"))
+            report(
+                ResourceEvent(
+                    resource=change.resource, kind=change.kind, state="created", identity="made-1"
+                )
+            )
         if self.failure:
             raise self.failure
         self.done.append("up")
@@ -77,10 +91,14 @@ class InMemory(Infrastructure):
 
     def show(self) -> Deployment:
         if self.denied:
-            raise CloudError("DescribeStacks: not authorized", hint="a permission", code="AccessDenied")
+            raise CloudError(
+                "DescribeStacks: not authorized", hint="a permission", code="AccessDenied"
+            )
         if not self.exists:
             return Deployment(provider="aws", name="cloudtrain", where="here", state="absent")
-        resources = (Resource(name="Bucket", kind="bucket", identity="made-1", state="CREATE_COMPLETE"),)
+        resources = (
+            Resource(name="Bucket", kind="bucket", identity="made-1", state="CREATE_COMPLETE"),
+        )
         return Deployment(provider="aws", name="cloudtrain", where="here", state="ready", resources=resources,
                           outputs={"submitter policy": "arn:1"}, settings=self.settings,
                           parameters={"budget": "50", "network": "none"})  # fmt: skip
@@ -89,17 +107,23 @@ class InMemory(Infrastructure):
         bucket = Change(action="delete" if delete_data else "keep", resource="Bucket", kind="bucket", holds_data=True,
                         identity="made-1", detail="" if delete_data else "--delete-data deletes it")  # fmt: skip
         role = Change(action="delete", resource="Role", kind="role")
-        return self._plan((bucket, *([role] if self.exists else [])) if self.done or self.exists else ())
+        return self._plan(
+            (bucket, *([role] if self.exists else [])) if self.done or self.exists else ()
+        )
 
     def down(self, plan: ChangePlan, report: Report) -> None:
-        self.done.append("down " + " ".join(each.resource for each in plan.changes if each.action == "delete"))
+        self.done.append(
+            "down " + " ".join(each.resource for each in plan.changes if each.action == "delete")
+        )
         self.exists = False
 
     def template(self, format_: str) -> str:
         return f"the {format_} template\n"
 
     @staticmethod
-    def _plan(changes: tuple[Change, ...], parameters: Any = None, notes: tuple[str, ...] = ()) -> ChangePlan:
+    def _plan(
+        changes: tuple[Change, ...], parameters: Any = None, notes: tuple[str, ...] = ()
+    ) -> ChangePlan:
         return ChangePlan(provider="aws", name="cloudtrain", where="here", changes=changes, notes=notes,
                           parameters=parameters or {})  # fmt: skip
 
@@ -122,7 +146,9 @@ def toml() -> str:
     return Path("cloudtrain.toml").read_text() if Path("cloudtrain.toml").exists() else ""
 
 
-def test_up_shows_the_plan_with_its_idle_cost_does_it_and_writes_the_settings(ground: InMemory) -> None:
+def test_up_shows_the_plan_with_its_idle_cost_does_it_and_writes_the_settings(
+    ground: InMemory,
+) -> None:
     said = call("infra", "up", "--provider", "aws", "--yes", "--set", "network=new")
     assert (said.code, ground.done, ground.values) == (0, ["up"], {"network": "new"})
     assert said.out == "submitter policy: arn:1\n"
@@ -142,7 +168,9 @@ def test_up_twice_changes_nothing_and_asks_nothing(ground: InMemory) -> None:
 
 
 @pytest.mark.parametrize("words", [("up",), ("down",), ("down", "--delete-data")])
-def test_nothing_is_done_where_nobody_can_be_asked(ground: InMemory, words: tuple[str, ...]) -> None:
+def test_nothing_is_done_where_nobody_can_be_asked(
+    ground: InMemory, words: tuple[str, ...]
+) -> None:
     ground.exists = words[0] == "down"
     said = call("infra", *words, "--provider", "aws")
     assert said.code == 3
@@ -163,17 +191,31 @@ def test_a_dry_run_prints_the_plan_on_stdout_and_leaves_nothing_of_it(ground: In
 
 def test_json_is_all_there_is_on_stdout(ground: InMemory) -> None:
     document = json.loads(call("infra", "up", "--provider", "aws", "--yes", "--json").out)
-    assert document["deployment"]["settings"] == {"aws.bucket": "made-1", "aws.subnets": ["subnet-1", "subnet-2"]}
+    assert document["deployment"]["settings"] == {
+        "aws.bucket": "made-1",
+        "aws.subnets": ["subnet-1", "subnet-2"],
+    }
     shown = json.loads(call("infra", "show", "--provider", "aws", "--json").out)
     assert shown == document["deployment"]
-    assert json.loads(call("infra", "down", "--provider", "aws", "--yes", "--json").out)["applied"] is True
+    assert (
+        json.loads(call("infra", "down", "--provider", "aws", "--yes", "--json").out)["applied"]
+        is True
+    )
 
 
 def test_show_tells_of_the_resources_and_the_settings(ground: InMemory) -> None:
-    assert call("infra", "show", "--provider", "aws").out == "aws: deployment cloudtrain in here does not exist\n"
+    assert (
+        call("infra", "show", "--provider", "aws").out
+        == "aws: deployment cloudtrain in here does not exist\n"
+    )
     ground.exists = True
     said = call("infra", "show", "--provider", "aws").out
-    for part in ("is ready", "bucket  Bucket", "submitter policy: arn:1", '[aws]\nbucket = "made-1"'):
+    for part in (
+        "is ready",
+        "bucket  Bucket",
+        "submitter policy: arn:1",
+        '[aws]\nbucket = "made-1"',
+    ):
         assert part in said
 
 
@@ -198,7 +240,9 @@ def test_a_setting_of_what_the_deployment_has_no_more_leaves_the_file(ground: In
     assert toml() == '[aws]\nbucket = "made-1"\npoll = 9\n'
 
 
-def test_after_a_removal_the_settings_that_are_still_in_the_file_are_named(ground: InMemory) -> None:
+def test_after_a_removal_the_settings_that_are_still_in_the_file_are_named(
+    ground: InMemory,
+) -> None:
     call("infra", "up", "--provider", "aws", "--yes")
     said = call("infra", "down", "--provider", "aws", "--yes")
     assert "cloudtrain.toml still has its settings: aws.bucket, aws.subnets" in said.err
@@ -213,7 +257,9 @@ def test_a_removal_of_nothing_says_that_nothing_has_the_name(ground: InMemory) -
 
 def test_each_state_says_what_comes_next(ground: InMemory) -> None:
     said = call("infra", "show", "--provider", "aws", "--name", "lab", "--region", "here")
-    assert said.err == "next: cloudtrain infra up --provider aws --region here --name lab makes one\n"
+    assert (
+        said.err == "next: cloudtrain infra up --provider aws --region here --name lab makes one\n"
+    )
     ground.exists = True
     said = call("infra", "show", "--provider", "aws")
     assert said.err.startswith("next: cloudtrain doctor aws")
@@ -274,7 +320,9 @@ def test_what_can_be_chosen_is_explained_without_an_account(ground: InMemory) ->
         ("network=nwe", "'nwe' is not one of none, new (did you mean 'new'?)"),
     ],
 )
-def test_a_wrong_parameter_is_told_before_the_cloud_is_asked(ground: InMemory, given: str, message: str) -> None:
+def test_a_wrong_parameter_is_told_before_the_cloud_is_asked(
+    ground: InMemory, given: str, message: str
+) -> None:
     said = call("infra", "up", "--provider", "aws", "--set", given, "--yes")
     assert said.code == 2
     assert message in said.err
@@ -283,8 +331,14 @@ def test_a_wrong_parameter_is_told_before_the_cloud_is_asked(ground: InMemory, g
 
 def test_render_prints_the_template_of_each_format(ground: InMemory) -> None:
     assert call("infra", "render", "--provider", "aws").out == "the native template\n"
-    assert call("infra", "render", "--provider", "aws", "--format", "terraform").out == "the terraform template\n"
-    assert "(did you mean 'terraform'?)" in call("infra", "render", "--provider", "aws", "--format", "teraform").err
+    assert (
+        call("infra", "render", "--provider", "aws", "--format", "terraform").out
+        == "the terraform template\n"
+    )
+    assert (
+        "(did you mean 'terraform'?)"
+        in call("infra", "render", "--provider", "aws", "--format", "teraform").err
+    )
 
 
 def test_a_provider_without_an_account_says_so() -> None:

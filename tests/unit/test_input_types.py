@@ -1,4 +1,6 @@
-"""What a request says of inputs whose type is said, what a plan shows of a guess; that long arguments travel once."""
+"""What a request says of inputs whose type is said, what a plan shows of a guess; that long
+arguments travel once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.golden.cases import plan_of
 
 
 def rendered(provider: str, text: str) -> Any:
-    return get_provider(provider).render(plan_of(provider, f"name: d\nlimits: {{max_runtime: 1 h}}\n{text}"))
+    return get_provider(provider).render(
+        plan_of(provider, f"name: d\nlimits: {{max_runtime: 1 h}}\n{text}")
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,13 +35,35 @@ def rendered(provider: str, text: str) -> Any:
         ("azureml:words:3", "table", "mltable", "azureml:words:3"),
         ("azureml:bert:1", "model", "custom_model", "azureml:bert:1"),
         ("azureml:bert:1", "mlflow_model", "mlflow_model", "azureml:bert:1"),
-        ("azureml://datastores/d/paths/v1.csv", "folder", "uri_folder", "azureml://datastores/d/paths/v1.csv/"),
-        ("azureml://datastores/d/paths/LICENSE", "file", "uri_file", "azureml://datastores/d/paths/LICENSE"),
-        ("azureml://datastores/d/paths/table", "table", "mltable", "azureml://datastores/d/paths/table/"),
-        ("azureml://datastores/d/paths/bert.pt", "model", "custom_model", "azureml://datastores/d/paths/bert.pt"),
+        (
+            "azureml://datastores/d/paths/v1.csv",
+            "folder",
+            "uri_folder",
+            "azureml://datastores/d/paths/v1.csv/",
+        ),
+        (
+            "azureml://datastores/d/paths/LICENSE",
+            "file",
+            "uri_file",
+            "azureml://datastores/d/paths/LICENSE",
+        ),
+        (
+            "azureml://datastores/d/paths/table",
+            "table",
+            "mltable",
+            "azureml://datastores/d/paths/table/",
+        ),
+        (
+            "azureml://datastores/d/paths/bert.pt",
+            "model",
+            "custom_model",
+            "azureml://datastores/d/paths/bert.pt",
+        ),
     ],
 )
-def test_an_input_of_azure_is_what_it_is_said_to_be(place: str, kind: str, sent: str, lies: str) -> None:
+def test_an_input_of_azure_is_what_it_is_said_to_be(
+    place: str, kind: str, sent: str, lies: str
+) -> None:
     said = f", type: {kind}" if kind else ""
     item = rendered("azure", f"inputs: {{a: {{uri: '{place}'{said}}}}}\n").document["inputs"]["a"]
     assert (item["type"], item["path"]) == (sent, lies)
@@ -52,17 +78,26 @@ def test_an_input_of_azure_is_what_it_is_said_to_be(place: str, kind: str, sent:
         ("s3://b/bert", "model", None, "s3://b/bert/"),
     ],
 )
-def test_an_input_of_aws_is_what_it_is_said_to_be(place: str, kind: str, file: str | None, lies: str) -> None:
+def test_an_input_of_aws_is_what_it_is_said_to_be(
+    place: str, kind: str, file: str | None, lies: str
+) -> None:
     said = f", type: {kind}" if kind else ""
     request = rendered("aws", f"inputs: {{a: {{uri: '{place}'{said}}}}}\n")
-    channel = next(item for item in request.document["InputDataConfig"] if item["ChannelName"] == "a")
+    channel = next(
+        item for item in request.document["InputDataConfig"] if item["ChannelName"] == "a"
+    )
     assert channel["DataSource"]["S3DataSource"]["S3Uri"] == lies
     assert (request.job.inputs or {})["a"].get("file") == file
 
 
 def test_a_plan_shows_what_it_takes_an_input_for_and_that_it_guessed() -> None:
-    places = "a: 'azureml:words:3', b: 'https://e.org/t.csv', c: {uri: 'azureml:bert:1', type: model}, d: ./data"
-    shown = overview(plan_of("azure", f"name: x\nlimits: {{max_runtime: 1 h}}\ninputs: {{{places}}}\n"))
+    places = (
+        "a: 'azureml:words:3', b: 'https://e.org/t.csv', c: {uri: 'azureml:bert:1', type: model},"
+        " d: ./data"
+    )
+    shown = overview(
+        plan_of("azure", f"name: x\nlimits: {{max_runtime: 1 h}}\ninputs: {{{places}}}\n")
+    )
     assert "input a  azureml:words:3  (a folder, as it has no suffix; set type: if not)" in shown
     assert "input b  https://e.org/t.csv  (one file, by its suffix; set type: if not)" in shown
     assert "input c  azureml:bert:1  (model)\n" in shown
@@ -70,10 +105,16 @@ def test_a_plan_shows_what_it_takes_an_input_for_and_that_it_guessed() -> None:
 
 
 SWITCHES = (
-    *("AZUREML_COMPUTE_USE_COMMON_RUNTIME", "AZUREML_COMMON_RUNTIME_USE_INTERACTIVE_CAPABILITY", "AZUREML_SSH_KEY"),
+    *(
+        "AZUREML_COMPUTE_USE_COMMON_RUNTIME",
+        "AZUREML_COMMON_RUNTIME_USE_INTERACTIVE_CAPABILITY",
+        "AZUREML_SSH_KEY",
+    ),
     "AZUREML_ARTIFACTS_DEFAULT_TIMEOUT",
 )
-"""What azureml-examples and others set, `cli/jobs/deepspeed/deepspeed-training/job.yml` the first three."""
+"""What azureml-examples and others set, `cli/jobs/deepspeed/deepspeed-training/job.yml` the first
+three.
+"""
 
 
 @pytest.mark.parametrize("name", SWITCHES)
@@ -99,7 +140,9 @@ def test_the_launcher_reads_the_arguments_as_they_were_said(
     tmp_path_factory: pytest.TempPathFactory, values: Any
 ) -> None:
     plan = plan_of(
-        "azure", f"name: d\nentrypoint: -m train\nlimits: {{max_runtime: 1 h}}\nargs: {json.dumps(values)}\n"
+        "azure",
+        "name: d\nentrypoint: -m train\nlimits: {max_runtime: 1 h}\nargs:"
+        f" {json.dumps(values)}\n",
     )
     path = tmp_path_factory.getbasetemp() / "job.json"
     path.write_text(json.dumps(job_document(plan).to_json()), encoding="utf-8")
@@ -109,26 +152,38 @@ def test_the_launcher_reads_the_arguments_as_they_were_said(
 
 
 def test_the_launcher_knows_every_field_of_a_job_document() -> None:
-    assert {item.name for item in fields(JobDocument)} == {item.name for item in fields(contract.Job)}
+    assert {item.name for item in fields(JobDocument)} == {
+        item.name for item in fields(contract.Job)
+    }
 
 
 def test_a_long_argument_travels_once() -> None:
     plan = plan_of(
-        "azure", f"name: d\nentrypoint: -m train\nlimits: {{max_runtime: 1 h}}\nargs: {{x: {'y' * 90_000}}}\n"
+        "azure",
+        "name: d\nentrypoint: -m train\nlimits: {max_runtime: 1 h}\nargs: {x:"
+        f" {'y' * 90_000}}}\n",
     )
     assert json.dumps(job_document(plan).to_json()).count("y" * 90_000) == 1
     assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []
 
 
-@pytest.mark.parametrize(("launch", "warm"), [("{}", True), ("{warm: true}", True), ("{warm: false}", False)])
-def test_the_launcher_reads_whether_ranks_may_be_forked(launch: str, warm: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launch", "warm"), [("{}", True), ("{warm: true}", True), ("{warm: false}", False)]
+)
+def test_the_launcher_reads_whether_ranks_may_be_forked(
+    launch: str, warm: bool, tmp_path: Path
+) -> None:
     text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h}}\nlaunch: {launch}\n"
     (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
     assert contract.read_job(tmp_path / "job.json").warm is warm
 
 
-@pytest.mark.parametrize(("limits", "seconds"), [("", 1800), (", hang: 45 min", 2700), (", hang: 0", 0)])
-def test_the_launcher_reads_after_how_long_a_hang_ends_the_job(limits: str, seconds: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limits", "seconds"), [("", 1800), (", hang: 45 min", 2700), (", hang: 0", 0)]
+)
+def test_the_launcher_reads_after_how_long_a_hang_ends_the_job(
+    limits: str, seconds: int, tmp_path: Path
+) -> None:
     text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h{limits}}}\n"
     (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
     assert contract.read_job(tmp_path / "job.json").hang_seconds == seconds

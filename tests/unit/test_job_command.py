@@ -1,4 +1,6 @@
-"""A job without a file: a script and its flags mean what the job.yaml means that init writes of the same words."""
+"""A job without a file: a script and its flags mean what the job.yaml means that init writes of the
+same words.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +66,18 @@ def test_a_folder_stands_for_its_job(project: Path) -> None:
         cloudtrain.load("src")
 
 
-def test_a_script_is_sent_with_the_folder_that_one_stands_in(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_is_sent_with_the_folder_that_one_stands_in(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = cloudtrain.load("src/other.py")
     assert (job.spec.entrypoint, job.folder) == ("src/other.py", project)
     monkeypatch.chdir(project / "src")
     assert cloudtrain.load("../train.py").folder == project
 
 
-def test_a_home_folder_is_never_sent_with_a_script(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_is_never_sent_with_a_script(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(project))
     assert job_folder(Path("src/other.py")) == project / "src"
 
@@ -86,17 +92,25 @@ def test_arguments_come_after_those_of_the_file_and_flags_before_set(project: Pa
 def test_a_mistake_in_a_flag_is_told_at_the_flag(project: Path) -> None:
     result = call("plan", "train.py", "--gpus", "1", "--gpu", "A100-80")
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("--gpu A100-80: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)")
+    assert result.err.startswith(
+        "--gpu A100-80: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)"
+    )
 
 
 def test_a_script_that_is_not_there_is_told_with_the_one_that_was_meant(project: Path) -> None:
-    with pytest.raises(SpecError, match=r"command line: entrypoint: no such file .*trian.py \(did you mean 'train.py'"):
+    with pytest.raises(
+        SpecError,
+        match=r"command line: entrypoint: no such file .*trian.py \(did you mean 'train.py'",
+    ):
         cloudtrain.load("trian.py")
 
 
 def test_a_job_file_beside_a_script_is_said_to_be_left_alone(project: Path) -> None:
     (project / "job.yaml").write_text("entrypoint: src/other.py\n")
-    assert "note: job.yaml is not read: train.py is submitted without it" in call("plan", "train.py").err
+    assert (
+        "note: job.yaml is not read: train.py is submitted without it"
+        in call("plan", "train.py").err
+    )
 
 
 def test_options_of_the_program_are_told_where_they_go(project: Path) -> None:
@@ -113,9 +127,15 @@ def test_a_rerun_has_the_flags_and_arguments_of_its_run(project: Path) -> None:
 
 def test_what_is_not_given_is_a_comment_in_the_job_of_a_script() -> None:
     lines = [
-        line for line in job_text({}, (), "my train.py").splitlines() if line and not line.lstrip().startswith("#")
+        line
+        for line in job_text({}, (), "my train.py").splitlines()
+        if line and not line.lstrip().startswith("#")
     ]
-    assert [line.partition("#")[0].strip() for line in lines] == ['entrypoint: "my train.py"', "resources:", "nodes: 1"]
+    assert [line.partition("#")[0].strip() for line in lines] == [
+        'entrypoint: "my train.py"',
+        "resources:",
+        "nodes: 1",
+    ]
 
 
 def test_arguments_are_written_as_a_mapping_where_it_means_the_same() -> None:

@@ -1,4 +1,6 @@
-"""A job with a section `sweep` is a job as well: `check` and `plan` look at the search, `submit` runs the one job."""
+"""A job with a section `sweep` is a job as well: `check` and `plan` look at the search, `submit`
+runs the one job.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def test_a_plan_shows_the_search_in_two_lines() -> None:
     lines = call("plan", "--provider", "local").out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("  sweep"))
     assert lines[at : at + 2] == [
-        "  sweep    bayesian (tpe), 9 trials, 3 at once: lr loguniform(0.0001, 0.1), batch-size choice(16, 32)",
+        (
+            "  sweep    bayesian (tpe), 9 trials, 3 at once: lr loguniform(0.0001, 0.1), batch-size"
+            " choice(16, 32)"
+        ),
         "           for the highest val_accuracy; cloudtrain sweep runs it, submit this one job",
     ]
 
@@ -48,12 +53,21 @@ def test_a_plan_for_a_cloud_says_what_all_trials_may_cost(monkeypatch: pytest.Mo
     monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
     machine = ["--set", "resources.instance.aws=ml.g5.xlarge", "--set", "limits.max_runtime=1 h"]
     said = call("plan", "--provider", "aws", *machine, "--set", "sweep.budget.max_cost=3 USD").out
-    assert "for the highest val_accuracy, at most 3.00 USD together; cloudtrain sweep runs it" in said
+    assert (
+        "for the highest val_accuracy, at most 3.00 USD together; cloudtrain sweep runs it" in said
+    )
     assert "sweep.budget.max_cost: pays for 2 of 9 trials if each costs all it may" in said
 
 
 def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
-    wrong = ["--provider", "local", "--set", "sweep.space.learning=[1, 2]", "--set", "sweep.space.seed=[-1, 2]"]
+    wrong = [
+        "--provider",
+        "local",
+        "--set",
+        "sweep.space.learning=[1, 2]",
+        "--set",
+        "sweep.space.seed=[-1, 2]",
+    ]
     for command in ("check", "plan"):
         done = call(command, *wrong)
         assert done.code == 2
@@ -74,7 +88,9 @@ def test_a_submit_says_that_it_runs_one_job() -> None:
     assert "sweep: one job is run, with its own values: cloudtrain sweep runs the search" in said
 
 
-SEARCHES = [path for path in sorted((ROOT / "examples").rglob("job.yaml")) if "sweep:" in path.read_text()]
+SEARCHES = [
+    path for path in sorted((ROOT / "examples").rglob("job.yaml")) if "sweep:" in path.read_text()
+]
 
 
 @pytest.mark.parametrize("path", SEARCHES, ids=lambda path: path.parent.name)
@@ -84,21 +100,33 @@ def test_the_sweeps_of_the_examples_are_right(path: Path) -> None:
 
 
 def test_a_setting_that_the_command_line_fixes_is_not_searched() -> None:
-    fixed = json.loads(call("sweep", "--dry-run", "--json", "--provider", "local", "--set", "args.lr=0.1").out)
+    fixed = json.loads(
+        call("sweep", "--dry-run", "--json", "--provider", "local", "--set", "args.lr=0.1").out
+    )
     assert list(fixed["space"]) == ["batch-size"]
     assert "lr loguniform" not in call("plan", "--provider", "local", "--set", "args.lr=0.1").out
     both = ["--provider", "local", "--set", "args.lr=0.1", "--set", "args.batch-size=32"]
     assert call("plan", *both).code == 0
-    assert "nothing is left to vary: --set fixes every setting of job.yaml's space" in call("sweep", *both).err
+    assert (
+        "nothing is left to vary: --set fixes every setting of job.yaml's space"
+        in call("sweep", *both).err
+    )
 
 
-def test_a_fixed_setting_reaches_every_trial(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_fixed_setting_reaches_every_trial(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     data_dir = tmp_path_factory.mktemp("data")
     job = cloudtrain.load(tmp_path / "job.yaml", ["args.lr=0.25", "sweep.method=random"])
     planned = plan_sweep(job, "local", data_dir=str(data_dir))
     documents = {"spec.yaml": planned.job.spec_text, "plan.json": as_text(planned.job.to_json())}
     folder = SweepFolder.create(data_dir, planned.definition, documents)
-    trial = Trial(number=0, parameters=suggester_of(planned.definition).suggest(SweepState.new(planned.definition)))
-    plan = TrialPlans(folder, planned.definition).plan(trial, Launching(time=1.0, trial=0, run="digits-1-t000"), "")
+    trial = Trial(
+        number=0,
+        parameters=suggester_of(planned.definition).suggest(SweepState.new(planned.definition)),
+    )
+    plan = TrialPlans(folder, planned.definition).plan(
+        trial, Launching(time=1.0, trial=0, run="digits-1-t000"), ""
+    )
     assert set(trial.parameters) == {"batch-size"}
     assert dict(plan.spec.args.values)["lr"] == 0.25  # type: ignore[arg-type]

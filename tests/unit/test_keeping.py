@@ -1,4 +1,6 @@
-"""What is kept of containers: checkpoints come whole, and the nodes' folders become one without losing a file."""
+"""What is kept of containers: checkpoints come whole, and the nodes' folders become one without
+losing a file.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,46 @@ from tests.support.samples import write
 
 def contents(folder: Path) -> dict[str, str]:
     return {
-        path.relative_to(folder).as_posix(): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+        path.relative_to(folder).as_posix(): f"-> {path.readlink()}"
+        if path.is_symlink()
+        else path.read_text()
         for path in sorted(folder.rglob("*"))
         if path.is_symlink() or path.is_file()
     }
 
 
 def test_all_nodes_folders_become_one_and_clashes_are_named(tmp_path: Path) -> None:
-    write(tmp_path, {"1/shared": "same", "1/mine/a": "1", "1/clash": "first", "1/kind/file": "", "1/deep/x/y": "1"})
-    write(tmp_path, {"2/shared": "same", "2/mine/b": "2", "2/clash": "second", "2/kind": "", "2/deep/x/y": "2"})
+    write(
+        tmp_path,
+        {
+            "1/shared": "same",
+            "1/mine/a": "1",
+            "1/clash": "first",
+            "1/kind/file": "",
+            "1/deep/x/y": "1",
+        },
+    )
+    write(
+        tmp_path,
+        {"2/shared": "same", "2/mine/b": "2", "2/clash": "second", "2/kind": "", "2/deep/x/y": "2"},
+    )
     write(tmp_path, {"3/clash": "third", "3/only": "3"})
     folders = [tmp_path / name for name in ("1", "2", "3", "missing")]
-    into, said = tmp_path / "into" / "model", list[str]()
-    assert keeping.merge(folders, into, "/opt/ml/model", said.append) == ["clash", "deep/x/y", "kind"]
-    merged = {"clash": "first", "deep/x/y": "1", "kind/file": "", "mine/a": "1", "mine/b": "2", "only": "3"}
+    into = tmp_path / "into" / "model"
+    said = list[str]()
+    assert keeping.merge(folders, into, "/opt/ml/model", said.append) == [
+        "clash",
+        "deep/x/y",
+        "kind",
+    ]
+    merged = {
+        "clash": "first",
+        "deep/x/y": "1",
+        "kind/file": "",
+        "mine/a": "1",
+        "mine/b": "2",
+        "only": "3",
+    }
     assert contents(into) == {**merged, "shared": "same"}
     assert (into / "only").samefile(tmp_path / "3" / "only")
     assert keeping.merge(folders[:1], into, "/opt/ml/model", said.append) == []
@@ -51,10 +79,17 @@ def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
     for name, target in links.items():
         (tmp_path / "1" / name).symlink_to(target)
     os.mkfifo(tmp_path / "1" / "pipe")
-    into, said = tmp_path / "into", list[str]()
+    into = tmp_path / "into"
+    said = list[str]()
     folders = [tmp_path / "1", tmp_path / "1"]
     assert keeping.merge(folders, into, "/opt/ml/model", said.append) == []
-    kept = {"good": "-> sub/file", "folder": "-> sub", "sub/up": "-> ../good", "sub/down": "-> file", "top": "-> ."}
+    kept = {
+        "good": "-> sub/file",
+        "folder": "-> sub",
+        "sub/up": "-> ../good",
+        "sub/down": "-> file",
+        "top": "-> .",
+    }
     assert contents(into) == {"sub/file": "x", "within": "-> sub/file", "here": "-> sub", **kept}
     assert sorted(set(said)) == [
         "into/absolute was left out: a link that points outside (/etc/passwd)",
@@ -64,7 +99,9 @@ def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
     ]
 
 
-def test_a_disk_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_hard_links_gets_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 
@@ -76,9 +113,18 @@ def test_a_disk_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pyte
 
 
 def test_new_and_changed_files_are_copied_and_none_is_taken_away(tmp_path: Path) -> None:
-    source, into = tmp_path / "source", tmp_path / "into" / "checkpoints"
+    source = tmp_path / "source"
+    into = tmp_path / "into" / "checkpoints"
     assert keeping.sync_folder(source, into) == 0
-    write(source, {"step-1/model": "1", "last": "1", ".hidden.tmp": "kept", ".cloudtrain-1234abcd.part": "ours"})
+    write(
+        source,
+        {
+            "step-1/model": "1",
+            "last": "1",
+            ".hidden.tmp": "kept",
+            ".cloudtrain-1234abcd.part": "ours",
+        },
+    )
     (source / "empty").mkdir()
     (source / "link").symlink_to("last")
     assert keeping.sync_folder(source, into) == 3
@@ -94,8 +140,11 @@ def test_new_and_changed_files_are_copied_and_none_is_taken_away(tmp_path: Path)
     assert contents(into) == {"step-1/model": "1", "last": "2", ".hidden.tmp": "kept"}
 
 
-def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew(tmp_path: Path) -> None:
-    nodes, into = [tmp_path / "0", tmp_path / "1"], tmp_path / "into"
+def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew(
+    tmp_path: Path,
+) -> None:
+    nodes = [tmp_path / "0", tmp_path / "1"]
+    into = tmp_path / "into"
     seen: list[keeping.FileStates] = [{}, {}]
 
     def sync() -> None:
@@ -119,7 +168,8 @@ def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew
 def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    source, into = tmp_path / "source", tmp_path / "into"
+    source = tmp_path / "source"
+    into = tmp_path / "into"
     write(source, {"model": "old", "other": "x"})
     keeping.sync_folder(source, into)
     (source / "model").write_text("newer")
@@ -143,4 +193,7 @@ def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
         assert keeping.sync_folder(source, into) == 1
     assert contents(into) == {"model": "old", "other": "xx"}
     assert keeping.sync_folder(source, into) == (change != "vanishes")
-    assert contents(into)["model"] == {"grows": "newest, longer", "replaced": "NEWER", "vanishes": "old"}[change]
+    assert (
+        contents(into)["model"]
+        == {"grows": "newest, longer", "replaced": "NEWER", "vanishes": "old"}[change]
+    )

@@ -15,7 +15,9 @@ LINES = [*EXAMPLES.values(), *HEALTHY, *(line for _, lines in PUBLIC for line in
 
 def test_no_line_that_a_rule_knows_is_refused_by_the_texts_it_needs() -> None:
     patterns = [(pattern, needed_literals(pattern)) for rule in RULES for pattern in rule.patterns]
-    assert sum(bool(needed) for _, needed in patterns) > len(patterns) * 0.9, "most patterns are fast"
+    assert sum(bool(needed) for _, needed in patterns) > len(patterns) * 0.9, (
+        "most patterns are fast"
+    )
     wrong = [
         (pattern, line)
         for pattern, needed in patterns

@@ -1,4 +1,6 @@
-"""A supervisor's life is told by several signs, and nothing is ended or signalled that is not proven ours."""
+"""A supervisor's life is told by several signs, and nothing is ended or signalled that is not
+proven ours.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def sleeper(run: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
     code = "import sys; print(flush=True); sys.stdin.read()"
     env = {**os.environ, RUN_DIR_VARIABLE: str(run.path)}
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=env
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
@@ -118,7 +122,10 @@ def test_a_silent_supervisor_of_another_machine_is_told_and_not_given_up_by_a_lo
 ) -> None:
     is_supervised_by(run, ELSEWHERE, silent_for=600)
     state = look(run)
-    assert (state.state, state.phase) == ("running", "no sign of life of its supervisor on elsewhere")
+    assert (state.state, state.phase) == (
+        "running",
+        "no sign of life of its supervisor on elsewhere",
+    )
     assert time.time() - state.phase_since == pytest.approx(600, abs=60)
     assert len(events_of(run)) == len((look(run), events_of(run))[1]), "it is said once"
     is_supervised_by(run, ELSEWHERE)
@@ -149,7 +156,9 @@ def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up
         (ELSEWHERE, 600, True, SupervisorState.UNKNOWN),
         (ELSEWHERE, 600, False, SupervisorState.UNKNOWN),
         (NEXT_DOOR, 1, True, SupervisorState.ALIVE),
-        pytest.param(NEXT_DOOR, 600, True, SupervisorState.DEAD, marks=pytest.mark.linux("the id of a boot")),
+        pytest.param(
+            NEXT_DOOR, 600, True, SupervisorState.DEAD, marks=pytest.mark.linux("the id of a boot")
+        ),
         (NEXT_DOOR, 600, False, SupervisorState.UNKNOWN),
         (BEFORE, 1, True, SupervisorState.ALIVE),
         (BEFORE, 600, True, SupervisorState.DEAD),
@@ -217,7 +226,9 @@ def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
 
 @pytest.mark.linux("the state of a process, in /proc")
 def test_a_process_that_was_not_collected_yet_counts_as_gone(run: RunFolder) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as process:
         is_supervised_by(run, ProcessIdentity.of(process.pid))
         assert supervisor_state(run.path) is SupervisorState.ALIVE
         assert process.stdin is not None
@@ -226,7 +237,9 @@ def test_a_process_that_was_not_collected_yet_counts_as_gone(run: RunFolder) -> 
         assert supervisor_state(run.path) is SupervisorState.DEAD
 
 
-def test_a_run_of_a_version_that_wrote_its_process_id_alone_is_judged_by_its_lock(run: RunFolder) -> None:
+def test_a_run_of_a_version_that_wrote_its_process_id_alone_is_judged_by_its_lock(
+    run: RunFolder,
+) -> None:
     assert supervisor_state(run.path) is SupervisorState.DEAD
 
 
@@ -236,7 +249,9 @@ def test_without_a_lock_to_go_by_such_a_run_is_left_alone(run: RunFolder) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"host": 1}', "[" * 9999, '{"pid": -1}'], ids=lambda text: text[:9]
+    "text",
+    ["", "{", "[]", "{}", '{"host": 1}', "[" * 9999, '{"pid": -1}'],
+    ids=lambda text: text[:9],
 )
 def test_an_identity_that_is_damaged_is_none(run: RunFolder, text: str) -> None:
     (run.path / "supervisor.json").write_text(text)
@@ -244,7 +259,9 @@ def test_an_identity_that_is_damaged_is_none(run: RunFolder, text: str) -> None:
 
 
 @KNOWS_AGES
-def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_started(store: RunStore) -> None:
+def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_started(
+    store: RunStore,
+) -> None:
     folder = born(store, "b-1")
     assert supervisor_state(folder.path, MINE) is SupervisorState.ALIVE
     assert supervisor_state(folder.path, replace(MINE, start="1")) is SupervisorState.DEAD
@@ -260,14 +277,19 @@ def test_who_takes_a_run_on_says_so(store: RunStore) -> None:
 
 @pytest.mark.linux("the environment and the root of a process, in /proc")
 def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_run(
-    run: RunFolder, sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder,
+    sleeper: subprocess.Popen[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As in a container that has a home of its own: /proc/PID/root leads to its files."""
     root = tmp_path / "root"
     (root / run.path.relative_to("/")).mkdir(parents=True)
     seen = Path.__truediv__
     own = Path(f"/proc/{sleeper.pid}")
-    monkeypatch.setattr(Path, "__truediv__", lambda a, b: root if (a, b) == (own, "root") else seen(a, b))
+    monkeypatch.setattr(
+        Path, "__truediv__", lambda a, b: root if (a, b) == (own, "root") else seen(a, b)
+    )
     assert end_orphans(run.path) == 0
     assert sleeper.poll() is None
     monkeypatch.undo()
@@ -293,7 +315,9 @@ def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunSt
     assert [event["type"] for event in events_of(folder)] == ["stop_requested", "creating"]
 
 
-def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(store: RunStore) -> None:
+def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(
+    store: RunStore,
+) -> None:
     held: list[FileLock] = []
     folder = store.create("b-1", {"plan.json": "{}"}, StopRequested(time=1.0), held)
     assert folder.is_being_submitted()
@@ -315,14 +339,20 @@ def test_a_look_at_a_run_whose_folder_was_removed_says_so(run: RunFolder) -> Non
         LocalProvider().observe(run, state)
 
 
-def test_a_submission_that_was_killed_ends_at_once_and_a_late_supervisor_gives_up(store: RunStore) -> None:
+def test_a_submission_that_was_killed_ends_at_once_and_a_late_supervisor_gives_up(
+    store: RunStore,
+) -> None:
     held: list[FileLock] = []
-    first = Submitting(time=time.time(), name="b", provider="local", contract="plain", nodes=1, processes=1)
+    first = Submitting(
+        time=time.time(), name="b", provider="local", contract="plain", nodes=1, processes=1
+    )
     folder = store.create("b-1", {"plan.json": "{}"}, first, held)
     assert not look(folder).has_ended, "the process that submits it is alive"
     held[0].release()
     look(folder)
-    assert not look(folder).has_ended, "it lives, and may have started the job without a record of it"
+    assert not look(folder).has_ended, (
+        "it lives, and may have started the job without a record of it"
+    )
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as killed:
         identity = ProcessIdentity.of(killed.pid)
         killed.kill()
@@ -333,7 +363,16 @@ def test_a_submission_that_was_killed_ends_at_once_and_a_late_supervisor_gives_u
     starting.release()
     look(folder)
     state = look(folder)
-    assert (state.state, state.reason) == ("failed", "submit was interrupted before anything started")
-    supervisor = [sys.executable, "-m", "cloudtrain.providers.local.supervisor", str(folder.path), "source.tar.gz"]
+    assert (state.state, state.reason) == (
+        "failed",
+        "submit was interrupted before anything started",
+    )
+    supervisor = [
+        sys.executable,
+        "-m",
+        "cloudtrain.providers.local.supervisor",
+        str(folder.path),
+        "source.tar.gz",
+    ]
     assert subprocess.run(supervisor, timeout=60).returncode == 1
     assert [event["type"] for event in events_of(folder)] == ["submitting", "ended"]

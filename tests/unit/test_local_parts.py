@@ -81,7 +81,9 @@ def test_a_free_port_has_a_free_port_above_it(monkeypatch: pytest.MonkeyPatch) -
     first = host.free_port()
     offers = [first]
     reserve = host._reserve_port
-    monkeypatch.setattr(host, "_reserve_port", lambda port: offers.pop() if offers and not port else reserve(port))
+    monkeypatch.setattr(
+        host, "_reserve_port", lambda port: offers.pop() if offers and not port else reserve(port)
+    )
     with socket.socket() as neighbour:
         neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         neighbour.bind(("127.0.0.1", first + 1))
@@ -97,7 +99,9 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
 ) -> None:
     request = json.loads((ROOT / "tests" / "golden" / "aws-kept.json").read_text())["request"]
     (tmp_path / "request.json").write_text(json.dumps(request))
-    (tmp_path / "plan.json").write_text(json.dumps({"provider": "local", "target": {"contract": "sagemaker"}}))
+    (tmp_path / "plan.json").write_text(
+        json.dumps({"provider": "local", "target": {"contract": "sagemaker"}})
+    )
     saved = tmp_path / "nodes" / "0" / "ml" / "checkpoints" / "step-1"
     saved.parent.mkdir(parents=True)
     saved.write_text("weights")
@@ -110,11 +114,16 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
     assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"
 
 
-def test_a_data_folder_that_no_search_path_can_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_folder_that_no_search_path_can_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path / "job")
     result = call("--data-dir", str(tmp_path / "a:b"), "submit", "train.py")
     assert result.code == 3
-    assert f"the data folder holds a ':', which separates the folders of PYTHONPATH: {tmp_path}/a:b" in result.err
+    assert (
+        f"the data folder holds a ':', which separates the folders of PYTHONPATH: {tmp_path}/a:b"
+        in result.err
+    )
     assert "hint: set CLOUDTRAIN_DATA_DIR" in result.err

@@ -1,4 +1,6 @@
-"""What `diagnose` reads of log files as they come: packed, in other encodings, as JSON, torn, or no text at all."""
+"""What `diagnose` reads of log files as they come: packed, in other encodings, as JSON, torn, or no
+text at all.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ TRACEBACK = [
     "pkg.errors.ShardMissing: shard 3 is gone",
 ]
 PLAIN = ("starting\n" + "\n".join(TRACEBACK) + "\n").encode()
-CAUSE = "the program raised ShardMissing: shard 3 is gone (/opt/ml/code/train.py:41), which no rule knows"
+CAUSE = (
+    "the program raised ShardMissing: shard 3 is gone (/opt/ml/code/train.py:41), which no rule"
+    " knows"
+)
 
 
 def diagnosed(log: bytes) -> Diagnosis:
@@ -30,7 +35,10 @@ def diagnosed(log: bytes) -> Diagnosis:
 
 def events(indent: int | None = None) -> bytes:
     """As `aws logs get-log-events` prints them."""
-    each = [{"timestamp": 1763632801000, "message": line, "ingestionTime": 1763632802000} for line in TRACEBACK]
+    each = [
+        {"timestamp": 1763632801000, "message": line, "ingestionTime": 1763632802000}
+        for line in TRACEBACK
+    ]
     return json.dumps({"events": each, "nextForwardToken": "f/1"}, indent=indent).encode()
 
 
@@ -39,15 +47,32 @@ FORMS = {
     "gzip": (gzip.compress(PLAIN), 5),
     "gzip of two parts": (gzip.compress(PLAIN[:40]) + gzip.compress(PLAIN[40:]), 5),
     "utf-16": (PLAIN.decode().encode("utf-16"), 5),
-    "utf-16 in gzip": (gzip.compress("шаг 1\n".encode("utf-16") + PLAIN.decode().encode("utf-16-le")), 6),
+    "utf-16 in gzip": (
+        gzip.compress("шаг 1\n".encode("utf-16") + PLAIN.decode().encode("utf-16-le")),
+        6,
+    ),
     "utf-16 without a mark": (PLAIN.decode().encode("utf-16-le"), 5),
     "emptied while it was written": (b"\0" * 9_000 + b"\n" + PLAIN, 6),
     "events of CloudWatch": (events(indent=4), 20),
     "events of CloudWatch in one line": (events(), 1),
-    "one event of several lines": (json.dumps({"events": [{"message": "\n".join(TRACEBACK)}]}).encode(), 1),
-    "docker": (b"\n".join(json.dumps({"log": f"{line}\n", "stream": "stderr"}).encode() for line in TRACEBACK), 4),
-    "kubernetes": ("\n".join(f"2026-11-20T10:00:01.1234Z stderr F {line}" for line in TRACEBACK).encode(), 4),
-    "aws logs tail": ("\n".join(f"2026-11-20T10:00:01+00:00 a-1/algo-1-17 {line}" for line in TRACEBACK).encode(), 4),
+    "one event of several lines": (
+        json.dumps({"events": [{"message": "\n".join(TRACEBACK)}]}).encode(),
+        1,
+    ),
+    "docker": (
+        b"\n".join(
+            json.dumps({"log": f"{line}\n", "stream": "stderr"}).encode() for line in TRACEBACK
+        ),
+        4,
+    ),
+    "kubernetes": (
+        "\n".join(f"2026-11-20T10:00:01.1234Z stderr F {line}" for line in TRACEBACK).encode(),
+        4,
+    ),
+    "aws logs tail": (
+        "\n".join(f"2026-11-20T10:00:01+00:00 a-1/algo-1-17 {line}" for line in TRACEBACK).encode(),
+        4,
+    ),
     "after a line of bytes": (b"\x01\x02\x03" * 50 + b"\n" + PLAIN, 6),
 }
 
@@ -62,12 +87,16 @@ def test_a_failure_is_found_in_whatever_form_its_log_is_kept(form: str) -> None:
 
 def test_a_document_of_one_line_is_read_to_its_end() -> None:
     each = [{"timestamp": number, "message": f"step {number}"} for number in range(20_000)]
-    whole = json.dumps({"events": [*each, *({"timestamp": 1, "message": line} for line in TRACEBACK)]})
+    whole = json.dumps(
+        {"events": [*each, *({"timestamp": 1, "message": line} for line in TRACEBACK)]}
+    )
     assert diagnosed(whole.encode()).cause == CAUSE
 
 
 def test_a_message_that_only_informs_does_so_in_json_too() -> None:
-    line = json.dumps({"level": "INFO", "message": "CUDA out of memory, retrying with half of the batch"})
+    line = json.dumps(
+        {"level": "INFO", "message": "CUDA out of memory, retrying with half of the batch"}
+    )
     assert diagnosed(line.encode()).rule is None
     assert diagnosed(line.replace("INFO", "ERROR").encode()).rule is not None
 
@@ -75,7 +104,9 @@ def test_a_message_that_only_informs_does_so_in_json_too() -> None:
 PROGRAM = b"\x7fELF" + bytes(range(32)) * 9 + b"DBE\n" + b"uncorrectable ECC error\0\0\0\0" * 9
 
 
-@pytest.mark.parametrize("log", [Random(1).randbytes(100_000), PROGRAM], ids=["random", "a program"])
+@pytest.mark.parametrize(
+    "log", [Random(1).randbytes(100_000), PROGRAM], ids=["random", "a program"]
+)
 def test_bytes_are_no_evidence(log: bytes) -> None:
     found = diagnosed(log)
     assert (found.rule, found.evidence, found.last_lines) == (None, (), ())
@@ -103,7 +134,9 @@ def test_a_damaged_or_unfinished_archive_is_read_as_far_as_it_goes() -> None:
     )
 
 
-def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HEAD_BYTES", "TAIL_BYTES"):
         monkeypatch.setattr(log_file, name, 1 << 18)
     found = diagnosed(gzip.compress(b"a line of text\n" * 500_000 + PLAIN))

@@ -1,4 +1,6 @@
-"""Logs and events of any length: what is held in memory does not grow with them, and no line is lost or told twice."""
+"""Logs and events of any length: what is held in memory does not grow with them, and no line is
+lost or told twice.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,16 @@ def run(store: RunStore) -> RunFolder:
     """Two nodes that have printed 20,000 lines, about 3 MB, in turns; and as many events."""
     folder = born(store, "a-1")
     for node in range(2):
-        lines = (f"{format_timestamp(1e9 + i)} [rank {node}] line {i} {'x' * 80}\n" for i in range(node, LINES, 2))
+        lines = (
+            f"{format_timestamp(1e9 + i)} [rank {node}] line {i} {'x' * 80}\n"
+            for i in range(node, LINES, 2)
+        )
         (folder.path / "logs" / f"node-{node}.log").write_text("".join(lines))
     with folder.events_file.open("a") as file:
         for i in range(LINES):
-            file.write(f'{{"type":"metrics","time":101.0,"node":0,"rank":0,"seq":{i},"values":{{"loss":{i}.5}}}}\n')
+            file.write(
+                f'{{"type":"metrics","time":101.0,"node":0,"rank":0,"seq":{i},"values":{{"loss":{i}.5}}}}\n'
+            )
     write_events(folder, ENDED)
     return folder
 
@@ -55,7 +62,11 @@ def test_the_last_lines_of_a_long_log_are_read_from_its_end(run: RunFolder) -> N
     size = bytes_of(run.path, "logs/node-*.log")
     found: list[str] = []
     reader = LogReader(run)
-    held = peak(lambda: found.extend(line.text for line, _ in zip(reader.read_backward(), range(5), strict=False)))
+    held = peak(
+        lambda: found.extend(
+            line.text for line, _ in zip(reader.read_backward(), range(5), strict=False)
+        )
+    )
     assert [text.split()[1] for text in found] == [str(LINES - 1 - i) for i in range(5)]
     assert held < size / 5
 
@@ -66,8 +77,13 @@ def test_a_log_is_passed_on_line_by_line_and_its_tail_as_it_is(run: RunFolder) -
     found.status()
     held = peak(lambda: [None for line in found.logs() if line.node > 1])
     assert held < size / 5
-    assert [line.text.split()[1] for line in found.logs(tail=3)] == [str(LINES - 3 + i) for i in range(3)]
-    assert [line.text.split()[1] for line in found.logs(tail=2, rank=1)] == [str(LINES - 3), str(LINES - 1)]
+    assert [line.text.split()[1] for line in found.logs(tail=3)] == [
+        str(LINES - 3 + i) for i in range(3)
+    ]
+    assert [line.text.split()[1] for line in found.logs(tail=2, rank=1)] == [
+        str(LINES - 3),
+        str(LINES - 1),
+    ]
     assert sum(1 for _ in found.logs(rank=0)) == LINES / 2
     assert list(found.logs(tail=0)) == []
 
@@ -109,7 +125,10 @@ def test_lines_that_come_later_are_read_on_from_where_reading_stopped(store: Run
 
 def test_a_line_without_a_stamp_stays_where_it_stands(store: RunStore) -> None:
     folder = born(store, "a-1")
-    text = f"{format_timestamp(10)} a\nno stamp at all here, of somebody else\n{format_timestamp(30)} c\n"
+    text = (
+        f"{format_timestamp(10)} a\nno stamp at all here, of somebody"
+        f" else\n{format_timestamp(30)} c\n"
+    )
     (folder.path / "logs" / "node-0.log").write_text(text)
     (folder.path / "logs" / "node-1.log").write_text(f"{format_timestamp(20)} b\n")
     forwards = [(line.node, line.text[:1]) for line in LogReader(folder).read_all()]
@@ -122,7 +141,8 @@ def test_a_line_without_a_stamp_stays_where_it_stands(store: RunStore) -> None:
 def test_lines_are_the_same_forwards_and_backwards_whatever_their_length(seed: int) -> None:
     chance = random.Random(seed)
     lengths = [
-        chance.choice([0, 1, 7, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES]) for _ in range(9)
+        chance.choice([0, 1, 7, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
+        for _ in range(9)
     ]
     lines = [bytes([97 + at]) * length for at, length in enumerate(lengths)]
     whole = b"".join(line + b"\n" for line in lines)
@@ -132,9 +152,13 @@ def test_lines_are_the_same_forwards_and_backwards_whatever_their_length(seed: i
     forwards = list(read_lines(file, 0, longest))
     assert [line for line, _ in forwards] == [line[:longest] for line in lines]
     assert forwards[-1][1] == len(whole)
-    assert list(read_lines_backward(file, len(whole), longest)) == [line[:longest] for line in reversed(lines)]
+    assert list(read_lines_backward(file, len(whole), longest)) == [
+        line[:longest] for line in reversed(lines)
+    ]
     for (_, offset), rest in zip(forwards, range(1, 10), strict=True):
-        assert [line for line, _ in read_lines(file, offset, longest)] == [line[:longest] for line in lines[rest:]]
+        assert [line for line, _ in read_lines(file, offset, longest)] == [
+            line[:longest] for line in lines[rest:]
+        ]
 
 
 def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
@@ -152,7 +176,8 @@ def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
 
 
 def test_an_event_met_twice_is_known_whatever_came_between() -> None:
-    seen, chance = SeenEvents(), random.Random(3)
+    seen = SeenEvents()
+    chance = random.Random(3)
     keys = [(chance.randrange(2), chance.randrange(2), chance.randrange(300)) for _ in range(2000)]
     told = [seen.add(*key) for key in keys]
     assert told == [key not in keys[:at] for at, key in enumerate(keys)]
@@ -160,4 +185,9 @@ def test_an_event_met_twice_is_known_whatever_came_between() -> None:
 
 def test_what_has_been_met_costs_a_few_bytes_each() -> None:
     seen = SeenEvents()
-    assert peak(lambda: [seen.add(0, 0, 1_700_000_000_000_000_000 + i) and None for i in range(100_000)]) < 3_000_000
+    assert (
+        peak(
+            lambda: [seen.add(0, 0, 1_700_000_000_000_000_000 + i) and None for i in range(100_000)]
+        )
+        < 3_000_000
+    )

@@ -1,4 +1,6 @@
-"""What `cloudtrain doctor` says of a machine: nothing of a good one, the one thing that is wrong of every other."""
+"""What `cloudtrain doctor` says of a machine: nothing of a good one, the one thing that is wrong of
+every other.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from cloudtrain.providers.local import checkup, machine
 from cloudtrain.providers.local.known_trouble import found_trouble
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 
-GOOD = PythonFacts(path="/usr/bin/python3", version="3.11.7", torch="2.13.0+cu130", cuda="13.0", torch_gpus=8)
+GOOD = PythonFacts(
+    path="/usr/bin/python3", version="3.11.7", torch="2.13.0+cu130", cuda="13.0", torch_gpus=8
+)
 GPUS = GpuFacts(driver="580.65.06", names=("NVIDIA H100",) * 8, on_bus=8)
 ENGINE = EngineInfo("28.2.2", "amd64", is_rootless=False, gives_gpus=True, data_folder="/")
 
@@ -48,7 +52,9 @@ def no_engine(seconds: float) -> Iterator[None]:
 
 def wrong(checks: list[Check]) -> list[str]:
     assert all(check.answer for check in checks)
-    assert all(check.fix for check in checks if check.is_wrong), "what is wrong comes with what to do"
+    assert all(check.fix for check in checks if check.is_wrong), (
+        "what is wrong comes with what to do"
+    )
     return [check.name for check in checks if check.is_wrong]
 
 
@@ -73,11 +79,29 @@ def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
         (changed(torch="", error="OSError: libcudart.so.13"), GPUS, 10**11, "torch", "libcudart"),
         (changed(torch="2.13.0+cpu", cuda="", torch_gpus=0), GPUS, 10**11, "torch", "without CUDA"),
         (changed(torch_gpus=0), GPUS, 10**11, "torch", "none of the 8 GPUs"),
-        (changed(torch_gpus=0), GpuFacts(driver="535.1", names=GPUS.names), 10**11, "driver", "needs 580"),
+        (
+            changed(torch_gpus=0),
+            GpuFacts(driver="535.1", names=GPUS.names),
+            10**11,
+            "driver",
+            "needs 580",
+        ),
         (changed(torch_gpus=0), GpuFacts(on_bus=2), 10**11, "GPUs", "no driver"),
-        (changed(torch_gpus=0), GpuFacts(error="Driver/library version mismatch"), 10**11, "GPUs", "mismatch"),
+        (
+            changed(torch_gpus=0),
+            GpuFacts(error="Driver/library version mismatch"),
+            10**11,
+            "GPUs",
+            "mismatch",
+        ),
         (GOOD, GPUS, 10**9, "disk", "1.0 GB are free"),
-        (changed(versions={"docker": "7.0.0", "requests": "2.32.3"}), GPUS, 10**11, "packages", "docker 7.0.0"),
+        (
+            changed(versions={"docker": "7.0.0", "requests": "2.32.3"}),
+            GPUS,
+            10**11,
+            "packages",
+            "docker 7.0.0",
+        ),
     ],
 )
 def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
@@ -92,7 +116,9 @@ def test_trouble_is_a_pair_of_versions_and_not_one_of_them() -> None:
     assert not list(found_trouble({"torch": "2.2.2"}))
     assert not list(found_trouble({"torch": "2.2.2", "numpy": "1.26.4"}))
     assert not list(found_trouble({"torch": "2.13.0+cpu", "numpy": "2.1.0"}))
-    assert [pair for pair, _ in found_trouble({"torch": "2.2.2", "numpy": "2.0.0"})] == ["torch 2.2.2 with numpy 2.0.0"]
+    assert [pair for pair, _ in found_trouble({"torch": "2.2.2", "numpy": "2.0.0"})] == [
+        "torch 2.2.2 with numpy 2.0.0"
+    ]
 
 
 def test_a_python_that_cannot_be_run_is_told_and_not_raised(tmp_path: Path) -> None:
@@ -103,19 +129,28 @@ def test_a_python_that_cannot_be_run_is_told_and_not_raised(tmp_path: Path) -> N
     assert machine.ask_python(str(silent)).error == "exit code 3: broken"
 
 
-def test_a_python_that_a_file_beside_the_job_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_a_file_beside_the_job_names_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "ask_python", lambda path: pytest.fail(f"{path} was run"))
     first = next(checkup.machine_checks("/evil", "cloudtrain.toml:1", tmp_path))
     assert (first.name, first.verdict) == ("Python", "not applicable")
 
 
-def test_a_driver_is_asked_by_its_own_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_is_asked_by_its_own_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program.write_text("#!/bin/sh\necho '580.65.06, NVIDIA L4'\n")
     program.chmod(0o755)
-    assert (machine.ask_driver().driver, machine.ask_driver().names) == ("580.65.06", ("NVIDIA L4",))
-    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+    assert (machine.ask_driver().driver, machine.ask_driver().names) == (
+        "580.65.06",
+        ("NVIDIA L4",),
+    )
+    program.write_text(
+        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    )
     assert "version mismatch" in machine.ask_driver().error
 
 
@@ -172,7 +207,10 @@ def test_the_command_prints_a_line_for_each_check_and_what_to_do(
 ) -> None:
     assert run() == 0
     out = capsys.readouterr().out
-    assert f"  ok    Python          does {sys.executable} run, and is it 3.9 or newer? it is 3.11.7\n" in out
+    assert (
+        f"  ok    Python          does {sys.executable} run, and is it 3.9 or newer? it is 3.11.7\n"
+        in out
+    )
     assert out.startswith("this machine\n")
     assert out.endswith("6 checks, nothing wrong\n")
     monkeypatch.setattr(machine, "free_bytes", lambda _: 5)
@@ -188,7 +226,9 @@ def test_the_command_prints_json_for_scripts(capsys: pytest.CaptureFixture[str])
     assert run("--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is True
-    assert {"where": "this machine", "name": "driver", "verdict": "ok"}.items() <= told["checks"][3].items()
+    assert {"where": "this machine", "name": "driver", "verdict": "ok"}.items() <= told["checks"][
+        3
+    ].items()
     assert run("docker", "--json") == 4
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False
@@ -214,7 +254,9 @@ def test_a_terminal_shows_ticks_crosses_and_dashes(
 
 
 @pytest.mark.usefixtures("quick_machine")
-def test_an_unknown_provider_and_a_broken_job_are_told_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_provider_and_a_broken_job_are_told_as_ever(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run("asw") == 2
     assert "there is no provider 'asw'" in capsys.readouterr().err
     Path("job.yaml").write_text("resources: {nodez: 2}\n")

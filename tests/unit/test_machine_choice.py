@@ -1,4 +1,6 @@
-"""Which price a plan takes, why it has its machine, what would cost less, and that what is stored never changes."""
+"""Which price a plan takes, why it has its machine, what would cost less, and that what is stored
+never changes.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,18 @@ def listed(tmp_path: Path) -> Listed:
     """Stores what a price list has said of a region."""
 
     def store(
-        provider: str, region: str, prices: Mapping[str, float], as_of: str = "2026-11-20", folder: Path | None = None
+        provider: str,
+        region: str,
+        prices: Mapping[str, float],
+        as_of: str = "2026-11-20",
+        folder: Path | None = None,
     ) -> Path:
         path = table_path(folder or tmp_path / "data", provider, region)
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = (
-            ListedPrice(instance_type=name, usd_per_hour=usd, region=region, as_of=as_of, source="a list")
+            ListedPrice(
+                instance_type=name, usd_per_hour=usd, region=region, as_of=as_of, source="a list"
+            )
             for name, usd in prices.items()
         )
         path.write_text(table_text(rows))
@@ -47,9 +55,15 @@ def listed(tmp_path: Path) -> Listed:
 def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Plans a job of those resources, without any account."""
 
-    def plan(provider: str, resources: Mapping[str, object], region: str = "", **limits: object) -> Plan:
-        monkeypatch.setenv(f"CLOUDTRAIN_{'AWS_REGION' if provider == 'aws' else 'AZURE_LOCATION'}", region)
-        job = cloudtrain.load({"resources": dict(resources), "limits": {"max_runtime": "1 h", **limits}})
+    def plan(
+        provider: str, resources: Mapping[str, object], region: str = "", **limits: object
+    ) -> Plan:
+        monkeypatch.setenv(
+            f"CLOUDTRAIN_{'AWS_REGION' if provider == 'aws' else 'AZURE_LOCATION'}", region
+        )
+        job = cloudtrain.load(
+            {"resources": dict(resources), "limits": {"max_runtime": "1 h", **limits}}
+        )
         return cloudtrain.plan(job, provider, preview=True)
 
     return plan
@@ -86,22 +100,32 @@ def test_a_price_that_is_known_elsewhere_only_is_shown_as_such_and_holds_no_budg
 ) -> None:
     plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1")
     assert usd(plan) is None
-    assert "unknown: no price for ml.g5.xlarge in eu-west-1; 1.41 USD/h in us-east-1 (price of 2026-" in overview(plan)
+    assert (
+        "unknown: no price for ml.g5.xlarge in eu-west-1; 1.41 USD/h in us-east-1 (price of 2026-"
+        in overview(plan)
+    )
     plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1", max_cost="10 USD")
-    assert plan.target.config_as(AwsConfig).unpaid == ("cannot be held: the price of this machine is not known",)
+    assert plan.target.config_as(AwsConfig).unpaid == (
+        "cannot be held: the price of this machine is not known",
+    )
     listed("azure", "swedencentral", {"Standard_ND96isr_H200_v5": 80.0})
     plan = planned("azure", {"gpus": 8, "gpu": "H200"}, "eastus")
     assert "in eastus; 80.00 USD/h in swedencentral" in overview(plan)
     assert " 0.00 USD" not in overview(plan)
 
 
-def test_a_plan_names_no_cloud_for_a_refusal_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_names_no_cloud_for_a_refusal_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.yaml").write_text("name: a\nresources: {gpus: 8, gpu: H200}\n")
     result = call("plan", str(tmp_path / "job"), "--provider", "aws")
     assert result.code == 0
-    assert "note: with --provider aws it will be refused: the price of this machine is not known" in result.out
+    assert (
+        "note: with --provider aws it will be refused: the price of this machine is not known"
+        in result.out
+    )
 
 
 def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(
@@ -121,7 +145,9 @@ def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(
 
 
 @pytest.mark.parametrize("text", ["", "instance_type\n", "{}", "0", "\0"])
-def test_a_damaged_table_is_named_with_what_writes_it_anew(planned: Planned, listed: Listed, text: str) -> None:
+def test_a_damaged_table_is_named_with_what_writes_it_anew(
+    planned: Planned, listed: Listed, text: str
+) -> None:
     path = listed("aws", "eu-west-1", {"ml.g5.xlarge": 1.5})
     path.write_text(path.read_text().replace("1.5", "0") if text == "0" else text)
     with pytest.raises(SpecError) as caught:
@@ -132,21 +158,32 @@ def test_a_damaged_table_is_named_with_what_writes_it_anew(planned: Planned, lis
 
 def test_the_reason_is_what_the_spec_says(planned: Planned) -> None:
     assert (
-        reason(planned("aws", {"gpus": 1})) == "the cheapest of aws with 1 GPU; by the prices that come with cloudtrain"
+        reason(planned("aws", {"gpus": 1}))
+        == "the cheapest of aws with 1 GPU; by the prices that come with cloudtrain"
     )
-    assert reason(planned("azure", {"gpus": 8, "gpu": "H100"})) == "the only one of azure with 8 x H100"
+    assert (
+        reason(planned("azure", {"gpus": 8, "gpu": "H100"}))
+        == "the only one of azure with 8 x H100"
+    )
     first = reason(planned("aws", {"gpus": 8, "gpu": ["H100 NVL", "A100-40GB", "T4"]}))
-    assert first == "the only one of aws with 8 x A100-40GB, the first of the spec's models that it has"
+    assert (
+        first
+        == "the only one of aws with 8 x A100-40GB, the first of the spec's models that it has"
+    )
     assert reason(planned("aws", {})) == "the default for a job without GPUs"
     assert reason(planned("aws", {"instance": {"aws": "ml.p5.48xlarge"}})) == "the spec names it"
     assert planned("local", {}).target.choice is None
 
 
-def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(planned: Planned, listed: Listed) -> None:
+def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(
+    planned: Planned, listed: Listed
+) -> None:
     assert cheaper(planned("aws", {"gpus": 1})) == {"Standard_NC4as_T4_v3": 0.526}
     models = {"gpus": 8, "gpu": ["H100", "A100-80GB"]}
     plan = planned("azure", models)
-    assert [*cheaper(plan)] == ["Standard_ND96amsr_A100_v4", "ml.p5.48xlarge"], "the first model that is cheaper"
+    assert [*cheaper(plan)] == ["Standard_ND96amsr_A100_v4", "ml.p5.48xlarge"], (
+        "the first model that is cheaper"
+    )
     shown = next(line for line in overview(plan).splitlines() if "cheaper: " in line)
     assert "ml.p5.48xlarge 63.30 USD/h (8 x H100-80GB, aws, us-east-1, price of 2026-" in shown
     named = planned("azure", {"instance": {"azure": "Standard_ND96isr_H100_v5"}})
@@ -157,7 +194,9 @@ def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(plan
     assert cheaper(planned("aws", t4)) == {}, "that is no difference"
 
 
-def test_several_nodes_with_a_fast_network_are_not_replaced_by_those_without(planned: Planned, listed: Listed) -> None:
+def test_several_nodes_with_a_fast_network_are_not_replaced_by_those_without(
+    planned: Planned, listed: Listed
+) -> None:
     listed("aws", "us-east-1", {"ml.g4dn.12xlarge": 9.0})
     assert [*cheaper(planned("aws", {"gpus": 4, "gpu": "T4"}))] == ["Standard_NC64as_T4_v3"]
     assert cheaper(planned("aws", {"gpus": 4, "gpu": "T4", "nodes": 2})) == {}
@@ -171,10 +210,16 @@ def test_a_machine_without_gpus_is_replaced_by_one_with_as_many_cores_and_as_muc
     rows = {row.instance_type: row for name in HOME for row in instances(name)}
     assert cheaper(found)
     for name in cheaper(found):
-        assert (rows[name].gpus, rows[name].vcpus >= 4, rows[name].memory_gib >= 16) == (0, True, True)
+        assert (rows[name].gpus, rows[name].vcpus >= 4, rows[name].memory_gib >= 16) == (
+            0,
+            True,
+            True,
+        )
 
 
-def test_the_reason_is_kept_with_the_plan_and_told_to_tools(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_is_kept_with_the_plan_and_told_to_tools(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choice = planned("aws", {"gpus": 1}, "us-east-1").to_json()["target"]["choice"]
     assert choice["reason"].startswith("the cheapest of aws")
     assert choice["cheaper"][0]["instance_type"] == "Standard_NC4as_T4_v3"
@@ -191,7 +236,8 @@ def test_what_a_run_costs_stays_what_it_was_when_prices_change(
     run = cloudtrain.find_run("old-aws-done", data_dir=str(kept))
     request = run.folder.document("request.json")
     described = {"ResourceConfig": request["ResourceConfig"]}
-    before, summary = usd_per_hour(described, run.folder), cloudtrain.list_runs(data_dir=str(kept))
+    before = usd_per_hour(described, run.folder)
+    summary = cloudtrain.list_runs(data_dir=str(kept))
     assert before
     name = request["ResourceConfig"]["InstanceType"]
     listed("aws", run.folder.document("plan.json")["target"]["where"], {name: 999.0}, folder=kept)

@@ -1,4 +1,6 @@
-"""What a request says of the machines that a spec names: their GPUs, disks, keys and the images for them."""
+"""What a request says of the machines that a spec names: their GPUs, disks, keys and the images for
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ ID = "12345678-1234-1234-1234-123456789012"
 
 
 def planned(provider: str, instance: str, more: str = "") -> Plan:
-    text = f"name: digits\nresources: {{instance: {{{provider}: {instance}}}{more}}}\nlimits: {{max_runtime: 1 h}}\n"
+    text = (
+        f"name: digits\nresources: {{instance: {{{provider}: {instance}}}{more}}}\nlimits:"
+        " {max_runtime: 1 h}\n"
+    )
     return plan_of(provider, text)
 
 
@@ -46,7 +51,9 @@ def said(plan: Plan) -> list[str]:
         ("azure", "Standard_E4s_v5", 0),
     ],
 )
-def test_an_instance_alone_means_that_machine_with_all_its_gpus(provider: str, instance: str, gpus: int) -> None:
+def test_an_instance_alone_means_that_machine_with_all_its_gpus(
+    provider: str, instance: str, gpus: int
+) -> None:
     plan = planned(provider, instance)
     job = request(plan).job
     assert (job.gpus, job.processes, plan.gpus) == (gpus, max(1, gpus), gpus)
@@ -58,22 +65,39 @@ def test_a_rehearsal_asks_for_the_gpus_of_the_machine() -> None:
 
     import cloudtrain
 
-    job = cloudtrain.load({"name": "digits", "resources": {"instance": {"aws": "ml.g5.12xlarge"}}, "source": "tests"})
+    job = cloudtrain.load(
+        {"name": "digits", "resources": {"instance": {"aws": "ml.g5.12xlarge"}}, "source": "tests"}
+    )
     for host in ("local", "docker"):
         plan = cloudtrain.plan(job, host, as_="aws", data_dir=str(Path("/nonexistent")))
         assert (plan.gpus, plan.processes, getattr(plan.host.config, "gpus", 4)) == (4, 4, 4)
 
 
 WRONG_COUNTS = {
-    "different numbers": ("aws", "[ml.p4d.24xlarge, ml.g5.12xlarge]", "", "these types have different numbers of GPUs"),
+    "different numbers": (
+        "aws",
+        "[ml.p4d.24xlarge, ml.g5.12xlarge]",
+        "",
+        "these types have different numbers of GPUs",
+    ),
     "unknown to the table": (
         "aws",
         "ml.p2.xlarge",
         "",
         "ml.p2.xlarge is not in our table of machines, so how many GPUs",
     ),
-    "unknown on Azure": ("azure", "Standard_NC6s_v3", "", "Standard_NC6s_v3 is not in our table of machines"),
-    "none said": ("aws", "ml.p4d.24xlarge", ", gpus: 0", "ml.p4d.24xlarge has 8 x A100, the job uses 0 per node"),
+    "unknown on Azure": (
+        "azure",
+        "Standard_NC6s_v3",
+        "",
+        "Standard_NC6s_v3 is not in our table of machines",
+    ),
+    "none said": (
+        "aws",
+        "ml.p4d.24xlarge",
+        ", gpus: 0",
+        "ml.p4d.24xlarge has 8 x A100, the job uses 0 per node",
+    ),
 }
 
 
@@ -85,9 +109,12 @@ def test_what_says_no_one_number_of_gpus_is_refused(case: tuple[str, str, str, s
 
 
 @pytest.mark.parametrize(
-    "instance", ["ml.r5d.large", "ml.p5.48xlarge", "ml.g4dn.xlarge", "ml.g6e.xlarge", "ml.p6e-gb200.36xlarge"]
+    "instance",
+    ["ml.r5d.large", "ml.p5.48xlarge", "ml.g4dn.xlarge", "ml.g6e.xlarge", "ml.p6e-gb200.36xlarge"],
 )
-def test_a_machine_with_disks_of_its_own_takes_neither_a_volume_nor_a_key_for_it(instance: str) -> None:
+def test_a_machine_with_disks_of_its_own_takes_neither_a_volume_nor_a_key_for_it(
+    instance: str,
+) -> None:
     text = "name: d\nimage: '123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1'\n"
     text += f"resources: {{instance: {{aws: {instance}}}}}\n"
     plan = plan_of("aws", f"{text}limits: {{max_runtime: 1 h}}\naws: {{kms_key: alias/mine}}\n")
@@ -118,7 +145,12 @@ def test_a_key_for_a_volume_is_an_id_or_an_arn(key: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("disk", "error", "note"),
-    [("1 TiB", False, False), ("2 TiB", False, True), ("16 TiB", False, True), ("20 TiB", True, False)],
+    [
+        ("1 TiB", False, False),
+        ("2 TiB", False, True),
+        ("16 TiB", False, True),
+        ("20 TiB", True, False),
+    ],
 )
 def test_a_disk_is_no_larger_than_a_volume_can_be(disk: str, error: bool, note: bool) -> None:
     plan = plan_of("aws", f"name: d\nresources: {{disk: {disk}}}\n")
@@ -128,17 +160,31 @@ def test_a_disk_is_no_larger_than_a_volume_can_be(disk: str, error: bool, note: 
 
 ARM = "ml.p6e-gb200.36xlarge", "Standard_ND128isr_NDR_GB200_v6"
 IMAGES = {
-    "aws, auto": ("aws", ARM[0], "auto", "AWS's containers are built for amd64, and ml.p6e-gb200.36xlarge has ARM"),
+    "aws, auto": (
+        "aws",
+        ARM[0],
+        "auto",
+        "AWS's containers are built for amd64, and ml.p6e-gb200.36xlarge has ARM",
+    ),
     "aws, a container": ("aws", ARM[0], "dlc:pytorch-2.10", "AWS's containers are built for amd64"),
-    "aws, both kinds": ("aws", f"[{ARM[0]}, ml.g5.12xlarge]", "auto", "no one image runs on all of these machines"),
+    "aws, both kinds": (
+        "aws",
+        f"[{ARM[0]}, ml.g5.12xlarge]",
+        "auto",
+        "no one image runs on all of these machines",
+    ),
     "azure, auto": ("azure", ARM[1], "auto", "Microsoft's environment is built for amd64"),
 }
 
 
 @pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES.keys())
-def test_a_container_of_the_clouds_is_not_sent_to_arm_processors(case: tuple[str, str, str, str]) -> None:
+def test_a_container_of_the_clouds_is_not_sent_to_arm_processors(
+    case: tuple[str, str, str, str],
+) -> None:
     provider, instance, image, message = case
-    text = f"name: d\nimage: '{image}'\nresources: {{gpus: 4, instance: {{{provider}: {instance}}}}}\n"
+    text = (
+        f"name: d\nimage: '{image}'\nresources: {{gpus: 4, instance: {{{provider}: {instance}}}}}\n"
+    )
     with pytest.raises(SpecError, match=message):
         plan_of(provider, f"{text}limits: {{max_runtime: 1 h}}\n")
 
@@ -146,7 +192,9 @@ def test_a_container_of_the_clouds_is_not_sent_to_arm_processors(case: tuple[str
 def test_an_image_of_ones_own_is_taken_as_built_for_the_machines() -> None:
     text = "name: d\nimage: myregistry.azurecr.io/train:1\n"
     plan = plan_of(
-        "azure", f"{text}resources: {{gpus: 4, instance: {{azure: {ARM[1]}}}}}\nlimits: {{max_runtime: 1 h}}\n"
+        "azure",
+        f"{text}resources: {{gpus: 4, instance: {{azure: {ARM[1]}}}}}\nlimits: {{max_runtime: 1"
+        " h}\n",
     )
     assert said(plan) == []
 
@@ -160,19 +208,35 @@ def test_an_instance_type_of_kubernetes_goes_with_its_cluster() -> None:
         {"instance_count": 1, "instance_type": "gpu-large"},
     )
     assert said(plan) == []
-    with pytest.raises(SpecError, match="how many GPUs gpu-large has is known only to the cluster my-arc"):
+    with pytest.raises(
+        SpecError, match="how many GPUs gpu-large has is known only to the cluster my-arc"
+    ):
         plan_of("azure", f"{text}resources: {{instance: {{azure: gpu-large}}}}\n")
-    [wrong] = said(plan_of("azure", f"{text}resources: {{gpus: 0, instance: {{azure: Gpu_large}}}}\n"))
-    assert "'Gpu_large' is neither a machine size of Azure nor an instance type of Kubernetes" in wrong
+    [wrong] = said(
+        plan_of("azure", f"{text}resources: {{gpus: 0, instance: {{azure: Gpu_large}}}}\n")
+    )
+    assert (
+        "'Gpu_large' is neither a machine size of Azure nor an instance type of Kubernetes" in wrong
+    )
 
 
 @pytest.mark.parametrize(
     ("instance", "words"),
     [
-        # 0.23 USD per hour of each; three hours at most, two minutes to stop in, half an hour that they are kept
-        ("ml.m5.xlarge", "at most 1.63 USD of machine time: stops after 3 h  ← job.yaml:1:10 max_runtime"),
-        ("ml.m5.xlarge", "; its machines are kept for 30 min after the end, and billed: 0.23 USD of that"),
-        ("ml.r5d.large", "in us-east-1; its machines are kept for 30 min after the end, and billed"),
+        # 0.23 USD per hour of each; three hours at most, two minutes to stop in, half an hour that
+        # they are kept
+        (
+            "ml.m5.xlarge",
+            "at most 1.63 USD of machine time: stops after 3 h  ← job.yaml:1:10 max_runtime",
+        ),
+        (
+            "ml.m5.xlarge",
+            "; its machines are kept for 30 min after the end, and billed: 0.23 USD of that",
+        ),
+        (
+            "ml.r5d.large",
+            "in us-east-1; its machines are kept for 30 min after the end, and billed",
+        ),
     ],
     ids=["in the cap", "their share", "without a price"],
 )
@@ -181,10 +245,16 @@ def test_a_plan_says_what_kept_machines_cost(instance: str, words: str) -> None:
     assert words in "\n".join(cost(plan_of("aws", f"{text}name: d\naws: {{keep_alive: 30 min}}\n")))
 
 
-def test_asking_the_trainer_of_its_arguments_leaves_no_trace_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_the_trainer_of_its_arguments_leaves_no_trace_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mine = ModuleType("cloudtrain_job")
     monkeypatch.setitem(sys.modules, "cloudtrain_job", mine)
-    before = dict(os.environ), list(sys.path), {name for name in sys.modules if name.startswith("cloudtrain_trainer")}
+    before = (
+        dict(os.environ),
+        list(sys.path),
+        {name for name in sys.modules if name.startswith("cloudtrain_trainer")},
+    )
     for _ in range(2):
         plan = plan_of("aws", "name: d\nargs: {epochs: two}\n")
         assert "argument --epochs: expected a whole number of 1 or more, got 'two'" in said(plan)[0]
@@ -199,4 +269,6 @@ def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, kept: i
     plan = plan_of("aws", f"name: d\ncheckpoints: {{keep: {keep}}}\n")
     assert job_of(plan).checkpoint_keep == kept
     notes = [issue.message for issue in offline_issues(plan)]
-    assert any(note.startswith("2 checkpoints are kept, not 1: ") for note in notes) == (keep < kept)
+    assert any(note.startswith("2 checkpoints are kept, not 1: ") for note in notes) == (
+        keep < kept
+    )

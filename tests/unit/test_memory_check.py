@@ -1,4 +1,6 @@
-"""`cloudtrain check --memory`: what is asked of the Python that has torch, and how its answer is said."""
+"""`cloudtrain check --memory`: what is asked of the Python that has torch, and how its answer is
+said.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def ask(python: str, program: str, request: dict[str, Any], plan: Plan) -> dict[str, Any]:
         found.append({"program": program, **request})
         needed = [24 * GIB, 25 * GIB, 30 * GIB]
-        other = {"strategy": "ddp", "accumulate": 4, "recompute": "none", "needed": [GIB, 8 * GIB, 11 * GIB]}
+        other = {
+            "strategy": "ddp",
+            "accumulate": 4,
+            "recompute": "none",
+            "needed": [GIB, 8 * GIB, 11 * GIB],
+        }
         plan_found = {"held": HELD, "needed": needed, "verdict": "does not fit"}
         return {"plan": plan_found, "memory": 14 * GIB, "alternatives": [other]}
 
@@ -41,8 +48,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_machine_of_the_plan_is_asked_about(asked: list[dict[str, Any]], tmp_path: Path) -> None:
-    plan = planned(tmp_path, "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\n")
+def test_the_machine_of_the_plan_is_asked_about(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    plan = planned(
+        tmp_path, "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\n"
+    )
     report = estimate_memory(plan, measure=False)
     assert asked == [
         {
@@ -51,8 +62,10 @@ def test_the_machine_of_the_plan_is_asked_about(asked: list[dict[str, Any]], tmp
         }
     ]  # fmt: skip
     lines = memory_lines(report)
-    assert lines[0] == (
-        "memory per GPU: about 25.0 GiB (24.0 GiB to 30.0 GiB) of 14.0 GiB (T4): does not fit, by about 11.0 GiB"
+    assert (
+        lines[0]
+        == "memory per GPU: about 25.0 GiB (24.0 GiB to 30.0 GiB) of 14.0 GiB (T4): does not fit,"
+        " by about 11.0 GiB"
     )
     assert "not measured on this GPU" in lines[1]
     assert lines[3].strip() == "--strategy ddp --accumulate 4: about 8.0 GiB, at most 11.0 GiB"
@@ -60,19 +73,31 @@ def test_the_machine_of_the_plan_is_asked_about(asked: list[dict[str, Any]], tmp
     assert report.to_json()["verdict"] == "does not fit"
 
 
-def test_a_program_of_ones_own_is_run_only_if_that_is_asked_for(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_program_of_ones_own_is_run_only_if_that_is_asked_for(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("")
-    plan = planned(tmp_path, "name: g\nentrypoint: train.py\nargs: {lr: 1}\nresources: {gpus: 1, gpu: T4}\n")
-    assert "--measure runs its first steps here" in memory_lines(estimate_memory(plan, measure=False))[0]
+    plan = planned(
+        tmp_path, "name: g\nentrypoint: train.py\nargs: {lr: 1}\nresources: {gpus: 1, gpu: T4}\n"
+    )
+    assert (
+        "--measure runs its first steps here"
+        in memory_lines(estimate_memory(plan, measure=False))[0]
+    )
     assert not asked
     estimate_memory(plan, measure=True)
-    assert (asked[0]["program"], asked[0]["path"]) == ("cloudtrain_trainer.memory.script", "train.py")
+    assert (asked[0]["program"], asked[0]["path"]) == (
+        "cloudtrain_trainer.memory.script",
+        "train.py",
+    )
 
 
 def test_a_notebook_is_not_run_as_a_script(asked: list[dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    (tmp_path / "job" / "train.ipynb").write_text(
+        '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+    )
     plan = planned(tmp_path, "name: g\nentrypoint: train.ipynb\nresources: {gpus: 1, gpu: T4}\n")
     assert estimate_memory(plan, measure=True).reason.startswith("train.ipynb is a notebook")
     assert not asked
@@ -96,7 +121,9 @@ def test_a_module_is_measured_in_the_environment_of_its_job(tmp_path: Path) -> N
     assert (report.parts or {})["parameters"] == 1_000_000
 
 
-def test_a_job_is_measured_with_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_measured_with_its_requirements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_PACKAGES_DIR", str(tmp_path / "packages"))
     for name, value in offline(tmp_path / "wheels").items():
         monkeypatch.setenv(name, value)
@@ -124,23 +151,38 @@ def test_a_job_is_measured_with_its_requirements(tmp_path: Path, monkeypatch: py
 
 def test_where_ones_own_code_fails_its_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(3))\n")
+    (tmp_path / "job" / "train.py").write_text(
+        "import torch\ntorch.nn.Linear(2, 2)(torch.ones(3))\n"
+    )
     plan = planned(tmp_path, "name: g\nentrypoint: train.py\nresources: {processes: 1}\n", "local")
     reason = estimate_memory(plan, measure=True).reason
     assert reason.startswith("train.py: RuntimeError: ")
     assert reason.endswith(" (train.py:2)")
 
 
-def test_a_python_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_without_torch_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    (tmp_path / "job" / "torch.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
+    )
     plan = planned(tmp_path, "name: g\nresources: {processes: 1}\n")
-    assert "no torch: pip install 'cloudtrain[train]'" in memory_lines(estimate_memory(plan, measure=False))[0]
+    assert (
+        "no torch: pip install 'cloudtrain[train]'"
+        in memory_lines(estimate_memory(plan, measure=False))[0]
+    )
 
 
-def test_a_task_of_ours_is_estimated_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_ours_is_estimated_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cloudtrain.submission.memory._free_here", lambda: 8 * GIB)
-    plan = planned(tmp_path, "name: g\nargs: {task: digits, batch-size: 8}\nresources: {processes: 2}\n", "local")
+    plan = planned(
+        tmp_path,
+        "name: g\nargs: {task: digits, batch-size: 8}\nresources: {processes: 2}\n",
+        "local",
+    )
     report = estimate_memory(plan, measure=False)
     assert (report.reason, report.gpu, report.verdict) == ("", "", "fits")
     assert 0 < report.low < report.expected < report.high < 2 * GIB
@@ -170,13 +212,19 @@ def test_a_job_that_does_not_fit_is_not_said_to_run(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "job.yaml").write_text("name: g\nargs: {task: gpt}\nresources: {processes: 1}\n")
+    (tmp_path / "job" / "job.yaml").write_text(
+        "name: g\nargs: {task: gpt}\nresources: {processes: 1}\n"
+    )
     result = call("check", str(tmp_path / "job"), "--memory")
-    assert result.out.splitlines()[0].endswith("no mistakes; g needs more memory than it has on this machine")
+    assert result.out.splitlines()[0].endswith(
+        "no mistakes; g needs more memory than it has on this machine"
+    )
     assert "does not fit" in result.out
 
 
-def test_a_mistake_in_the_spec_comes_before_the_estimate(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_mistake_in_the_spec_comes_before_the_estimate(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: g\nargs: {task: gtp}\nresources: {gpus: 4, gpu: T4}\n")
     result = call("check", str(job), "--memory", "--provider", "aws")

@@ -71,7 +71,9 @@ def test_every_mistake_is_told_at_its_line(tmp_path: Path) -> None:
     text = "entrypoint: train.py\nmetrics:\n  a: '(x)'\n  b: '(x)'\n  c d: '(y)'\n  e: '(z+)+'\n"
     found = issues(tmp_path, text)
     assert len(found) == 3
-    assert ["job.yaml:4" in found[0], "job.yaml:5" in found[1], "job.yaml:6" in found[2]] == [True] * 3
+    assert ["job.yaml:4" in found[0], "job.yaml:5" in found[1], "job.yaml:6" in found[2]] == [
+        True
+    ] * 3
     assert "is the same expression as that of 'a'" in found[0]
 
 

@@ -27,7 +27,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return RunStore(tmp_path / "data")
 
 
-def a_run(store: RunStore, run_id: str, lr: float, losses: list[float], **resources: Any) -> RunFolder:
+def a_run(
+    store: RunStore, run_id: str, lr: float, losses: list[float], **resources: Any
+) -> RunFolder:
     argv = {"argv": ["--lr", str(lr)], "values": {"lr": lr}}
     plan = {"provider": "local", "spec": {"name": "digits", "args": argv, "resources": resources}}
     folder = store.create(run_id, {"plan.json": json.dumps(plan)})
@@ -35,7 +37,15 @@ def a_run(store: RunStore, run_id: str, lr: float, losses: list[float], **resour
     for step, loss in enumerate(losses, 1):
         values = {"val_loss": loss, "val_accuracy": 1 - loss, "=x": 1.0}
         write_events(
-            folder, {"type": "metrics", "time": 100.0 + step, "rank": 0, "step": step, "seq": step, "values": values}
+            folder,
+            {
+                "type": "metrics",
+                "time": 100.0 + step,
+                "rank": 0,
+                "step": step,
+                "seq": step,
+                "values": values,
+            },
         )
     write_events(folder, {"type": "node_started", "time": 100.0, "node": 0})
     write_events(folder, {"type": "ended", "time": 160.0, "state": "succeeded"})
@@ -48,7 +58,9 @@ def run(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_metrics_show_the_first_last_and_best_values(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_show_the_first_last_and_best_values(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     a_run(home, "a-1", 0.1, [0.5, 0.25, 0.3])
     assert run("metrics", "a-1") == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -79,7 +91,10 @@ def test_metrics_as_csv_and_json(home: RunStore, capsys: pytest.CaptureFixture[s
 
 def test_a_run_without_metrics_says_so(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(home, "a-1", 0.1, [])
-    assert (run("metrics", "a-1"), capsys.readouterr()) == (0, ("", "a-1 has reported no metrics\n"))
+    assert (run("metrics", "a-1"), capsys.readouterr()) == (
+        0,
+        ("", "a-1 has reported no metrics\n"),
+    )
     assert run("metrics", "a-1", "--csv", "--json") == 2
 
 
@@ -94,7 +109,9 @@ def test_nan_is_never_the_best_value(home: RunStore) -> None:
         assert series_of(points)["val_loss"].best == (0.25, losses.index(0.25) + 1)
 
 
-def test_compare_shows_what_differs_and_what_came_of_it(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_shows_what_differs_and_what_came_of_it(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     a_run(home, "a-1", 0.1, [0.5, 0.25], nodes=2)
     a_run(home, "b-2", 0.2, [0.5, 0.75], nodes=2, gpus=1)
     assert run("compare", "a-1", "b-2") == 0
@@ -129,7 +146,8 @@ def test_arguments_without_names_are_one_setting(home: RunStore) -> None:
 
 
 def test_a_run_whose_plan_cannot_be_read_is_compared_by_its_numbers(home: RunStore) -> None:
-    good, bad = a_run(home, "a-1", 0.1, [0.5]), a_run(home, "b-2", 0.2, [0.25])
+    good = a_run(home, "a-1", 0.1, [0.5])
+    bad = a_run(home, "b-2", 0.2, [0.25])
     (bad.path / "plan.json").write_text("{")
     compared = compare([Run(good), Run(bad)])
     assert compared.settings["args.lr"] == [0.1, None]

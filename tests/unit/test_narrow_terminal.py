@@ -37,7 +37,9 @@ def test_lines_fit_unless_they_are_one_word_or_a_command(words: tuple[str, ...])
     result = call(*words)
     long_lines = [line for line in (result.out + result.err).splitlines() if len(line) > WIDTH]
     assert result.out
-    assert [line for line in long_lines if len(line.split()) > 2 and "cloudtrain " not in line] == []
+    assert [
+        line for line in long_lines if len(line.split()) > 2 and "cloudtrain " not in line
+    ] == []
 
 
 @pytest.mark.usefixtures("narrow")

@@ -1,4 +1,6 @@
-"""A `sweep` section that a cloud's own service carries out, what is the same on every cloud: rules, money, trials."""
+"""A `sweep` section that a cloud's own service carries out, what is the same on every cloud: rules,
+money, trials.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,44 @@ FITS = {"aws": TUNING, "azure": AZURE_RANDOM}
 on_each_cloud = pytest.mark.parametrize("cloud", FITS)
 
 REFUSED = {
-    "a machine is no argument": ('sweep.space={"resources.nodes": [1, 2]}', "resources.nodes", "arguments alone"),
-    "a variable is no argument": ('sweep.space={"env.SEED": [1, 2]}', "env.SEED", "arguments alone"),
+    "a machine is no argument": (
+        'sweep.space={"resources.nodes": [1, 2]}',
+        "resources.nodes",
+        "arguments alone",
+    ),
+    "a variable is no argument": (
+        'sweep.space={"env.SEED": [1, 2]}',
+        "env.SEED",
+        "arguments alone",
+    ),
     "retries": ("sweep.retries=1", "sweep.retries", "starts no failed trial again"),
     "rungs": ("sweep.early_stopping={grace: 2}", "sweep.early_stopping", "compares no rungs"),
     "TPE": ("sweep.sampler=tpe", "sweep.sampler", "tpe"),
-    "known points": ("sweep.try_first=[{lr: 0.001}]", "sweep.try_first", "chooses all values itself"),
-    "another sweep": ("sweep.learn_from=digits-1", "sweep.learn_from", "learns from its own trials alone"),
+    "known points": (
+        "sweep.try_first=[{lr: 0.001}]",
+        "sweep.try_first",
+        "chooses all values itself",
+    ),
+    "another sweep": (
+        "sweep.learn_from=digits-1",
+        "sweep.learn_from",
+        "learns from its own trials alone",
+    ),
     "steps": ('sweep.space={"width": "int(8, 64, 8)"}', "space.width", "has a step of 8"),
-    "too little money": ("sweep.budget={max_cost: 4 USD}", "sweep.budget.max_cost", "20 trials may cost"),
+    "too little money": (
+        "sweep.budget={max_cost: 4 USD}",
+        "sweep.budget.max_cost",
+        "20 trials may cost",
+    ),
 }
 
 
 def errors(cloud: str, text: str) -> list[Issue]:
-    return [each for each in get_provider(cloud).native_sweeps().rules(plan_of(cloud, text)) if each.is_error]
+    return [
+        each
+        for each in get_provider(cloud).native_sweeps().rules(plan_of(cloud, text))
+        if each.is_error
+    ]
 
 
 @on_each_cloud
@@ -60,7 +86,12 @@ def test_a_target_is_sent_where_the_service_stops_at_one_and_refused_elsewhere()
     text = changed("sweep.objective.target=0.5")
     assert [issue.field for issue in errors("azure", text)] == ["sweep.objective.target"]
     assert errors("aws", text) == []
-    config = get_provider("aws").native_sweeps().render(plan_of("aws", text)).document["HyperParameterTuningJobConfig"]
+    config = (
+        get_provider("aws")
+        .native_sweeps()
+        .render(plan_of("aws", text))
+        .document["HyperParameterTuningJobConfig"]
+    )
     assert config["TuningJobCompletionCriteria"] == {"TargetObjectiveMetricValue": 0.5}
 
 
@@ -68,7 +99,9 @@ def test_a_target_is_sent_where_the_service_stops_at_one_and_refused_elsewhere()
 @pytest.mark.parametrize("method", ["random", "bayesian", "grid"])
 def test_a_plan_names_the_method_of_the_cloud(cloud: str, method: str) -> None:
     space = 'sweep.space={"lr": [0.1, 0.2]}'
-    plan = plan_of(cloud, changed("sweep.engine=native", f"sweep.method={method}", space, "sweep.trials=2"))
+    plan = plan_of(
+        cloud, changed("sweep.engine=native", f"sweep.method={method}", space, "sweep.trials=2")
+    )
     name = get_provider(cloud).native_sweeps().method(plan)
     assert method in name.lower()
     assert ("SageMaker" if cloud == "aws" else "Azure ML") in name
@@ -87,7 +120,9 @@ def test_a_dry_run_prints_the_request_of_the_service(cloud: str) -> None:
 
 @on_each_cloud
 def test_the_time_of_the_budget_bounds_the_money(cloud: str) -> None:
-    assert not errors(cloud, changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}"))
+    assert not errors(
+        cloud, changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}")
+    )
     assert errors(cloud, changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD}"))
 
 
@@ -121,7 +156,9 @@ def test_a_trial_gets_the_arguments_that_one_of_our_own_gets(
     if cloud == "azure":
         told = {plain_name(key): text for key, text in texts.items()}
     (tmp_path / "shared.json").write_text(json.dumps(shared))
-    job = contract.read_job(contract.with_trial(node(tmp_path / "shared.json", told), tmp_path).job_file)
+    job = contract.read_job(
+        contract.with_trial(node(tmp_path / "shared.json", told), tmp_path).job_file
+    )
     expected = json.loads(json.dumps(spec.args.values))
     assert job.argv == list(spec.args.argv)
     assert job.values == expected

@@ -30,8 +30,13 @@ region = ap-south-1
 output = json
 """
 SUBSCRIPTION = "12345678-1234-1234-1234-123456789abc"
-PROFILE = {"subscriptions": [{"id": "other", "isDefault": False}, {"id": SUBSCRIPTION, "isDefault": True}]}
-AZURE = "[cloud]\nname = AzureCloud\n[defaults]\ngroup = my-group\nworkspace=my-workspace\nlocation = westeurope\n"
+PROFILE = {
+    "subscriptions": [{"id": "other", "isDefault": False}, {"id": SUBSCRIPTION, "isDefault": True}]
+}
+AZURE = (
+    "[cloud]\nname = AzureCloud\n[defaults]\ngroup = my-group\nworkspace=my-workspace\nlocation ="
+    " westeurope\n"
+)
 REGIONS: dict[str, tuple[Mapping[str, str], tuple[str, str] | None]] = {
     "the default profile": ({}, ("eu-north-1", "~/.aws/config:2, profile default")),
     "a profile": ({"AWS_PROFILE": "work"}, ("eu-west-3", "~/.aws/config:7, profile work")),
@@ -39,11 +44,20 @@ REGIONS: dict[str, tuple[Mapping[str, str], tuple[str, str] | None]] = {
         {"AWS_PROFILE": "empty", "AWS_DEFAULT_PROFILE": "work"},
         ("eu-west-3", "~/.aws/config:7, profile work"),
     ),
-    "a name of two words": ({"AWS_PROFILE": "two words"}, ("ap-south-1", "~/.aws/config:9, profile two words")),
+    "a name of two words": (
+        {"AWS_PROFILE": "two words"},
+        ("ap-south-1", "~/.aws/config:9, profile two words"),
+    ),
     "a profile without one": ({"AWS_PROFILE": "empty"}, None),
     "no such profile": ({"AWS_PROFILE": "gone"}, None),
-    "a variable": ({"AWS_PROFILE": "work", "AWS_REGION": "us-west-2"}, ("us-west-2", "environment AWS_REGION")),
-    "boto3's variable": ({"AWS_DEFAULT_REGION": "us-west-2"}, ("us-west-2", "environment AWS_DEFAULT_REGION")),
+    "a variable": (
+        {"AWS_PROFILE": "work", "AWS_REGION": "us-west-2"},
+        ("us-west-2", "environment AWS_REGION"),
+    ),
+    "boto3's variable": (
+        {"AWS_DEFAULT_REGION": "us-west-2"},
+        ("us-west-2", "environment AWS_DEFAULT_REGION"),
+    ),
     "another file": ({"AWS_CONFIG_FILE": "/no/such/file"}, None),
 }
 
@@ -59,7 +73,9 @@ def files(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("case", REGIONS.values(), ids=REGIONS.keys())
-def test_the_region_is_that_of_awss_own_tools(case: tuple[Mapping[str, str], tuple[str, str] | None]) -> None:
+def test_the_region_is_that_of_awss_own_tools(
+    case: tuple[Mapping[str, str], tuple[str, str] | None],
+) -> None:
     environ, wanted = case
     assert cli_default_region(environ) == wanted
 
@@ -84,9 +100,13 @@ def test_the_workspace_is_that_of_azures_command_line(files: Path, tmp_path: Pat
 def planned(provider: str, tmp_path: Path, **sections: object) -> Plan:
     folder = write(tmp_path / "job", {"train.py": ""})
     (folder / "job.yaml").write_text(
-        json.dumps({"name": "d", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}, **sections})
+        json.dumps(
+            {"name": "d", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}, **sections}
+        )
     )
-    return cloudtrain.plan(cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(tmp_path / "data"))
+    return cloudtrain.plan(
+        cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(tmp_path / "data")
+    )
 
 
 def test_a_plan_shows_what_it_has_taken_from_there(tmp_path: Path) -> None:
@@ -99,12 +119,22 @@ def test_a_plan_shows_what_it_has_taken_from_there(tmp_path: Path) -> None:
     assert "azure.workspace my-workspace  ← ~/.azure/config:5\n" in shown
 
 
-def test_what_the_spec_or_the_settings_say_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_spec_or_the_settings_say_counts_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_REGION", "us-west-1")
     monkeypatch.setenv("CLOUDTRAIN_AZURE_WORKSPACE", "settings-own")
-    aws = {"region": "us-east-2", "role": "arn:aws:iam::123456789012:role/train", "bucket": "my-bucket"}
+    aws = {
+        "region": "us-east-2",
+        "role": "arn:aws:iam::123456789012:role/train",
+        "bucket": "my-bucket",
+    }
     assert planned("aws", tmp_path, aws=aws).target.where == "us-east-2"
     target = planned("azure", tmp_path, azure={"location": "eastus"}).target
     config = target.config_as(AzureConfig)
-    assert (config.location, config.workspace, config.resource_group) == ("eastus", "settings-own", "my-group")
+    assert (config.location, config.workspace, config.resource_group) == (
+        "eastus",
+        "settings-own",
+        "my-group",
+    )
     assert sorted(target.borrowed) == ["azure.resource_group", "azure.subscription"]

@@ -9,7 +9,12 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import SpecError
 from cloudtrain.spec.fields import read_arguments
-from cloudtrain.spec.plain_secrets import hide_secrets, hide_setting, is_secret_variable, secret_arguments
+from cloudtrain.spec.plain_secrets import (
+    hide_secrets,
+    hide_setting,
+    is_secret_variable,
+    secret_arguments,
+)
 from cloudtrain.submission.preflight import offline_issues
 from tests.support.in_process import call
 
@@ -27,7 +32,9 @@ TOKEN = "hf_" + "abcDEF123" * 4
         (("--password", "correcthorse", "--lr", "3"), ("--password", "***", "--lr", "3")),
     ],
 )
-def test_an_argument_that_is_probably_a_secret_is_hidden(argv: tuple[str, ...], shown: tuple[str, ...]) -> None:
+def test_an_argument_that_is_probably_a_secret_is_hidden(
+    argv: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
     assert hide_secrets(argv) == list(shown)
 
 
@@ -76,7 +83,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("where", [["local"], ["aws"], ["local", "--as", "aws"]])
-def test_plan_reports_a_token_in_arguments_and_does_not_print_it(folder: Path, where: list[str]) -> None:
+def test_plan_reports_a_token_in_arguments_and_does_not_print_it(
+    folder: Path, where: list[str]
+) -> None:
     text = f"entrypoint: train.py\nargs: {{api_key: {TOKEN}}}\nenv: {{HF_TOKEN: {TOKEN}}}\n"
     (folder / "job.yaml").write_text(text)
     result = call("plan", "--provider", *where)

@@ -25,7 +25,9 @@ def test_a_field_that_is_taken_back_is_not_said_to_be_of_no_use(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text("name: flags\nentrypoint: train.py\nresources: {disk: 200 GiB}\n")
+    (tmp_path / "job.yaml").write_text(
+        "name: flags\nentrypoint: train.py\nresources: {disk: 200 GiB}\n"
+    )
     note = "not used by the local provider: resources.disk"
     assert note in call("plan", "--provider", "local").out
     assert note not in call("plan", "--provider", "local", "--set", "resources.disk=null").out

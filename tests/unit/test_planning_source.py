@@ -1,4 +1,6 @@
-"""What planning refuses of a source folder: runs kept inside it, and a program that is not in the archive."""
+"""What planning refuses of a source folder: runs kept inside it, and a program that is not in the
+archive.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_an_entrypoint_behind_a_link_is_archived_with_what_it_leads_to(tmp_path:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "train.py").write_text("")
     (tmp_path / "link").symlink_to("real")
-    assert cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs"))
+    assert cloudtrain.plan(
+        cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs")
+    )
 
 
 def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path: Path) -> None:
@@ -57,14 +61,20 @@ def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path
     plan = cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs"))
     (tmp_path / "tee.log").write_text("planning\nstarting\n")
     (tmp_path / "new").touch()
-    with pytest.raises(SourceError, match=r"changed after it was planned: new, tee\.log$") as refused:
+    with pytest.raises(
+        SourceError, match=r"changed after it was planned: new, tee\.log$"
+    ) as refused:
         cloudtrain.submit(plan)
     assert ".cloudtrainignore" in str(refused.value.hint)
 
 
-def test_a_large_source_is_warned_of_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_source_is_warned_of_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_SOURCE_WARN", "1 kB")
     (tmp_path / "job.yaml").write_text("{}")
     (tmp_path / "data.bin").write_bytes(b"x" * 5000)
-    plan = cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs"))
+    plan = cloudtrain.plan(
+        cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs")
+    )
     assert "data.bin (5.0 kB)" in start_notes(plan, [])[0]

@@ -1,4 +1,6 @@
-"""`cloudtrain gpus --refresh`: what is read of the clouds' price lists, what is refused, and what stays as it was."""
+"""`cloudtrain gpus --refresh`: what is read of the clouds' price lists, what is refused, and what
+stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.fakes.price_lists import AWS_FOLDER, AZURE_PATH, PriceLists, meter, s
 
 TODAY = "2026-11-23"
 G5 = {"name": "ml.g5.xlarge", "price": "1.5610000000"}
-A100, T4 = "Standard_NC24ads_A100_v4", "Standard_NC4as_T4_v3"
+A100 = "Standard_NC24ads_A100_v4"
+T4 = "Standard_NC4as_T4_v3"
 
 
 @pytest.fixture
@@ -55,7 +58,9 @@ def stored(settings: Settings, provider: str, region: str) -> dict[str, tuple[fl
     return {row.instance_type: (row.usd_per_hour, row.spot_usd_per_hour) for row in rows}
 
 
-def test_of_awss_list_the_price_per_hour_of_training_is_read(lists: PriceLists, settings: Settings) -> None:
+def test_of_awss_list_the_price_per_hour_of_training_is_read(
+    lists: PriceLists, settings: Settings
+) -> None:
     lists.offers["eu-west-1"] = sagemaker(
         "eu-west-1",
         {"name": "ml.p4d.24xlarge", "component": "Cluster", "price": "25.91"},
@@ -67,7 +72,10 @@ def test_of_awss_list_the_price_per_hour_of_training_is_read(lists: PriceLists, 
     )
     [read] = refresh_prices(settings, "aws")
     assert (read.regions, read.prices, read.left_out) == (("eu-west-1",), 2, 0)
-    assert stored(settings, "aws", "eu-west-1") == {"ml.p4d.24xlarge": (27.2, None), "ml.g5.xlarge": (1.561, None)}
+    assert stored(settings, "aws", "eu-west-1") == {
+        "ml.p4d.24xlarge": (27.2, None),
+        "ml.g5.xlarge": (1.561, None),
+    }
     assert lists.asked == [f"{AWS_FOLDER}/eu-west-1/index.json"]
 
 
@@ -79,7 +87,13 @@ def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority
         meter(A100, "westeurope", 1.10, meterName=f"{name} Spot", skuName=f"{name} Spot"),
         meter(A100, "westeurope", 8.02, productName="Virtual Machines Series Windows"),
         meter(A100, "westeurope", 3.67),
-        meter(A100, "westeurope", 0.73, meterName=f"{name} Low Priority", skuName=f"{name} Low Priority"),
+        meter(
+            A100,
+            "westeurope",
+            0.73,
+            meterName=f"{name} Low Priority",
+            skuName=f"{name} Low Priority",
+        ),
         meter(A100, "westeurope", 1.0, effectiveStartDate="2027-01-01T00:00:00Z"),
         meter(A100, "westeurope", 99.0, type="Reservation"),
         meter(A100, "swedencentral", 3.9),
@@ -97,7 +111,9 @@ def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority
     assert lists.filters[-1].endswith(" and (armRegionName eq 'swedencentral')")
 
 
-def test_every_region_of_awss_list_can_be_read_and_later_those_again(lists: PriceLists, settings: Settings) -> None:
+def test_every_region_of_awss_list_can_be_read_and_later_those_again(
+    lists: PriceLists, settings: Settings
+) -> None:
     lists.offers = {name: sagemaker(name, G5) for name in ("eu-west-1", "us-west-2", "../../etc")}
     refresh_prices(settings, "aws", "all")
     assert listed_regions(settings["data_dir"], "aws") == ("eu-west-1", "us-west-2")
@@ -110,7 +126,9 @@ def test_every_region_of_awss_list_can_be_read_and_later_those_again(lists: Pric
 def test_a_price_that_cannot_be_true_is_unknown_and_never_0(
     lists: PriceLists, settings: Settings, price: object
 ) -> None:
-    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5, {"name": "ml.p5.48xlarge", "price": price})
+    lists.offers["eu-west-1"] = sagemaker(
+        "eu-west-1", G5, {"name": "ml.p5.48xlarge", "price": price}
+    )
     lists.meters = [meter(T4, "eastus", 0.53), meter(A100, "eastus", price)]
     aws, azure = refresh_prices(settings)
     assert (aws.left_out, azure.left_out) == (1, 1)
@@ -138,9 +156,15 @@ BROKEN = [
     (b"<html>", "is not JSON"),
     (b"[1]", "is not a JSON object"),
     (b"[" * 100_000, "is not JSON"),
-    ({"offerCode": "AmazonEC2", "products": {}, "terms": {"OnDemand": {}}}, "is not of the form that AWS documents"),
+    (
+        {"offerCode": "AmazonEC2", "products": {}, "terms": {"OnDemand": {}}},
+        "is not of the form that AWS documents",
+    ),
     (sagemaker("eu-west-1"), "has no price of a training machine"),
-    (sagemaker("eu-west-1", G5, currency="CNY"), "is in CNY; only prices in US dollars are understood"),
+    (
+        sagemaker("eu-west-1", G5, currency="CNY"),
+        "is in CNY; only prices in US dollars are understood",
+    ),
 ]
 
 
@@ -165,7 +189,11 @@ def test_an_odd_list_of_azures_is_refused(lists: PriceLists, settings: Settings)
     with pytest.raises(CloudError, match="is in EUR; only prices in US dollars are understood"):
         refresh_prices(settings, "azure")
     lists.meters = [meter(T4, "eastus", 0.53)] * 4
-    for link in ("https://elsewhere.example/api/retail/prices", f"{lists.url}:99999999/", "file:///etc/passwd"):
+    for link in (
+        "https://elsewhere.example/api/retail/prices",
+        f"{lists.url}:99999999/",
+        "file:///etc/passwd",
+    ):
         lists.next_page = link
         with pytest.raises(CloudError, match="names a next page on another server"):
             refresh_prices(settings, "azure")
@@ -182,7 +210,9 @@ def test_a_region_is_given_up_when_its_server_stays_busy_or_leads_elsewhere(
     lists: PriceLists, settings: Settings
 ) -> None:
     lists.faults = [(503, {})] * price_pages.ATTEMPTS
-    with pytest.raises(CloudError, match="price list of SageMaker in eu-west-1 answered 503") as caught:
+    with pytest.raises(
+        CloudError, match="price list of SageMaker in eu-west-1 answered 503"
+    ) as caught:
         refresh_prices(settings, "aws")
     assert caught.value.transient
     lists.faults = [(302, {"Location": "http://127.0.0.1:9/"})]
@@ -192,7 +222,9 @@ def test_a_region_is_given_up_when_its_server_stays_busy_or_leads_elsewhere(
         refresh_prices(settings, "aws", "cn-north-1")
 
 
-def test_what_one_cloud_has_said_is_stored_when_the_other_says_nothing(lists: PriceLists, settings: Settings) -> None:
+def test_what_one_cloud_has_said_is_stored_when_the_other_says_nothing(
+    lists: PriceLists, settings: Settings
+) -> None:
     lists.meters = [meter(T4, "eastus", 0.53)]
     with pytest.raises(CloudError, match="in eu-west-1 answered 403") as caught:
         refresh_prices(settings)

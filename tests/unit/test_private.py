@@ -1,4 +1,6 @@
-"""What is kept on this machine is for one user alone, whatever the umask, and what an earlier version left open too."""
+"""What is kept on this machine is for one user alone, whatever the umask, and what an earlier
+version left open too.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,16 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def open_to_others(top: Path) -> list[str]:
-    return [str(path.relative_to(top)) for path in (top, *top.rglob("*")) if path.lstat().st_mode & 0o077]
+    return [
+        str(path.relative_to(top))
+        for path in (top, *top.rglob("*"))
+        if path.lstat().st_mode & 0o077
+    ]
 
 
-SUBMITTING = Submitting(time=1.0, name="a", provider="local", contract="plain", nodes=1, processes=1)
+SUBMITTING = Submitting(
+    time=1.0, name="a", provider="local", contract="plain", nodes=1, processes=1
+)
 
 
 def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -> None:
@@ -52,12 +60,20 @@ def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -
     assert os.access(run.path / "nodes/0/source/pkg/run.sh", os.X_OK)
 
 
-def test_what_an_earlier_version_left_open_is_closed_at_the_next_look(umask: None, tmp_path: Path) -> None:
-    write(tmp_path, {"runs/a-1/plan.json": "{}", "sources/x.tar.gz": "", "index.jsonl": "", "mine/file": ""})
+def test_what_an_earlier_version_left_open_is_closed_at_the_next_look(
+    umask: None, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        {"runs/a-1/plan.json": "{}", "sources/x.tar.gz": "", "index.jsonl": "", "mine/file": ""},
+    )
     for path in ("runs", "sources", "mine", "mine/file"):
         (tmp_path / path).chmod(0o755)
     assert RunStore(tmp_path).ids() == ["a-1"]
-    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("runs", "sources", "mine", "mine/file")}
+    modes = {
+        name: (tmp_path / name).stat().st_mode & 0o777
+        for name in ("runs", "sources", "mine", "mine/file")
+    }
     assert modes == {"runs": 0o700, "sources": 0o700, "mine": 0o755, "mine/file": 0o755}
     assert not (tmp_path / "index.jsonl").stat().st_mode & 0o077
 

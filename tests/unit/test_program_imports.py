@@ -13,7 +13,9 @@ from tests.support.samples import write
 
 
 def found(root: Path, program: str = "train.py") -> list[str]:
-    return [f"{each.module} {each.file}:{each.line}" for each in foreign_imports(root, root / program)]
+    return [
+        f"{each.module} {each.file}:{each.line}" for each in foreign_imports(root, root / program)
+    ]
 
 
 def test_imports_are_followed_through_the_sources_own_modules(tmp_path: Path) -> None:
@@ -25,7 +27,12 @@ def test_imports_are_followed_through_the_sources_own_modules(tmp_path: Path) ->
         "pkg/deep.py": "import f\n",
         "unused.py": "import g\n",
     }
-    assert found(write(tmp_path, files)) == ["a train.py:1", "c pkg/part.py:1", "f pkg/deep.py:1", "e pkg/beside.py:2"]
+    assert found(write(tmp_path, files)) == [
+        "a train.py:1",
+        "c pkg/part.py:1",
+        "f pkg/deep.py:1",
+        "e pkg/beside.py:2",
+    ]
 
 
 def test_what_a_program_may_do_without_is_not_counted(tmp_path: Path) -> None:
@@ -40,9 +47,22 @@ def test_what_a_program_may_do_without_is_not_counted(tmp_path: Path) -> None:
     assert found(write(tmp_path, {"train.py": text})) == ["d train.py:12"]
 
 
-def test_a_notebook_is_read_by_its_code_cells_and_a_broken_program_imports_nothing(tmp_path: Path) -> None:
-    cells = '{"cells": [{"cell_type": "code", "source": "%magic\\nimport a"}, {"cell_type": "markdown"}]}'
-    write(tmp_path, {"train.ipynb": cells, "broken.py": "import (", "folder/x.txt": "", "own.py": "import folder"})
+def test_a_notebook_is_read_by_its_code_cells_and_a_broken_program_imports_nothing(
+    tmp_path: Path,
+) -> None:
+    cells = (
+        '{"cells": [{"cell_type": "code", "source": "%magic\\nimport a"}, {"cell_type":'
+        ' "markdown"}]}'
+    )
+    write(
+        tmp_path,
+        {
+            "train.ipynb": cells,
+            "broken.py": "import (",
+            "folder/x.txt": "",
+            "own.py": "import folder",
+        },
+    )
     assert found(tmp_path, "train.ipynb") == ["a train.ipynb:2"]
     assert found(tmp_path, "broken.py") == []
     assert found(tmp_path, "own.py") == []
@@ -56,5 +76,7 @@ def test_names_of_modules_and_of_distributions_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["log_metrics", "activity", "timed"])
 def test_a_name_of_a_jobs_program_says_where_it_comes_from(name: str) -> None:
-    with pytest.raises(ImportError, match=f"{name} is for a job's program, which has it from cloudtrain_job"):
+    with pytest.raises(
+        ImportError, match=f"{name} is for a job's program, which has it from cloudtrain_job"
+    ):
         getattr(cloudtrain, name)

@@ -76,7 +76,9 @@ def test_a_file_that_is_not_a_notebook_has_no_cells(tmp_path: Path, text: str) -
     assert install_lines(tmp_path / "a.ipynb") == []
 
 
-def test_syntax_of_another_python_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_syntax_of_another_python_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("def f(:\n")
     (tmp_path / "job.yaml").write_text("entrypoint: train.py\nlimits: {max_runtime: 1 h}\n")
     monkeypatch.chdir(tmp_path)
@@ -85,13 +87,17 @@ def test_syntax_of_another_python_is_a_warning(tmp_path: Path, monkeypatch: pyte
     assert "note: job.yaml:1:1: entrypoint: train.py:1: is not Python: invalid syntax" in result.out
 
 
-def test_many_more_processes_than_cores_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_more_processes_than_cores_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "job.yaml").write_text("entrypoint: train.py\nresources: {processes: 500}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     result = call("check")
-    warning = "job.yaml:2:13: resources.processes: 500 processes share this machine, which has 2 cores"
+    warning = (
+        "job.yaml:2:13: resources.processes: 500 processes share this machine, which has 2 cores"
+    )
     assert result.code == 0, result.err
     assert warning in result.err
     assert "share this machine" not in call("check", "--set", "resources.processes=16").err

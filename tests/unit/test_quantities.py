@@ -42,7 +42,21 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "h", "6 hodr", "-5 s", "1 h 2 h", "1 h,", "5 s!", "1e3 s", "٣ s", "1 month", "five min"]
+    "text",
+    [
+        "",
+        "5",
+        "h",
+        "6 hodr",
+        "-5 s",
+        "1 h 2 h",
+        "1 h,",
+        "5 s!",
+        "1e3 s",
+        "٣ s",
+        "1 month",
+        "five min",
+    ],
 )
 def test_a_duration_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match="write for example 90 s, 10 min"):
@@ -62,7 +76,9 @@ def test_a_duration_in_one_unit_is_that_many_seconds(count: int, unit: str) -> N
 
 
 @given(st.integers(0, 365), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
-def test_a_duration_of_several_units_is_their_sum(days: int, hours: int, minutes: int, seconds: int) -> None:
+def test_a_duration_of_several_units_is_their_sum(
+    days: int, hours: int, minutes: int, seconds: int
+) -> None:
     total = days * 86400 + hours * 3600 + minutes * 60 + seconds
     if total:
         assert parse_duration(f"{days} d {hours} h {minutes} min {seconds} s") == total
@@ -76,7 +92,11 @@ def test_what_is_written_of_a_duration_is_read_back_to_its_two_largest_units(sec
     assert back <= seconds < back + precision
 
 
-@given(st.sampled_from([("d", "h", 24), ("h", "min", 60), ("min", "s", 60)]), st.integers(1, 23), st.integers(0, 59))
+@given(
+    st.sampled_from([("d", "h", 24), ("h", "min", 60), ("min", "s", 60)]),
+    st.integers(1, 23),
+    st.integers(0, 59),
+)
 def test_two_neighbouring_units_survive_writing_and_reading(
     units: tuple[str, str, int], large: int, small: int
 ) -> None:
@@ -139,14 +159,16 @@ def test_what_is_written_of_a_size_is_near_the_size(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (34_000, "34 kB"), (1_200_000_000, "1.2 GB"), (5e15, "5000.0 TB")]
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (34_000, "34 kB"), (1_200_000_000, "1.2 GB"), (5e15, "5000.0 TB")],
 )
 def test_a_size_is_written_in_decimal_units(size: float, text: str) -> None:
     assert format_size(size) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "amount"), [("50 USD", 50), ("$50", 50), ("12.50 usd", 12.5), ("$ 0.01", 0.01), ("50$", 50)]
+    ("text", "amount"),
+    [("50 USD", 50), ("$50", 50), ("12.50 usd", 12.5), ("$ 0.01", 0.01), ("50$", 50)],
 )
 def test_money_is_read_in_dollars(text: str, amount: float) -> None:
     assert parse_money(text) == amount
@@ -183,7 +205,13 @@ def test_a_very_long_text_is_shortened_in_the_message() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.07123, "0.07123"), (12_345.0, "12.3k"), (999_960.0, "1M"), (3e14, "3e+14"), (1e300, "1e+300")],
+    [
+        (0.07123, "0.07123"),
+        (12_345.0, "12.3k"),
+        (999_960.0, "1M"),
+        (3e14, "3e+14"),
+        (1e300, "1e+300"),
+    ],
 )
 def test_a_metric_is_written_with_one_suffix_or_one_exponent(value: float, text: str) -> None:
     assert format_number(value) == text

@@ -1,4 +1,6 @@
-"""Sweeps on a simulated Ray cluster, which forgets everything when its driver dies: nothing is lost or done twice."""
+"""Sweeps on a simulated Ray cluster, which forgets everything when its driver dies: nothing is lost
+or done twice.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sweep(root: Path, **changes: Any) -> SweepFolder:
-    values: dict[str, Any] = {"trials": 6, "parallel": 2, "rungs": (1, 2), "eta": 2, "last_report": LAST, **changes}
+    values: dict[str, Any] = {
+        "trials": 6,
+        "parallel": 2,
+        "rungs": (1, 2),
+        "eta": 2,
+        "last_report": LAST,
+        **changes,
+    }
     definition = Definition(
         sweep_id="digits-1",
         name="digits",
@@ -75,7 +84,9 @@ class Jobs:
     def observe(self, trial: Trial) -> list[SweepEvent]:
         """What a run has done that nobody has heard of; one without its worker is stopped."""
         job = self.read(trial)
-        found: list[SweepEvent] = [reported(trial, report) for report in range(trial.reports + 1, job["reports"] + 1)]
+        found: list[SweepEvent] = [
+            reported(trial, report) for report in range(trial.reports + 1, job["reports"] + 1)
+        ]
         return [*found, ended(trial, job.get("outcome") or "stopped")]
 
     def request_stop(self, trial: Trial) -> None:
@@ -96,11 +107,15 @@ class Jobs:
 
 
 def reported(trial: Trial, report: int) -> Reported:
-    return Reported(time=1.0, trial=trial.number, report=report, value=learning(trial.parameters, report))
+    return Reported(
+        time=1.0, trial=trial.number, report=report, value=learning(trial.parameters, report)
+    )
 
 
 def ended(trial: Trial, outcome: Any) -> RunEnded:
-    return RunEnded(time=1.0, trial=trial.number, run=trial.run, outcome=outcome, usd=0.0, seconds=1.0)
+    return RunEnded(
+        time=1.0, trial=trial.number, run=trial.run, outcome=outcome, usd=0.0, seconds=1.0
+    )
 
 
 class Halving:
@@ -205,11 +220,15 @@ def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
         event.trial
         for event in events
         if isinstance(event, Reported)
-        and halving.falls_behind(event.trial, event.report, math.nan if event.value is None else event.value)
+        and halving.falls_behind(
+            event.trial, event.report, math.nan if event.value is None else event.value
+        )
     }
     assert behind == {trial.number for trial in found.trials if trial.state == "pruned"}
     for trial in found.trials:
-        assert trial.curve == [learning(trial.parameters, report) for report in range(1, trial.reports + 1)]
+        assert trial.curve == [
+            learning(trial.parameters, report) for report in range(1, trial.reports + 1)
+        ]
 
 
 def test_a_sweep_that_nothing_happens_to_ends_trials_at_rungs(tmp_path: Path) -> None:
@@ -225,13 +244,17 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_loses_no_t
 ) -> None:
     never_killed = sweep(tmp_path / "never")
     expected = run_to_the_end(never_killed)
-    for count in range(1, sum(1 for _ in never_killed.events_from()), 2):  # the other half: again and again, below
+    for count in range(
+        1, sum(1 for _ in never_killed.events_from()), 2
+    ):  # the other half: again and again, below
         folder = sweep(tmp_path / str(count))
         killed_at(folder, count)
         assert sum(1 for _ in folder.events_from()) == count
         found = run_to_the_end(folder)
         assert_nothing_is_lost_or_done_twice(folder)
-        assert [trial.parameters for trial in found.trials] == [trial.parameters for trial in expected.trials]
+        assert [trial.parameters for trial in found.trials] == [
+            trial.parameters for trial in expected.trials
+        ]
 
 
 def test_a_driver_that_is_killed_again_and_again_comes_to_the_end(tmp_path: Path) -> None:
@@ -267,13 +290,19 @@ def test_a_trial_whose_worker_is_lost_each_time_has_failed(tmp_path: Path) -> No
     assert Counter(trial.state for trial in found.trials)["completed"] == 5
 
 
-def test_a_run_that_failed_or_was_stopped_by_somebody_before_its_worker_was_lost_counts_as_that(tmp_path: Path) -> None:
+def test_a_run_that_failed_or_was_stopped_by_somebody_before_its_worker_was_lost_counts_as_that(
+    tmp_path: Path,
+) -> None:
     folder = sweep(tmp_path, rungs=(), parallel=3, trials=3)
     jobs = Jobs(folder)
 
     class Ending(Ray):
         def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
-            marks = ({"outcome": "failed", "cause": "it raised"}, {"stop": True}, {"outcome": "completed"})[number]
+            marks = (
+                {"outcome": "failed", "cause": "it raised"},
+                {"stop": True},
+                {"outcome": "completed"},
+            )[number]
             self.jobs.write(driver.state.trials[number], {"reports": 1, "stop": False, **marks})
             return iter([None])
 
@@ -298,7 +327,11 @@ def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -
             driver.withdraw(1)
             driver.withdraw(2)
             driver.withdraw(0)  # which has begun
-            assert [trial.state for trial in driver.state.trials] == ["running", "stopped", "stopped"]
+            assert [trial.state for trial in driver.state.trials] == [
+                "running",
+                "stopped",
+                "stopped",
+            ]
             for event in worker:
                 driver.take(event or pytest.fail("an event"))
                 if isinstance(event, RunEnded):
@@ -328,7 +361,9 @@ def test_a_cluster_that_cannot_be_reached_ends_a_sweep_that_has_no_trial(tmp_pat
     assert (found.state, found.reason, found.trials) == ("failed", "Ray cannot be reached", [])
 
 
-def test_a_cluster_that_breaks_is_joined_again_and_given_up_if_it_never_gets_anywhere(tmp_path: Path) -> None:
+def test_a_cluster_that_breaks_is_joined_again_and_given_up_if_it_never_gets_anywhere(
+    tmp_path: Path,
+) -> None:
     folder = sweep(tmp_path / "once")
     ray = Ray(Jobs(folder))
     ray.breaks_after = 5

@@ -1,4 +1,6 @@
-"""What of a sweep is refused where Ray Tune is to carry it out: at its line, with the reason, and without Ray."""
+"""What of a sweep is refused where Ray Tune is to carry it out: at its line, with the reason, and
+without Ray.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +40,26 @@ def test_ray_runs_trials_as_processes_of_its_own_cluster(monkeypatch: pytest.Mon
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
     assert told(plan(RAY)) == []
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    said = "needs its driver on a node of the cluster, and RAY_ADDRESS is ray://head:10001, a way in from outside"
+    said = (
+        "needs its driver on a node of the cluster, and RAY_ADDRESS is ray://head:10001, a way in"
+        " from outside"
+    )
     assert told(plan(RAY)) == [f"{at}{said}"]
 
 
 def test_ray_tune_is_needed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_rules, "find_spec", lambda name: name in ("ray", "requests", "fsspec") or None)
-    assert told(plan(RAY)) == ["job.yaml:6:3: sweep.engine: needs Ray Tune, and this is not installed: pandas, pyarrow"]
+    monkeypatch.setattr(
+        ray_rules, "find_spec", lambda name: name in ("ray", "requests", "fsspec") or None
+    )
+    assert told(plan(RAY)) == [
+        "job.yaml:6:3: sweep.engine: needs Ray Tune, and this is not installed: pandas, pyarrow"
+    ]
 
 
 @pytest.mark.usefixtures("has_ray")
-def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts_the_sweep() -> None:
+def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts_the_sweep() -> (
+    None
+):
     planned = plan(RAY, "resources: {gpus: 4}")
     assert (planned.gpus, as_checked_here(planned).gpus) == (4, 0)
     alone = plan(f"trials: 3\n  {SPACE}", "resources: {gpus: 4}")
@@ -62,19 +73,31 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
             "{lr: [1, 2]}",
             "trials: 2",
             "resources: {nodes: 2}",
-            ("job.yaml:3", "sweep.engine", "runs each trial on one node of its cluster, and resources.nodes is 2"),
+            (
+                "job.yaml:3",
+                "sweep.engine",
+                "runs each trial on one node of its cluster, and resources.nodes is 2",
+            ),
         ),
         (
             "{lr: [1, 2]}",
             "early_stopping: {max: 9, promote: always}\n  trials: 2",
             "",
-            ("job.yaml:5", "sweep.early_stopping.promote", "brings trials back, and Ray's ASHA only ends them"),
+            (
+                "job.yaml:5",
+                "sweep.early_stopping.promote",
+                "brings trials back, and Ray's ASHA only ends them",
+            ),
         ),
         (
             "{resources.nodes: [1, 2]}",
             "trials: 2",
             "resources: {nodes: 1}",
-            ("job.yaml:4", "sweep.space.resources.nodes", "is one for every trial of a Ray cluster"),
+            (
+                "job.yaml:4",
+                "sweep.space.resources.nodes",
+                "is one for every trial of a Ray cluster",
+            ),
         ),
         (
             "{lr: [1, 2]}",
@@ -110,4 +133,6 @@ def test_trials_may_share_a_gpu_and_have_cpus_of_their_own() -> None:
 def test_what_ray_lends_plays_no_part_without_ray(tmp_path: Path) -> None:
     goal = "objective: {metric: val_loss, goal: minimize}"
     text = f"sweep:\n  {goal}\n  space: {{lr: [1, 2]}}\n  trials: 2\n  ray: {{cpus: 4}}\n"
-    assert [found[1:3] for found in mistakes(tmp_path, text)] == [("sweep.ray", "plays no part without Ray")]
+    assert [found[1:3] for found in mistakes(tmp_path, text)] == [
+        ("sweep.ray", "plays no part without Ray")
+    ]

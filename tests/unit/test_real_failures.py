@@ -1,4 +1,6 @@
-"""A few failures are really made, without torch: each is diagnosed as what it is. `bench_failures.py` makes all."""
+"""A few failures are really made, without torch: each is diagnosed as what it is.
+`bench_failures.py` makes all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A submit knows of the rehearsals of its job: which one ran the same request, or in what it has changed since."""
+"""A submit knows of the rehearsals of its job: which one ran the same request, or in what it has
+changed since.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,35 @@ JOB: dict[str, Any] = {
     "args": {"epochs": 3},
     "limits": {"max_runtime": "1 h"},
     "resources": {"instance": {"aws": "ml.m5.large", "azure": "Standard_D4s_v3"}},
-    "image": {"aws": "123456789012.dkr.ecr.us-east-1.amazonaws.com/x:1", "azure": "x.azurecr.io/x:1"},
-    "aws": {"region": "us-east-1", "role": "arn:aws:iam::123456789012:role/train", "bucket": "bucket-1"},
-    "azure": {"subscription": "9" * 8 + "-1111-2222-3333-" + "4" * 12, "resource_group": "rg", "workspace": "ws"},
+    "image": {
+        "aws": "123456789012.dkr.ecr.us-east-1.amazonaws.com/x:1",
+        "azure": "x.azurecr.io/x:1",
+    },
+    "aws": {
+        "region": "us-east-1",
+        "role": "arn:aws:iam::123456789012:role/train",
+        "bucket": "bucket-1",
+    },
+    "azure": {
+        "subscription": "9" * 8 + "-1111-2222-3333-" + "4" * 12,
+        "resource_group": "rg",
+        "workspace": "ws",
+    },
 }
 ACCOUNTS = ("aws", "azure")
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def plan(provider: str, *, leave_out: tuple[str, ...] = (), as_: str | None = None, **changes: Any) -> Plan:
+def plan(
+    provider: str, *, leave_out: tuple[str, ...] = (), as_: str | None = None, **changes: Any
+) -> Plan:
     values = {key: value for key, value in (JOB | changes).items() if key not in leave_out}
     return api.plan(api.load(values), None if as_ else provider, as_=as_)
 
 
-def rehearse(provider: str, state: Literal["succeeded", "failed"] = "succeeded", **changes: Any) -> str:
+def rehearse(
+    provider: str, state: Literal["succeeded", "failed"] = "succeeded", **changes: Any
+) -> str:
     """A rehearsal as a submit records it, without the processes; its run id."""
     made = plan(provider, as_=provider, **changes)
     request = api.render(made)
@@ -95,7 +112,9 @@ def test_the_newest_rehearsal_of_the_same_request_counts_not_the_newest_of_anoth
     assert (made.context.rehearsal.run, made.context.rehearsal.changes) == (same, ())
 
 
-@pytest.mark.parametrize("changes", [{"state": "failed"}, {"name": "other"}], ids=["failed", "of another job"])
+@pytest.mark.parametrize(
+    "changes", [{"state": "failed"}, {"name": "other"}], ids=["failed", "of another job"]
+)
 def test_only_a_rehearsal_of_this_job_that_succeeded_counts(changes: dict[str, Any]) -> None:
     rehearse("aws", **changes)
     assert plan("aws").context.rehearsal is None
@@ -110,7 +129,9 @@ def test_damaged_lines_and_removed_runs_are_passed_over(folder: Path) -> None:
     run = rehearse("aws")
     ledger = folder.parent / "data" / FILE
     text = ledger.read_text()
-    ledger.write_bytes(b'\n{"name": "tiny", "provider": "aws"\n[]\n' + text.replace(run, "gone-1").encode() + b"\n")
+    ledger.write_bytes(
+        b'\n{"name": "tiny", "provider": "aws"\n[]\n' + text.replace(run, "gone-1").encode() + b"\n"
+    )
     assert plan("aws").context.rehearsal is None
     ledger.write_bytes(b"\xff\n")
     assert plan("aws").context.rehearsal is None

@@ -1,4 +1,6 @@
-"""What is the same in every cloud: names that stay inside their folder, addresses of files, whose job a job is."""
+"""What is the same in every cloud: names that stay inside their folder, addresses of files, whose
+job a job is.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,41 @@ FOLDER = Path("/data/run/model")
 TAGS = {"run": "digits-k2x9", "planned": "1795213216.000", "spec": "ab", "source": "cd"}
 
 
-@pytest.mark.parametrize("name", ["model.pt", "a/b/c.pt", "..a", "a..", "...", "a\\..\\b", "~", "-rf", "ü 😀", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["model.pt", "a/b/c.pt", "..a", "a..", "...", "a\\..\\b", "~", "-rf", "ü 😀", "a\nb"]
+)
 def test_a_name_is_a_path_inside_its_folder(name: str) -> None:
     assert safe_join(FOLDER, name) == FOLDER / name
 
 
 @pytest.mark.parametrize(
-    "name", ["..", "../x", "a/../../x", "a/..", "/etc/passwd", "//x", "a//b", "a/", "", ".", "./x", "a/./b", "a\0b"]
+    "name",
+    [
+        "..",
+        "../x",
+        "a/../../x",
+        "a/..",
+        "/etc/passwd",
+        "//x",
+        "a//b",
+        "a/",
+        "",
+        ".",
+        "./x",
+        "a/./b",
+        "a\0b",
+    ],
 )
 def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
     with pytest.raises(StorageError, match="is not a path inside a folder"):
         safe_join(FOLDER, name)
 
 
-@given(st.lists(st.sampled_from(["..", ".", "/", "a", "", "\0"]) | st.text(max_size=3), max_size=6).map("/".join))
+@given(
+    st.lists(
+        st.sampled_from(["..", ".", "/", "a", "", "\0"]) | st.text(max_size=3), max_size=6
+    ).map("/".join)
+)
 def test_no_name_at_all_leads_out_of_its_folder(name: str) -> None:
     try:
         found = safe_join(FOLDER, name)
@@ -81,7 +104,11 @@ def test_our_tags_come_back_out_of_all_tags(case: str) -> None:
     plan = plan_of(*CASES[case])
     everything = tags(plan, plan.target.image_address)
     mine = own_tags(everything)
-    assert (mine["run"], mine["name"], mine["planned"]) == ("digits-k2x9", "digits", "1795213216.000")
+    assert (mine["run"], mine["name"], mine["planned"]) == (
+        "digits-k2x9",
+        "digits",
+        "1795213216.000",
+    )
     assert mine["git-dirty"] == "true"
     assert ("image-digest" in mine) == ("@sha256:" in CASES[case][1])
     assert everything.keys() - {f"cloudtrain-{key}" for key in mine} == plan.spec.tags.keys()
@@ -90,7 +117,9 @@ def test_our_tags_come_back_out_of_all_tags(case: str) -> None:
 
 def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
     def chosen(provider: str, gpus: int, *gpu: str) -> tuple[str, ...]:
-        types, _, problems = select_instances(provider, gpus=gpus, gpu=gpu, named=(), default="none")
+        types, _, problems = select_instances(
+            provider, gpus=gpus, gpu=gpu, named=(), default="none"
+        )
         assert problems == []
         return types
 
@@ -101,7 +130,9 @@ def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
 
 
 def test_when_a_cloud_has_none_of_the_models_each_is_reported() -> None:
-    types, _, problems = select_instances("azure", gpus=4, gpu=("L4", "H100"), named=(), default="none")
+    types, _, problems = select_instances(
+        "azure", gpus=4, gpu=("L4", "H100"), named=(), default="none"
+    )
     assert types == ()
     assert [issue.path for issue in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]
     assert "8 (Standard_ND96isr_H100_v5)" in (problems[1].hint or "")

@@ -1,4 +1,6 @@
-"""What files of the source folder ask for: requirements.txt with all that pip allows in it, pyproject.toml, uv.lock."""
+"""What files of the source folder ask for: requirements.txt with all that pip allows in it,
+pyproject.toml, uv.lock.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,16 @@ def shown(requested: Requested) -> list[str]:
 
 
 def test_comments_continued_lines_and_extras_are_read_as_pip_reads_them(tmp_path: Path) -> None:
-    text = "# top\nEinops == 0.8.1  # why\n\nuvicorn[standard] >= 0.1, \\\n  < 2\nx; python_version < '3'\n"
+    text = (
+        "# top\nEinops == 0.8.1  # why\n\nuvicorn[standard] >= 0.1, \\\n  < 2\nx; python_version <"
+        " '3'\n"
+    )
     requested = read_requested(write(tmp_path, {"requirements.txt": text}), "requirements.txt")
-    assert shown(requested) == ["Einops == 0.8.1", "uvicorn[standard] >= 0.1, < 2", "x; python_version < '3'"]
+    assert shown(requested) == [
+        "Einops == 0.8.1",
+        "uvicorn[standard] >= 0.1, < 2",
+        "x; python_version < '3'",
+    ]
     assert [(each.name, each.place) for each in requested.wanted] == [
         ("einops", "requirements.txt:2"),
         ("uvicorn", "requirements.txt:4"),
@@ -34,7 +43,9 @@ def test_comments_continued_lines_and_extras_are_read_as_pip_reads_them(tmp_path
 
 def test_included_files_constraints_and_options_each_go_where_they_belong(tmp_path: Path) -> None:
     files = {
-        "requirements.txt": "-r more/base.txt\n-c limits.txt\n--extra-index-url https://me:secret@host/simple\n",
+        "requirements.txt": (
+            "-r more/base.txt\n-c limits.txt\n--extra-index-url https://me:secret@host/simple\n"
+        ),
         "more/base.txt": "einops\n--find-links=wheels\n-rdeeper.txt",
         "more/deeper.txt": "timm",
         "more/wheels/x.whl": "",
@@ -73,15 +84,23 @@ def test_hashes_count_once_every_requirement_has_them(tmp_path: Path) -> None:
     assert requested.is_hashed
     assert shown(requested) == ["einops==1"]
     assert requested.wanted[0].exact == "1"
-    more = read_requested(write(tmp_path, {"requirements.txt": text + "timm\n"}), "requirements.txt")
+    more = read_requested(
+        write(tmp_path, {"requirements.txt": text + "timm\n"}), "requirements.txt"
+    )
     assert not more.is_hashed
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"requirements.txt": "-r requirements.txt"}, "requirements.txt:1: requirements.txt includes itself"),
-        ({"requirements.txt": "\n-r gone.txt"}, "requirements.txt:2: gone.txt cannot be read: No such file"),
+        (
+            {"requirements.txt": "-r requirements.txt"},
+            "requirements.txt:1: requirements.txt includes itself",
+        ),
+        (
+            {"requirements.txt": "\n-r gone.txt"},
+            "requirements.txt:2: gone.txt cannot be read: No such file",
+        ),
     ],
 )
 def test_an_include_that_cannot_be_followed_is_named_with_its_line(
@@ -91,9 +110,19 @@ def test_an_include_that_cannot_be_followed_is_named_with_its_line(
         read_requested(write(tmp_path, files), "requirements.txt")
 
 
-def test_a_project_asks_for_its_dependencies_and_a_mere_settings_file_for_nothing(tmp_path: Path) -> None:
+def test_a_project_asks_for_its_dependencies_and_a_mere_settings_file_for_nothing(
+    tmp_path: Path,
+) -> None:
     project = "[project]\nname = 'x'\ndependencies = ['einops>=0.8', 'timm']\n"
-    write(tmp_path, {"pyproject.toml": project, "tools.toml": "[tool.ruff]\n", "bad.toml": "[[", "odd.toml": ODD})
+    write(
+        tmp_path,
+        {
+            "pyproject.toml": project,
+            "tools.toml": "[tool.ruff]\n",
+            "bad.toml": "[[",
+            "odd.toml": ODD,
+        },
+    )
     assert shown(read_requested(tmp_path, "pyproject.toml")) == ["einops>=0.8", "timm"]
     assert read_requested(tmp_path, "tools.toml").wanted == ()
     with pytest.raises(InvalidRequirements, match=r"bad\.toml is not valid TOML"):
@@ -160,7 +189,9 @@ dependencies = [{ name = "einops" }]
 """
 
 
-def test_a_lock_file_gives_what_the_project_needs_here_in_its_locked_versions_with_hashes(tmp_path: Path) -> None:
+def test_a_lock_file_gives_what_the_project_needs_here_in_its_locked_versions_with_hashes(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, {"uv.lock": LOCK})
     requested = read_lock(tmp_path, "uv.lock", lambda marker: "win32" not in marker)
     assert [each.text for each in requested.wanted] == [
@@ -182,7 +213,11 @@ def test_what_only_a_package_of_the_image_needs_is_left_out(tmp_path: Path) -> N
 
 def test_hashes_of_a_lock_file_are_left_out_where_a_package_has_none(tmp_path: Path) -> None:
     git = 'source = { git = "https://host/e.git?rev=main#c0ffee" }\n'
-    text = LOCK.replace('source = { registry = "https://pypi.org/simple" }\nwheels = [{ url = "https://files/e', git, 1)
+    text = LOCK.replace(
+        'source = { registry = "https://pypi.org/simple" }\nwheels = [{ url = "https://files/e',
+        git,
+        1,
+    )
     text = text.replace('inops.whl", hash = "sha256:aa", size = 1 }]', "", 1)
     requested = read_lock(write(tmp_path, {"uv.lock": text}), "uv.lock", lambda marker: not marker)
     assert [each.text for each in requested.wanted] == [
@@ -197,9 +232,14 @@ def test_hashes_of_a_lock_file_are_left_out_where_a_package_has_none(tmp_path: P
     [
         ("version = 2", "version 2, and only 1"),
         ("version = 1", "locks 0 projects"),
-        (LOCK.replace('name = "deep"\nversion', 'name = "other"\nversion'), "holds no package deep"),
+        (
+            LOCK.replace('name = "deep"\nversion', 'name = "other"\nversion'),
+            "holds no package deep",
+        ),
     ],
 )
-def test_a_lock_file_that_cannot_be_followed_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_a_lock_file_that_cannot_be_followed_says_why(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(InvalidRequirements, match=message):
         read_lock(write(tmp_path, {"uv.lock": text}), "uv.lock")

@@ -1,4 +1,6 @@
-"""What a job left on this machine is copied without following anything out, and one odd entry stops nothing."""
+"""What a job left on this machine is copied without following anything out, and one odd entry stops
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def fetched(run: RunFolder, into: Path, provider: str = "local") -> tuple[list[s
     return found, sorted(notes)
 
 
-def test_links_inside_are_kept_as_relative_ones_and_others_are_named(run: RunFolder, tmp_path: Path) -> None:
+def test_links_inside_are_kept_as_relative_ones_and_others_are_named(
+    run: RunFolder, tmp_path: Path
+) -> None:
     model = run.path / "model"
     write(tmp_path, {"secret": "s"})
     (model / "latest").symlink_to(model / "step-2")
@@ -42,13 +46,21 @@ def test_links_inside_are_kept_as_relative_ones_and_others_are_named(run: RunFol
     found, notes = fetched(run, tmp_path / "result")
     copy = tmp_path / "result" / "model"
     assert found == ["model"]
-    assert sorted(path.name for path in copy.iterdir()) == ["latest", "of-azure", "step-2", "weights"]
+    assert sorted(path.name for path in copy.iterdir()) == [
+        "latest",
+        "of-azure",
+        "step-2",
+        "weights",
+    ]
     assert (copy / "latest").readlink() == Path("step-2")
     assert (copy / "step-2" / "up").read_text() == "w"
     assert (copy / "of-azure" / "x").read_text() == "x"
     assert notes == [
         "model/gone was left out: a broken link: nowhere does not exist or is not in the archive",
-        f"model/secret was left out: a link that leads out of what the job left ({tmp_path}/secret)",
+        (
+            "model/secret was left out: a link that leads out of what the job left"
+            f" ({tmp_path}/secret)"
+        ),
         "model/up was left out: a link that leads out of what the job left (../../../../secret)",
     ]
 
@@ -67,7 +79,10 @@ def test_pipes_sockets_and_devices_are_named_and_never_opened(
     with socket.socket(socket.AF_UNIX) as server:
         monkeypatch.chdir(model)  # a socket's path may have 107 bytes
         server.bind("socket")
-    expected = ["model/pipe was left out: a FIFO, not a file", "model/socket was left out: a socket, not a file"]
+    expected = [
+        "model/pipe was left out: a FIFO, not a file",
+        "model/socket was left out: a socket, not a file",
+    ]
     try:
         os.mknod(model / "endless", stat.S_IFCHR | 0o666, os.makedev(1, 5))
         expected.insert(0, "model/endless was left out: a device, not a file")
@@ -77,7 +92,9 @@ def test_pipes_sockets_and_devices_are_named_and_never_opened(
     assert (tmp_path / "result/model/weights").read_text() == "w"
 
 
-def test_a_folder_that_was_replaced_by_a_link_is_not_followed(run: RunFolder, tmp_path: Path) -> None:
+def test_a_folder_that_was_replaced_by_a_link_is_not_followed(
+    run: RunFolder, tmp_path: Path
+) -> None:
     write(tmp_path, {"home/private": "s"})
     (run.path / "output").symlink_to(tmp_path / "home")
     found, notes = fetched(run, tmp_path / "result")
@@ -86,7 +103,9 @@ def test_a_folder_that_was_replaced_by_a_link_is_not_followed(run: RunFolder, tm
     assert "output" not in get_provider("local").artifacts(run, RunState(run_id=run.run_id))
 
 
-def test_files_keep_their_time_and_whether_they_can_be_run_and_no_other_right(run: RunFolder, tmp_path: Path) -> None:
+def test_files_keep_their_time_and_whether_they_can_be_run_and_no_other_right(
+    run: RunFolder, tmp_path: Path
+) -> None:
     tool = run.path / "model" / "tool"
     tool.write_text("x")
     tool.chmod(0o6755)

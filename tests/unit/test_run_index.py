@@ -25,7 +25,11 @@ def listed(store: RunStore) -> list[tuple[str, str]]:
 
 
 def test_the_list_shows_every_run_the_newest_first(store: RunStore) -> None:
-    born(store, "a-1", ENDED, created=1), born(store, "b-2", created=3), born(store, "c-3", ENDED, created=2)
+    (
+        born(store, "a-1", ENDED, created=1),
+        born(store, "b-2", created=3),
+        born(store, "c-3", ENDED, created=2),
+    )
     assert listed(store) == [("b-2", "submitting"), ("c-3", "succeeded"), ("a-1", "succeeded")]
 
 
@@ -51,7 +55,17 @@ def test_a_list_of_a_deleted_index_is_the_same(store: RunStore) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [b"{\n", b"\xff\n", b"\n\n", b"3\n", b"{}\n", b'{"run": "a-1"}\n', b"torn", b"null\n", b'{"run": []}\n'],
+    [
+        b"{\n",
+        b"\xff\n",
+        b"\n\n",
+        b"3\n",
+        b"{}\n",
+        b'{"run": "a-1"}\n',
+        b"torn",
+        b"null\n",
+        b'{"run": []}\n',
+    ],
     ids=[
         "open brace",
         "not UTF-8",
@@ -117,7 +131,12 @@ def test_a_run_whose_job_may_exist_is_read_again(store: RunStore) -> None:
 def test_a_run_goes_on_when_its_job_is_found_after_all(store: RunStore) -> None:
     folder = born(store, "a-1", CREATING, NOT_STARTED, SUBMITTED)
     state = fold("a-1", folder.each_event())
-    assert (state.state, state.reason, state.ended, state.may_have_started) == ("pending", "", 0, False)
+    assert (state.state, state.reason, state.ended, state.may_have_started) == (
+        "pending",
+        "",
+        0,
+        False,
+    )
 
 
 def test_a_run_that_ended_before_its_reference_was_written_stays_ended(store: RunStore) -> None:

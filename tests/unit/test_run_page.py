@@ -29,7 +29,9 @@ HOSTILE = '<script>alert("1")</script> & \x1b[31mred\x00'
 
 
 def began(run: str = "digits-1") -> events.Submitting:
-    return events.Submitting(time=START, name=run, provider="local", contract="plain", nodes=2, processes=1, seq=1)
+    return events.Submitting(
+        time=START, name=run, provider="local", contract="plain", nodes=2, processes=1, seq=1
+    )
 
 
 def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -> list[Event]:
@@ -64,9 +66,18 @@ def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -
             ),
             events.Activity(time=now + 7, rank=0, activity=""),
         ]
-    found.insert(len(found) // 2, events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"))
-    found.append(events.Restarted(time=START + 91 + 5 * steps, node=1, attempt=1, why=events.RESTART_ELSEWHERE))
-    found.append(events.Checkpoint(time=START + 85 + 10 * steps, rank=0, step=float(steps), path="/x"))
+    found.insert(
+        len(found) // 2,
+        events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"),
+    )
+    found.append(
+        events.Restarted(
+            time=START + 91 + 5 * steps, node=1, attempt=1, why=events.RESTART_ELSEWHERE
+        )
+    )
+    found.append(
+        events.Checkpoint(time=START + 85 + 10 * steps, rank=0, step=float(steps), path="/x")
+    )
     return [*found, end]
 
 
@@ -82,7 +93,11 @@ FAILED = events.Ended(
     time=START + 500,
     state="failed",
     error=events.Cause(
-        rank=1, node=1, time=START + 499, exception="RuntimeError", message=f"CUDA out of memory {HOSTILE}"
+        rank=1,
+        node=1,
+        time=START + 499,
+        exception="RuntimeError",
+        message=f"CUDA out of memory {HOSTILE}",
     ),
 )
 
@@ -90,7 +105,11 @@ FAILED = events.Ended(
 def test_spans_of_a_run_follow_one_another_in_their_lanes() -> None:
     found = training(SUCCEEDED, steps=1)
     story = story_of(found, fold("digits-1", found), START + 900)
-    job = [(span.kind, span.begin - START, span.end - START) for span in story.spans if span.lane == "job"]
+    job = [
+        (span.kind, span.begin - START, span.end - START)
+        for span in story.spans
+        if span.lane == "job"
+    ]
     assert job == [
         ("waiting", 0, 2),
         ("waiting", 2, 4),
@@ -114,10 +133,18 @@ def test_an_event_that_was_read_twice_is_drawn_once() -> None:
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["one run", "two side by side"])
-def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(tmp_path: Path, browser: Browser, other: bool) -> None:
-    runs = [run_of(tmp_path, "digits-1", training(SUCCEEDED), spec_yaml="name: digits\n", plan_json="{}")]
+def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(
+    tmp_path: Path, browser: Browser, other: bool
+) -> None:
+    runs = [
+        run_of(
+            tmp_path, "digits-1", training(SUCCEEDED), spec_yaml="name: digits\n", plan_json="{}"
+        )
+    ]
     if other:
-        runs.append(run_of(tmp_path, "digits-2", training(FAILED, "a_metric/with a very long name" * 4)))
+        runs.append(
+            run_of(tmp_path, "digits-2", training(FAILED, "a_metric/with a very long name" * 4))
+        )
     file = tmp_path / "page.html"
     file.write_text(page(runs, START + 900))
     assert looks(browser, file) == {}
@@ -139,9 +166,15 @@ def test_a_failure_is_shown_with_its_cause_and_what_to_do(tmp_path: Path) -> Non
 
 
 def test_results_and_settings_come_before_the_charts(tmp_path: Path) -> None:
-    plan = '{"provider": "local", "spec": {"name": "digits", "args": {"values": {"lr": 0.1}, "argv": []}}}'
+    plan = (
+        '{"provider": "local", "spec": {"name": "digits", "args": {"values": {"lr": 0.1}, "argv":'
+        " []}}}"
+    )
     text = page([run_of(tmp_path, "digits-1", training(SUCCEEDED), plan_json=plan)], START + 900)
-    places = [text.index(mark) for mark in ("<h2>Results", "<h2>Settings", "<td>args.lr</td><td>0.1</td>", "<main>")]
+    places = [
+        text.index(mark)
+        for mark in ("<h2>Results", "<h2>Settings", "<td>args.lr</td><td>0.1</td>", "<main>")
+    ]
     assert places == sorted(places)
 
 
@@ -167,11 +200,16 @@ def test_a_metric_that_was_reported_once_is_a_result_without_a_chart(tmp_path: P
     assert "<h2>test_accuracy</h2>" not in text
 
 
-def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(tmp_path: Path, browser: Browser) -> None:
+def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(
+    tmp_path: Path, browser: Browser
+) -> None:
     values = (math.nan, math.inf, 1.0, -math.inf, 2.0)
     found = [
         began(),
-        *(events.Metrics(time=START, rank=0, step=float(at), values={HOSTILE: v}) for at, v in enumerate(values)),
+        *(
+            events.Metrics(time=START, rank=0, step=float(at), values={HOSTILE: v})
+            for at, v in enumerate(values)
+        ),
         events.Metrics(time=START, rank=0, values={"never": math.nan}),
     ]
     file = tmp_path / "page.html"
@@ -182,7 +220,9 @@ def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(tmp_path: Pat
 def metrics(values: Sequence[float | None], **more: float) -> list[Event]:
     """A run that has reported one metric, `loss`, step by step; and others at its first step."""
     reports = [
-        events.Metrics(time=START + at, rank=0, step=float(at), values={"loss": math.nan if v is None else v})
+        events.Metrics(
+            time=START + at, rank=0, step=float(at), values={"loss": math.nan if v is None else v}
+        )
         for at, v in enumerate(values)
     ]
     return [began(), *reports, events.Metrics(time=START, rank=0, step=0.0, values=more)]
@@ -195,13 +235,22 @@ def page_of(root: Path, found: Sequence[Event]) -> str:
 def drawn(text: str) -> list[list[tuple[float, float]]]:
     """The corners of each curve of a page."""
     paths = re.findall(r'd="M([^"]+)" class="curve', text)
-    return [[(float(x), float(y)) for x, y in (corner.split() for corner in path.split("L"))] for path in paths]
+    return [
+        [(float(x), float(y)) for x, y in (corner.split() for corner in path.split("L"))]
+        for path in paths
+    ]
 
 
-def test_a_curve_leaves_the_chart_where_its_values_do_and_the_page_says_how_far_they_go(tmp_path: Path) -> None:
-    text = page_of(tmp_path, metrics([*(1.0 + at % 7 for at in range(50)), *(10.0**at for at in range(5, 15))]))
+def test_a_curve_leaves_the_chart_where_its_values_do_and_the_page_says_how_far_they_go(
+    tmp_path: Path,
+) -> None:
+    text = page_of(
+        tmp_path, metrics([*(1.0 + at % 7 for at in range(50)), *(10.0**at for at in range(5, 15))])
+    )
     assert "Above the chart: 10 values, up to 1e+14." in text
-    assert [y for _, y in drawn(text)[0]].count(TOP) == 2  # where it leaves the chart; a line ends with its last point
+    assert [y for _, y in drawn(text)[0]].count(
+        TOP
+    ) == 2  # where it leaves the chart; a line ends with its last point
 
 
 def test_values_of_an_ordinary_curve_are_all_drawn(tmp_path: Path) -> None:
@@ -211,8 +260,11 @@ def test_values_of_an_ordinary_curve_are_all_drawn(tmp_path: Path) -> None:
 
 
 def test_of_two_runs_whose_values_differ_by_far_both_are_drawn(tmp_path: Path) -> None:
-    low, high = metrics([0.001 * at for at in range(40)]), metrics([1000.0 + at for at in range(5)])
-    text = page([run_of(tmp_path, "digits-1", low), run_of(tmp_path, "digits-2", high)], START + 900)
+    low = metrics([0.001 * at for at in range(40)])
+    high = metrics([1000.0 + at for at in range(5)])
+    text = page(
+        [run_of(tmp_path, "digits-1", low), run_of(tmp_path, "digits-2", high)], START + 900
+    )
     assert "Above the chart" not in text
     assert [len(curve) > 1 for curve in drawn(text)] == [True, True]
 
@@ -235,32 +287,45 @@ def test_the_range_of_a_metric_leaves_out_what_is_no_number(tmp_path: Path) -> N
 
 
 def test_reports_without_steps_are_not_called_steps(tmp_path: Path) -> None:
-    found = [began(), *(events.Metrics(time=START, rank=0, values={"loss": float(value)}) for value in range(3))]
+    found = [
+        began(),
+        *(events.Metrics(time=START, rank=0, values={"loss": float(value)}) for value in range(3)),
+    ]
     assert "loss over the report" in page_of(tmp_path, found)
 
 
 def test_how_busy_a_rank_was_is_drawn_from_zero_to_a_core(tmp_path: Path) -> None:
-    usage = [events.Usage(time=START + at, node=0, rank_cpu_percent={"0": 0.1 * at}) for at in range(5)]
+    usage = [
+        events.Usage(time=START + at, node=0, rank_cpu_percent={"0": 0.1 * at}) for at in range(5)
+    ]
     (curve,) = drawn(page_of(tmp_path, [began(), *usage]))
     assert max(y for _, y in curve) == BOTTOM
     assert BOTTOM - min(y for _, y in curve) < (BOTTOM - TOP) / 10
 
 
 def test_metrics_are_counted_once_and_those_without_a_chart_are_said(tmp_path: Path) -> None:
-    many = [began(), events.Metrics(time=START, rank=0, step=1.0, values={f"m{at}": 1.0 for at in range(30)})]
+    many = [
+        began(),
+        events.Metrics(time=START, rank=0, step=1.0, values={f"m{at}": 1.0 for at in range(30)}),
+    ]
     text = page([run_of(tmp_path, "digits-1", many), run_of(tmp_path, "digits-2", many)], START + 9)
     assert "All 30 metrics; the first 24 are drawn below" in text
 
 
 def test_of_two_runs_it_is_said_which_one_failed(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path, "digits-1", training(SUCCEEDED)), run_of(tmp_path, "digits-2", training(FAILED))]
+    runs = [
+        run_of(tmp_path, "digits-1", training(SUCCEEDED)),
+        run_of(tmp_path, "digits-2", training(FAILED)),
+    ]
     assert "digits-2: rank 1 (node 1) CUDA out of memory" in page(runs, START + 900)
 
 
 def test_the_page_of_a_run_that_goes_on_says_of_when_it_is(tmp_path: Path) -> None:
     going_on = training(SUCCEEDED)[:-1]
     assert "as it was at" in page([run_of(tmp_path, "digits-1", going_on)], START + 900)
-    assert "as it was at" not in page([run_of(tmp_path, "digits-2", training(SUCCEEDED))], START + 900)
+    assert "as it was at" not in page(
+        [run_of(tmp_path, "digits-2", training(SUCCEEDED))], START + 900
+    )
 
 
 def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Browser) -> None:
@@ -269,10 +334,13 @@ def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Bro
     assert looks(browser, file) == {}
 
 
-def test_the_command_names_its_file_and_writes_over_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_names_its_file_and_writes_over_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
-    runner, arguments = CliRunner(), ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]
+    runner = CliRunner()
+    arguments = ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]
     done = runner.invoke(cli, arguments)
     file = tmp_path / "data/runs/digits-1/digits-1.html"
     assert (done.exit_code, done.stdout) == (0, f"{file}\n"), done.output
@@ -282,11 +350,18 @@ def test_the_command_names_its_file_and_writes_over_none(tmp_path: Path, monkeyp
     assert "is there already" in str(runner.invoke(cli, named).exception)
 
 
-def test_a_report_leaves_the_current_folder_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_leaves_the_current_folder_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "source").mkdir()
     monkeypatch.chdir(tmp_path / "source")
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
-    assert CliRunner().invoke(cli, ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(cli, ["--data-dir", str(tmp_path / "data"), "report", "digits-1"])
+        .exit_code
+        == 0
+    )
     assert list(Path.cwd().iterdir()) == []
 
 

@@ -61,7 +61,9 @@ def test_a_run_moves_forward_only(events: tuple[dict[str, Any], ...], expected: 
 
 
 @pytest.mark.parametrize("final", ["succeeded", "failed", "stopped"])
-@pytest.mark.parametrize("later", [SUBMITTED, STARTED, STOPPING, ended("failed", reason="late"), ended("succeeded")])
+@pytest.mark.parametrize(
+    "later", [SUBMITTED, STARTED, STOPPING, ended("failed", reason="late"), ended("succeeded")]
+)
 def test_the_end_is_never_left(final: str, later: dict[str, Any]) -> None:
     state = state_of(STARTED, ended(final, reason="first"), {**later, "time": 200.0})
     assert (state.state, state.reason, state.ended) == (final, "first", 109.0)
@@ -82,7 +84,14 @@ def test_the_same_number_from_another_rank_is_another_event() -> None:
 
 
 def test_folding_in_two_parts_is_folding_in_one() -> None:
-    events = [BORN, SUBMITTED, STARTED, {"type": "metrics", "step": 1, "values": {"a": 1}}, STARTED, ended("failed")]
+    events = [
+        BORN,
+        SUBMITTED,
+        STARTED,
+        {"type": "metrics", "step": 1, "values": {"a": 1}},
+        STARTED,
+        ended("failed"),
+    ]
     for cut in range(len(events)):
         assert fold_json("x", events[cut:], fold_json("x", events[:cut])) == fold_json("x", events)
 
@@ -92,7 +101,11 @@ def test_the_first_start_is_the_start() -> None:
 
 
 def test_restarts_are_counted_by_the_highest_attempt() -> None:
-    events = [{"type": "restarted", "attempt": attempt, "node": node} for attempt in (1, 2) for node in (0, 1)]
+    events = [
+        {"type": "restarted", "attempt": attempt, "node": node}
+        for attempt in (1, 2)
+        for node in (0, 1)
+    ]
     assert state_of(*events).restarts == 2
 
 
@@ -105,7 +118,9 @@ def test_metrics_keep_the_latest_value_of_each() -> None:
 
 
 def test_a_long_learning_curve_is_thinned_evenly_and_keeps_its_ends() -> None:
-    events = ({"type": "metrics", "step": n, "values": {"ab"[n % 2]: n}} for n in range(20 * KEPT_POINTS))
+    events = (
+        {"type": "metrics", "step": n, "values": {"ab"[n % 2]: n}} for n in range(20 * KEPT_POINTS)
+    )
     curves = state_of(*events).curves
     for name, first in (("a", 0), ("b", 1)):
         values = curves[name].values
@@ -129,13 +144,27 @@ def test_the_latest_checkpoint_and_progress_are_kept() -> None:
 
 
 def test_the_cause_of_a_failure_brings_its_traceback() -> None:
-    error = {"node": 0, "rank": 3, "time": 5.0, "exception": "ValueError", "message": "the dog ate shard 3"}
-    state = state_of({"type": "error", **error, "traceback": "File …"}, ended("failed", error=error))
+    error = {
+        "node": 0,
+        "rank": 3,
+        "time": 5.0,
+        "exception": "ValueError",
+        "message": "the dog ate shard 3",
+    }
+    state = state_of(
+        {"type": "error", **error, "traceback": "File …"}, ended("failed", error=error)
+    )
     assert state.to_json()["error"] == {**error, "traceback": "File …"}
 
 
 def test_a_stray_error_does_not_hide_the_cause() -> None:
-    error = {"node": 0, "rank": 3, "time": 5.0, "exception": "ValueError", "message": "the dog ate shard 3"}
+    error = {
+        "node": 0,
+        "rank": 3,
+        "time": 5.0,
+        "exception": "ValueError",
+        "message": "the dog ate shard 3",
+    }
     state = state_of({"type": "error"}, ended("failed", error=error))
     assert state.to_json()["error"] == {**error, "traceback": ""}
 
@@ -173,7 +202,9 @@ def test_an_event_that_says_nothing_sensible_is_passed_over(event: dict[str, Any
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 FIELDS = (
@@ -208,7 +239,9 @@ def test_no_event_whatever_breaks_the_fold(events: list[dict[str, Any]]) -> None
 
 
 def test_how_long_a_run_has_run_counts_from_its_start() -> None:
-    assert [state_of(*events).seconds(110.0) for events in ([], [STARTED], [STARTED, ended("failed")])] == [
+    assert [
+        state_of(*events).seconds(110.0) for events in ([], [STARTED], [STARTED, ended("failed")])
+    ] == [
         10.0,
         8.0,
         7.0,
@@ -216,8 +249,16 @@ def test_how_long_a_run_has_run_counts_from_its_start() -> None:
 
 
 def test_a_trial_that_has_ended_itself_says_how_until_a_restart_goes_on() -> None:
-    reached = {"type": "rung_reached", "time": 103.0, "node": 0, "rank": -1, "report": 3, "value": None}
-    pruned, went_on = {**reached, "outcome": "pruned"}, {**reached, "outcome": "goes_on"}
+    reached = {
+        "type": "rung_reached",
+        "time": 103.0,
+        "node": 0,
+        "rank": -1,
+        "report": 3,
+        "value": None,
+    }
+    pruned = {**reached, "outcome": "pruned"}
+    went_on = {**reached, "outcome": "goes_on"}
     assert state_of(STARTED).trial_outcome == ""
     state = state_of(STARTED, went_on, pruned, ended("succeeded"))
     assert (state.state, state.trial_outcome) == ("succeeded", "pruned")

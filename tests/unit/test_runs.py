@@ -1,4 +1,6 @@
-"""Run folders come into being whole, events are only ever added, and what they add up to is the run's state."""
+"""Run folders come into being whole, events are only ever added, and what they add up to is the
+run's state.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from tests.support.samples import BORN, born
 
 def test_a_new_run_holds_its_documents(store: RunStore) -> None:
     folder = store.create("a-1", {"plan.json": '{"x": 1}', "spec.yaml": "é"})
-    assert (folder.document("plan.json"), (folder.path / "spec.yaml").read_text("utf-8")) == ({"x": 1}, "é")
+    assert (folder.document("plan.json"), (folder.path / "spec.yaml").read_text("utf-8")) == (
+        {"x": 1},
+        "é",
+    )
 
 
 def test_a_taken_id_is_refused(store: RunStore) -> None:
@@ -62,7 +67,9 @@ def test_a_data_folder_below_a_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_document_with_half_a_character_is_kept(store: RunStore) -> None:
-    folder = store.create("a-1", {"plan.json": json.dumps({"folder": "/data/\udcff"}, ensure_ascii=False)})
+    folder = store.create(
+        "a-1", {"plan.json": json.dumps({"folder": "/data/\udcff"}, ensure_ascii=False)}
+    )
     assert folder.document("plan.json") == {"folder": "/data/\udcff"}
 
 
@@ -80,7 +87,12 @@ def test_a_new_id_is_the_name_and_four_letters(store: RunStore) -> None:
 def test_a_run_is_found_by_its_id_its_beginning_and_last(store: RunStore) -> None:
     for run_id, seconds in (("a-1", 2), ("b-2", 3), ("ab-3", 1)):
         os.utime(born(store, run_id).path / "plan.json", (seconds, seconds))
-    assert [store.open(name).run_id for name in ("a-1", "b", "ab", "last")] == ["a-1", "b-2", "ab-3", "b-2"]
+    assert [store.open(name).run_id for name in ("a-1", "b", "ab", "last")] == [
+        "a-1",
+        "b-2",
+        "ab-3",
+        "b-2",
+    ]
 
 
 def test_a_whole_id_wins_over_a_longer_one(store: RunStore) -> None:
@@ -162,7 +174,18 @@ def test_a_torn_line_does_not_swallow_the_next_event(store: RunStore) -> None:
         b'{"type": "x", "time": "noon"}',
         b"[" * 500,
     ],
-    ids=["not UTF-8", "list", "number", "no type", "empty", "open", "null", "type is a list", "time is a word", "deep"],
+    ids=[
+        "not UTF-8",
+        "list",
+        "number",
+        "no type",
+        "empty",
+        "open",
+        "null",
+        "type is a list",
+        "time is a word",
+        "deep",
+    ],
 )
 def test_a_foreign_line_is_passed_over(store: RunStore, line: bytes) -> None:
     folder = store.create("a-1", {})
@@ -186,7 +209,9 @@ def _append_many(path: str, writer: int) -> None:
 def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStore) -> None:
     folder = store.create("a-1", {})
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_append_many, args=(str(folder.path), writer)) for writer in range(4)]
+    writers = [
+        context.Process(target=_append_many, args=(str(folder.path), writer)) for writer in range(4)
+    ]
     for process in writers:
         process.start()
     for process in writers:
@@ -212,11 +237,22 @@ def test_where_only_others_have_started_runs_there_is_no_last_one(store: RunStor
         store.open("last")
 
 
-def test_what_a_plan_may_lack_is_empty_and_what_it_must_say_is_missed_by_its_name(store: RunStore) -> None:
-    record = RunRecord(store.create("a-1", {"plan.json": '{"spec": [], "facts": {"source": null}, "host": null}'}))
-    assert (record.spec, record.trial, record.source_digest, record.stop_after_seconds) == ({}, {}, "", 0)
+def test_what_a_plan_may_lack_is_empty_and_what_it_must_say_is_missed_by_its_name(
+    store: RunStore,
+) -> None:
+    record = RunRecord(
+        store.create("a-1", {"plan.json": '{"spec": [], "facts": {"source": null}, "host": null}'})
+    )
+    assert (record.spec, record.trial, record.source_digest, record.stop_after_seconds) == (
+        {},
+        {},
+        "",
+        0,
+    )
     assert not record.is_rehearsal
-    with pytest.raises(StorageError, match=r"run a-1: plan.json cannot be read: it does not say spec\.name"):
+    with pytest.raises(
+        StorageError, match=r"run a-1: plan.json cannot be read: it does not say spec\.name"
+    ):
         _ = record.name
     with pytest.raises(StorageError, match=r"it does not say facts\.source"):
         record.plan()

@@ -17,7 +17,9 @@ WINDOWS = (0.98, 0.99, 1.0, 1.0, 1.0, 1.01, 1.02)
 """What windows differ by on a quiet machine."""
 
 
-def measured(ranks: int, rate: float, windows: tuple[float, ...] = WINDOWS, **fields: Any) -> Measurement:
+def measured(
+    ranks: int, rate: float, windows: tuple[float, ...] = WINDOWS, **fields: Any
+) -> Measurement:
     turn = tuple(rate * each for each in windows)
     return Measurement(ranks=ranks, turns=(turn, turn[::-1]), runs=(f"digits-{ranks}",), **fields)
 
@@ -46,7 +48,10 @@ def test_a_job_that_scales_is_told_so() -> None:
 
 def test_one_is_the_answer_where_more_hardly_help() -> None:
     found = curve(100, 110, 129)
-    assert verdict(found, GPUS) == "use 1 GPU: 4 take 3.1 times the GPU time per sample and are only 1.3 times as fast"
+    assert (
+        verdict(found, GPUS)
+        == "use 1 GPU: 4 take 3.1 times the GPU time per sample and are only 1.3 times as fast"
+    )
     assert found.confidence == 1
     assert verdict(curve(100, 101), Setup()) == (
         "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
@@ -63,10 +68,18 @@ def test_the_best_may_lie_in_between() -> None:
 
 def test_known_prices_decide_instead_of_the_number_of_ranks() -> None:
     dear = ScalingCurve([measured(1, 100, usd_per_hour=3.6), measured(4, 120, usd_per_hour=14.4)])
-    assert verdict(dear, GPUS) == "use 1 GPU: 4 cost 3.3 times as much per sample and are only 1.2 times as fast"
+    assert (
+        verdict(dear, GPUS)
+        == "use 1 GPU: 4 cost 3.3 times as much per sample and are only 1.2 times as fast"
+    )
     assert dear.points[0].usd_per_million == pytest.approx(10)
-    same_machine = ScalingCurve([measured(1, 100, usd_per_hour=3.6), measured(4, 200, usd_per_hour=3.6)])
-    assert verdict(same_machine, GPUS) == "4 GPUs are best: 2.0 times as fast as 1, at 0.5 times the cost of a sample"
+    same_machine = ScalingCurve(
+        [measured(1, 100, usd_per_hour=3.6), measured(4, 200, usd_per_hour=3.6)]
+    )
+    assert (
+        verdict(same_machine, GPUS)
+        == "4 GPUs are best: 2.0 times as fast as 1, at 0.5 times the cost of a sample"
+    )
 
 
 def test_one_unknown_price_leaves_only_the_ranks_to_compare_by() -> None:
@@ -78,14 +91,21 @@ def test_one_unknown_price_leaves_only_the_ranks_to_compare_by() -> None:
 def test_windows_that_differ_too_much_give_no_certain_verdict() -> None:
     noisy = curve(100, 139, windows=(0.6, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6))
     assert noisy.confidence < 0.8
-    assert verdict(noisy, GPUS).startswith("not clear, the measurements differ too much; most likely: ")
+    assert verdict(noisy, GPUS).startswith(
+        "not clear, the measurements differ too much; most likely: "
+    )
     low, high = noisy.points[1].interval
     assert low < 1.3 < 1.5 < high
-    assert noisy.confidence == curve(100, 139, windows=(0.6, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6)).confidence
+    assert (
+        noisy.confidence
+        == curve(100, 139, windows=(0.6, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6)).confidence
+    )
 
 
 def test_turns_that_contradict_each_other_make_the_interval_wide() -> None:
-    """Within each turn the windows agree: only the second turn shows that the machine was another one."""
+    """Within each turn the windows agree: only the second turn shows that the machine was another
+    one.
+    """
     one = Measurement(ranks=1, turns=((100.0,) * 7, (100.0,) * 7))
     two = Measurement(ranks=2, turns=((190.0,) * 7, (110.0,) * 7))
     contradicting = ScalingCurve([one, two])
@@ -98,7 +118,9 @@ def test_turns_that_contradict_each_other_make_the_interval_wide() -> None:
 
 
 def test_the_curve_goes_on_without_a_number_of_ranks_that_failed() -> None:
-    found = ScalingCurve([Measurement(ranks=1, failure="out of memory"), measured(2, 100), measured(4, 190)])
+    found = ScalingCurve(
+        [Measurement(ranks=1, failure="out of memory"), measured(2, 100), measured(4, 190)]
+    )
     assert found.base == 2
     assert found.failures == {1: "out of memory"}
     assert [(each.ranks, round(each.efficiency, 6)) for each in found.points] == [(2, 1), (4, 0.95)]
@@ -111,11 +133,20 @@ def test_the_curve_goes_on_without_a_number_of_ranks_that_failed() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"communication": 0.6, "parts": parts(0.1, messages=0.6), "message_mb": 400.0}, "--accumulate 4 with a batch"),
-        ({"communication": 0.6, "parts": parts(0.01, messages=0.6), "message_mb": 0.1}, "a larger --batch-size"),
+        (
+            {"communication": 0.6, "parts": parts(0.1, messages=0.6), "message_mb": 400.0},
+            "--accumulate 4 with a batch",
+        ),
+        (
+            {"communication": 0.6, "parts": parts(0.01, messages=0.6), "message_mb": 0.1},
+            "a larger --batch-size",
+        ),
         ({"communication": 0.05, "parts": parts(0.1, messages=0.05)}, "a larger --batch-size"),
         ({"communication": 0.1, "parts": parts(0.1, messages=0.1, data=0.5)}, "--workers N"),
-        ({"communication": 0.6, "parts": parts(0.1, data=0.1, straggler=1, late=0.4)}, "this machine's other work"),
+        (
+            {"communication": 0.6, "parts": parts(0.1, data=0.1, straggler=1, late=0.4)},
+            "this machine's other work",
+        ),
         ({"communication": 0.5}, "--accumulate 4"),
         ({}, "cloudtrain diagnose digits-2 tells where its time goes"),
     ],
@@ -127,5 +158,10 @@ def test_what_to_try_is_what_a_slow_run_is_told(fields: dict[str, Any], expected
 
 def test_ranks_that_share_cores_are_told_to_have_their_own() -> None:
     found = curve(100, 190, 195)
-    assert what_to_try(found, Setup(), cores=2) == "a machine with a core or a GPU for each rank: this one has 2 cores"
-    assert "batch-size" in what_to_try(curve(100, 110, parts=parts()), Setup(), cores=2), "two have two cores"
+    assert (
+        what_to_try(found, Setup(), cores=2)
+        == "a machine with a core or a GPU for each rank: this one has 2 cores"
+    )
+    assert "batch-size" in what_to_try(curve(100, 110, parts=parts()), Setup(), cores=2), (
+        "two have two cores"
+    )

@@ -1,4 +1,6 @@
-"""The runs of a scaling curve: what is the same in all of them, what is refused before, and what they have measured."""
+"""The runs of a scaling curve: what is the same in all of them, what is refused before, and what
+they have measured.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ JOB = {"name": "digits", "args": {"batch-size": 64}, "resources": {"processes": 
 
 @pytest.fixture
 def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("cloudtrain.api.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(
+        "cloudtrain.api.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False
+    )
     return folder.parent / "data"
 
 
@@ -52,7 +56,9 @@ def test_only_the_ranks_differ_between_the_runs(home: Path) -> None:
     assert all(arguments(plan) == {"batch-size": 64, "measure": True} for plan in found.values())
     assert {plan.spec.limits.max_runtime for plan in found.values()} == {1800}
     assert {plan.spec.limits.restarts for plan in found.values()} == {0}
-    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"1"}, "four ranks have two cores"
+    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"1"}, (
+        "four ranks have two cores"
+    )
     assert len({plan.run_id for plan in found.values()}) == 3
 
 
@@ -74,11 +80,15 @@ def test_a_job_of_several_nodes_keeps_its_processes_per_node(home: Path) -> None
     found, _ = plans({**JOB, "resources": {"nodes": 2, "processes": 2}}, 1, 2, 4)
     shape = [(plan.spec.resources.nodes, plan.spec.resources.processes) for plan in found.values()]
     assert shape == [(1, 1), (1, 2), (2, 2)]
-    with pytest.raises(UsageError, match="with 3 ranks: the job has 2 on a node, which is no whole number of nodes"):
+    with pytest.raises(
+        UsageError, match="with 3 ranks: the job has 2 on a node, which is no whole number of nodes"
+    ):
         plans({**JOB, "resources": {"nodes": 2, "processes": 2}}, 2, 3)
 
 
-def test_all_numbers_that_no_machine_has_are_refused_together(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_numbers_that_no_machine_has_are_refused_together(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in AWS_ACCOUNT.items():
         monkeypatch.setenv(name, value)
     job = {**JOB, "resources": {"gpu": "A100-80GB", "gpus": 8}}
@@ -88,7 +98,10 @@ def test_all_numbers_that_no_machine_has_are_refused_together(home: Path, monkey
     assert "with 32 ranks: " in refused.value.message
     assert "8 ranks" not in refused.value.message
     found, _ = plans({**JOB, "resources": {"gpu": "T4", "gpus": 4}}, 1, 4, provider="aws")
-    assert [plan.target.instances[0] for plan in found.values()] == ["ml.g4dn.xlarge", "ml.g4dn.12xlarge"]
+    assert [plan.target.instances[0] for plan in found.values()] == [
+        "ml.g4dn.xlarge",
+        "ml.g4dn.12xlarge",
+    ]
 
 
 def test_gpus_that_this_machine_has_not_are_refused(home: Path) -> None:
@@ -102,12 +115,19 @@ def test_a_program_that_does_not_report_its_throughput_is_told_the_two_lines(hom
     with pytest.raises(UsageError, match=r"train.py does not report samples_per_s") as refused:
         check_reports(base, None)
     assert "log_metrics(step=step, samples_per_s=" in (refused.value.hint or "")
-    Path("train.py").write_text("from cloudtrain_job import log_metrics\nlog_metrics(samples_per_s=1)\n")
+    Path("train.py").write_text(
+        "from cloudtrain_job import log_metrics\nlog_metrics(samples_per_s=1)\n"
+    )
     found, base = plans({"entrypoint": "train.py"}, 1, 2)
     check_reports(base, None)
     rules = found[1].context.trial
     assert rules is not None
-    assert (rules.metric, rules.until, rules.rungs, rules.measures) == ("samples_per_s", 10, (), True)
+    assert (rules.metric, rules.until, rules.rungs, rules.measures) == (
+        "samples_per_s",
+        10,
+        (),
+        True,
+    )
 
 
 def test_turns_go_there_and_back() -> None:
@@ -130,7 +150,9 @@ def windows(full: float, **fields: Any) -> dict[str, Any]:
 
 
 def test_windows_of_the_trainer_are_rates_with_the_share_of_communication(home: Path) -> None:
-    found = measured(a_run(home, windows(0.1, full_each=[0.1, 0.2], no_messages=0.06, message_mb=5.0)))
+    found = measured(
+        a_run(home, windows(0.1, full_each=[0.1, 0.2], no_messages=0.06, message_mb=5.0))
+    )
     assert found.turns == ((640.0, 320.0),)
     assert (found.communication, found.message_mb) == (0.4, 5.0)
 
@@ -159,16 +181,25 @@ def test_what_is_no_list_of_ranks_is_refused(text: str) -> None:
         read_sizes(text)
 
 
-def fake_runs(monkeypatch: pytest.MonkeyPatch, data: Path, *full: float | BaseException | None) -> list[int]:
-    """Runs that take so long per step, fail (None), or are interrupted; returns the numbers of ranks as they start."""
-    started, script = list[int](), iter(full)
+def fake_runs(
+    monkeypatch: pytest.MonkeyPatch, data: Path, *full: float | BaseException | None
+) -> list[int]:
+    """Runs that take so long per step, fail (None), or are interrupted; returns the numbers of
+    ranks as they start.
+    """
+    started = list[int]()
+    script = iter(full)
 
     def run(plan: Plan, _: object) -> Any:
         started.append(plan.processes)
         seconds = next(script)
         if isinstance(seconds, BaseException):
             raise seconds
-        found = a_run(data, windows(seconds)) if seconds else a_run(data, state="failed", reason="out of memory")
+        found = (
+            a_run(data, windows(seconds))
+            if seconds
+            else a_run(data, state="failed", reason="out of memory")
+        )
         return found, found.cached_status()
 
     monkeypatch.setattr(command, "_run", run)
@@ -183,7 +214,15 @@ def test_the_curve_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPa
     assert "strong scaling: a step trains on as many samples, of all ranks" in shown.err
     assert "each rank computes with 1 thread, however many ranks there are" in shown.err
     lines = shown.out.splitlines()
-    assert lines[0].split() == ["ranks", "samples/s", "speed-up", "(95", "%)", "efficiency", "communication"]
+    assert lines[0].split() == [
+        "ranks",
+        "samples/s",
+        "speed-up",
+        "(95",
+        "%)",
+        "efficiency",
+        "communication",
+    ]
     assert lines[3].split() == ["4", "1600", "2.50", "2.50-2.50", "0.62", "━" * 20 + "─" * 12]
     assert lines[4].startswith(
         "  verdict     2 processes are best: 2.0 times as fast as 1, efficiency 1.00; 4 take 1.6"
@@ -192,10 +231,15 @@ def test_the_curve_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPa
     text = Path("curve.html").read_text()
     assert "2 processes are best" in text
     assert text.count("<svg") == 2
-    assert "is there already" in call("diagnose", "job.yaml", "--scaling", "1,2", "-o", "curve.html").err
+    assert (
+        "is there already"
+        in call("diagnose", "job.yaml", "--scaling", "1,2", "-o", "curve.html").err
+    )
 
 
-def test_what_costs_money_is_priced_asked_for_and_runs_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_costs_money_is_priced_asked_for_and_runs_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in AWS_ACCOUNT.items():
         monkeypatch.setenv(name, value)
     Path("job.yaml").write_text("name: digits\nresources: {gpu: T4, gpus: 1}\n")
@@ -209,7 +253,9 @@ def test_what_costs_money_is_priced_asked_for_and_runs_once(home: Path, monkeypa
     assert f"cost        at most {usd:.2f} USD together, by their limits" in shown.err
     assert "1 x ml.g4dn.12xlarge (4 x T4-16GB, EFA), us-east-1, 4.89 USD/h" in shown.err
     assert "USD per million" in shown.out
-    assert "use 1 GPU: 4 cost 6.0 times as much per sample and are only 1.1 times as fast" in shown.out
+    assert (
+        "use 1 GPU: 4 cost 6.0 times as much per sample and are only 1.1 times as fast" in shown.out
+    )
     assert "each number of ranks runs once" in shown.out
 
 
@@ -242,7 +288,9 @@ def test_a_job_that_is_not_there_is_told_as_such(home: Path) -> None:
     assert "runs" not in result.err
 
 
-def test_an_interrupt_stops_the_run_and_shows_what_was_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_stops_the_run_and_shows_what_was_measured(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("job.yaml").write_text("name: digits\n")
     fake_runs(monkeypatch, home, 0.1, 0.05, KeyboardInterrupt())
     stopped = list[int]()

@@ -18,7 +18,10 @@ from tests.support.samples import write
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return write(tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"})
+    return write(
+        tmp_path / "source",
+        {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"},
+    )
 
 
 @pytest.fixture
@@ -49,7 +52,9 @@ def rescan(root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, li
     return tree, sorted(reads)
 
 
-def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: list[str], later: None) -> None:
+def test_unchanged_files_are_not_read_again(
+    root: Path, tmp_path: Path, reads: list[str], later: None
+) -> None:
     first, read = rescan(root, tmp_path, reads)
     assert read == ["data.txt", "model.py", "train.py"]
     (root / "train.py").write_text("print(2)\n")
@@ -62,7 +67,9 @@ def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: l
     assert third == scan(root, None, None)
 
 
-def test_a_change_that_keeps_size_and_mtime_is_seen(root: Path, tmp_path: Path, reads: list[str], later: None) -> None:
+def test_a_change_that_keeps_size_and_mtime_is_seen(
+    root: Path, tmp_path: Path, reads: list[str], later: None
+) -> None:
     before, _ = rescan(root, tmp_path, reads)
     file = root / "train.py"
     info = file.stat()
@@ -89,7 +96,9 @@ def test_a_file_too_young_to_be_trusted_is_read_again(
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "one byte", "not JSON", "folder"])
-def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path, reads: list[str], later: None, damage: str) -> None:
+def test_a_damaged_cache_is_ignored(
+    root: Path, tmp_path: Path, reads: list[str], later: None, damage: str
+) -> None:
     expected, _ = rescan(root, tmp_path, reads)
     (file,) = (tmp_path / "cache").iterdir()
     data = file.read_bytes()
@@ -98,7 +107,12 @@ def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path, reads: list[str]
         file.mkdir()
     else:
         middle = bytes([data[200] ^ 1])
-        broken = {"empty": b"", "cut": data[:-9], "one byte": data[:200] + middle + data[201:], "not JSON": b"[" * 9000}
+        broken = {
+            "empty": b"",
+            "cut": data[:-9],
+            "one byte": data[:200] + middle + data[201:],
+            "not JSON": b"[" * 9000,
+        }
         file.write_bytes(broken[damage])
     tree, read = rescan(root, tmp_path, reads)
     assert tree == expected
@@ -110,7 +124,9 @@ def test_a_cache_that_cannot_be_written_is_done_without(root: Path, tmp_path: Pa
     assert scan(root, None, blocked / "cache") == scan(root, None, None)
 
 
-def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, tmp_path: Path, later: None) -> None:
+def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(
+    root: Path, tmp_path: Path, later: None
+) -> None:
     for _ in range(3):
         scan(root, None, tmp_path / "cache")
         (root / "train.py").write_text("changed")
@@ -118,13 +134,17 @@ def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, t
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".json", ".json"]
 
 
-def test_changed_ignore_rules_are_seen_in_spite_of_the_cache(root: Path, tmp_path: Path, later: None) -> None:
+def test_changed_ignore_rules_are_seen_in_spite_of_the_cache(
+    root: Path, tmp_path: Path, later: None
+) -> None:
     for pattern, count in (("*.txt", 3), ("*.txt", 3), ("*.nothing", 4), ("*.py", 2)):
         write(root, {".gitignore": pattern})
         assert scan(root, None, tmp_path / "cache").files_count == count
 
 
-def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(root: Path, tmp_path: Path, later: None) -> None:
+def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(
+    root: Path, tmp_path: Path, later: None
+) -> None:
     write(root, {".gitignore": "*.log\n!keep.log\n"})
     scan(root, None, tmp_path / "cache")
     program = """

@@ -1,4 +1,6 @@
-"""What a reviewer of security would say of a job: warnings of `check` at their lines; strict settings refuse it."""
+"""What a reviewer of security would say of a job: warnings of `check` at their lines; strict
+settings refuse it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.submission.preflight import offline_issues, preflight, security_issues
 from tests.support.in_process import call
 
-AWS: dict[str, Any] = {"region": "us-east-1", "role": "arn:aws:iam::123456789012:role/train", "bucket": "my-bucket"}
+AWS: dict[str, Any] = {
+    "region": "us-east-1",
+    "role": "arn:aws:iam::123456789012:role/train",
+    "bucket": "my-bucket",
+}
 AZURE: dict[str, Any] = {
     "subscription": "00000000-0000-0000-0000-000000000000",
     "resource_group": "rg",
@@ -57,7 +63,12 @@ def test_a_safe_job_has_no_findings() -> None:
 
 
 def test_an_ordinary_job_has_all_of_prowlers_four() -> None:
-    assert found(spec(AWS)) == ["aws.subnets", "aws.network_isolation", "aws.encrypt_traffic", "aws.kms_key"]
+    assert found(spec(AWS)) == [
+        "aws.subnets",
+        "aws.network_isolation",
+        "aws.encrypt_traffic",
+        "aws.kms_key",
+    ]
     assert found(spec(AZURE)) == ["azure.compute", "azure.identity"]
 
 
@@ -75,22 +86,31 @@ def test_an_ordinary_job_has_all_of_prowlers_four() -> None:
         (spec(SAFE_AZURE | {"services": ["jupyter"]}), ["azure.services"]),
         (spec(SAFE_AZURE | {"compute": None}), ["azure.compute", "azure.compute"]),
         (spec(SAFE_AZURE | {"compute": None, "identity": "user"}), ["azure.compute"]),
-        (spec(SAFE_AZURE | {"compute": None, "identity": None}, secrets=TOKEN), ["azure.compute"] * 2),
+        (
+            spec(SAFE_AZURE | {"compute": None, "identity": None}, secrets=TOKEN),
+            ["azure.compute"] * 2,
+        ),
         (spec(SAFE_AZURE | {"identity": None}), ["azure.identity"]),
         (spec(SAFE_AZURE | {"identity": None}, secrets=TOKEN), []),
     ],
 )
-def test_each_finding_is_about_the_field_that_sets_it_right(job: dict[str, Any], fields: list[str]) -> None:
+def test_each_finding_is_about_the_field_that_sets_it_right(
+    job: dict[str, Any], fields: list[str]
+) -> None:
     assert found(job) == fields
 
 
 def test_volumes_are_named_where_the_machines_have_none_of_their_own() -> None:
     def key_message(instance: str) -> str:
-        job = spec(SAFE_AWS | {"kms_key": None}, resources={"nodes": 2, "instance": {"aws": instance}})
+        job = spec(
+            SAFE_AWS | {"kms_key": None}, resources={"nodes": 2, "instance": {"aws": instance}}
+        )
         return next(issue.message for issue in security_issues(plan_of(job)))
 
     assert "volumes" in key_message("ml.m5.xlarge")
-    assert "volumes" not in key_message("ml.p4d.24xlarge"), "its NVMe disks are encrypted, and take no key"
+    assert "volumes" not in key_message("ml.p4d.24xlarge"), (
+        "its NVMe disks are encrypted, and take no key"
+    )
 
 
 def test_a_rehearsal_sends_nothing_and_has_none() -> None:
@@ -99,34 +119,47 @@ def test_a_rehearsal_sends_nothing_and_has_none() -> None:
 
 
 def test_findings_are_warnings_of_check_at_their_lines_and_no_concern_of_plan(folder: Path) -> None:
-    (folder / "job.yaml").write_text(yaml.safe_dump(spec(AWS, env={"HF_TOKEN": "abc"}), sort_keys=False))
+    (folder / "job.yaml").write_text(
+        yaml.safe_dump(spec(AWS, env={"HF_TOKEN": "abc"}), sort_keys=False)
+    )
     lines = (folder / "job.yaml").read_text().splitlines()
     at = next(number for number, line in enumerate(lines, 1) if line.startswith("aws:"))
     token = next(number for number, line in enumerate(lines, 1) if "HF_TOKEN" in line)
     result = call("check", "--provider", "aws")
     assert result.code == 0
-    assert f"note: job.yaml:{at}:1: aws.encrypt_traffic: is off: what the 2 nodes send each other" in result.err
+    assert (
+        f"note: job.yaml:{at}:1: aws.encrypt_traffic: is off: what the 2 nodes send each other"
+        in result.err
+    )
     assert f"note: job.yaml:{token}:3: env.HF_TOKEN: looks like a secret" in result.err
     assert len(json.loads(call("check", "--provider", "aws", "--json").out)["warnings"]) == 5
     assert not offline_issues(plan_of(spec(AWS)))
 
 
-def test_a_line_is_told_also_where_settings_name_the_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "job.yaml").write_text("entrypoint: train.py\nresources: {nodes: 2}\nlimits: {max_runtime: 1 h}\n")
+def test_a_line_is_told_also_where_settings_name_the_account(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "job.yaml").write_text(
+        "entrypoint: train.py\nresources: {nodes: 2}\nlimits: {max_runtime: 1 h}\n"
+    )
     for name, value in AWS.items():
         monkeypatch.setenv(f"CLOUDTRAIN_AWS_{name.upper()}", value)
     assert "note: job.yaml:2:1: aws.encrypt_traffic: " in call("check", "--provider", "aws").err
 
 
 @pytest.mark.parametrize("section", [AWS, AZURE], ids=["aws", "azure"])
-def test_strict_settings_refuse_the_job_before_it_is_sent(section: dict[str, Any], folder: Path) -> None:
+def test_strict_settings_refuse_the_job_before_it_is_sent(
+    section: dict[str, Any], folder: Path
+) -> None:
     (folder / "cloudtrain.toml").write_text('policy = "strict"\n')
     plan = plan_of(spec(section))
     assert {issue.severity for issue in security_issues(plan)} == {"error"}
     assert all("policy" in str(issue.hint) for issue in security_issues(plan))
     with pytest.raises(SpecError) as refused:
         cloudtrain.submit(plan)
-    assert [issue.field for issue in refused.value.issues] == [issue.field for issue in security_issues(plan)]
+    assert [issue.field for issue in refused.value.issues] == [
+        issue.field for issue in security_issues(plan)
+    ]
     safe = plan_of(spec(SAFE_AZURE if section is AZURE else SAFE_AWS))
     assert not [issue for issue in preflight(safe, starting=False) if issue.is_error]
 

@@ -41,7 +41,10 @@ def botocores() -> dict[str, Any]:
 
 def test_the_table_is_botocores_own() -> None:
     if REWRITE:
-        lines = [f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in shapes_of(botocores()).items()]
+        lines = [
+            f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}"
+            for k, v in shapes_of(botocores()).items()
+        ]
         head = f'{{"botocore":"{version("botocore")}",\n"shapes":{{\n'
         PATH.write_text(head + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
     assert json.loads(PATH.read_text("utf-8"))["shapes"] == shapes_of(botocores())
@@ -70,14 +73,18 @@ def test_the_table_judges_as_botocores_model_does(change: Any) -> None:
     assert bool(by_botocore) == bool(change)
 
 
-def test_a_type_that_only_a_newer_botocore_knows_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_only_a_newer_botocore_knows_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newer = json.loads(json.dumps(botocores()))
     newer["shapes"]["TrainingInstanceType"]["enum"].append("ml.p99.48xlarge")
     folder = tmp_path / "botocore" / "data" / "sagemaker" / "2017-07-24"
     folder.mkdir(parents=True)
     (tmp_path / "botocore" / "__init__.py").write_text("raise ImportError('a plan imports no SDK')")
     (folder / "service-2.json").write_text(json.dumps(newer))
-    request = training_job((("ResourceConfig", "InstanceType"), "ml.p99.48xlarge"), (("RoleArn",), "x"))
+    request = training_job(
+        (("ResourceConfig", "InstanceType"), "ml.p99.48xlarge"), (("RoleArn",), "x")
+    )
     for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))

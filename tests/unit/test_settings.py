@@ -1,4 +1,6 @@
-"""Settings: flags before environment before cloudtrain.toml before the user's own file, each with its origin."""
+"""Settings: flags before environment before cloudtrain.toml before the user's own file, each with
+its origin.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def load(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: 
     return load_settings(job, flags, {"HOME": str(home), **environ})
 
 
-def mistakes(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str) -> list[str]:
+def mistakes(
+    home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str
+) -> list[str]:
     with pytest.raises(SpecError) as caught:
         load(home, job, flags, **environ)
     return [mistake.render() for mistake in caught.value.issues]
@@ -48,7 +52,11 @@ def mistakes(home: Path, job: Path, flags: dict[str, str] | None = None, **envir
 
 def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:
     found = load(home, job)
-    defaults = {key: setting.default for key, setting in known_settings().items() if setting.default is not None}
+    defaults = {
+        key: setting.default
+        for key, setting in known_settings().items()
+        if setting.default is not None
+    }
     assert found.values == {**defaults, "data_dir": str(home / ".local/share/cloudtrain")}
 
 
@@ -57,7 +65,8 @@ def test_a_default_says_that_it_is_one(home: Path, job: Path) -> None:
 
 
 def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) -> None:
-    mine, theirs = own(home, 'provider = "own"\n'), beside(job, '\nprovider = "beside"\n')
+    mine = own(home, 'provider = "own"\n')
+    theirs = beside(job, '\nprovider = "beside"\n')
     steps = [
         load(home, job, {"provider": "flag"}, CLOUDTRAIN_PROVIDER="env"),
         load(home, job, CLOUDTRAIN_PROVIDER="env"),
@@ -151,18 +160,24 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
     ],
     ids=lambda text: text[:24].strip(),
 )
-def test_a_mistake_in_the_file_is_told_with_its_line(home: Path, job: Path, text: str, message: str) -> None:
+def test_a_mistake_in_the_file_is_told_with_its_line(
+    home: Path, job: Path, text: str, message: str
+) -> None:
     path = beside(job, text)
     assert mistakes(home, job)[0].startswith(f"{path}{message}")
 
 
 def test_a_mistake_in_a_variable_names_the_variable(home: Path, job: Path) -> None:
     found = mistakes(home, job, CLOUDTRAIN_STOP_GRACE="soon")
-    assert found[0].startswith("environment CLOUDTRAIN_STOP_GRACE: stop_grace: cannot read 'soon' as a duration")
+    assert found[0].startswith(
+        "environment CLOUDTRAIN_STOP_GRACE: stop_grace: cannot read 'soon' as a duration"
+    )
 
 
 def test_a_mistake_in_a_flag_names_the_flag(home: Path, job: Path) -> None:
-    assert mistakes(home, job, {"data_dir": ""})[0].startswith("--data-dir: data_dir: expected text, got ''")
+    assert mistakes(home, job, {"data_dir": ""})[0].startswith(
+        "--data-dir: data_dir: expected text, got ''"
+    )
 
 
 def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
@@ -179,7 +194,9 @@ def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
     ],
     ids=["a folder", "not UTF-8"],
 )
-def test_a_file_that_cannot_be_read_is_reported(home: Path, job: Path, make: object, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_reported(
+    home: Path, job: Path, make: object, message: str
+) -> None:
     path = job / "cloudtrain.toml"
     make(path)  # type: ignore[operator]
     (found,) = mistakes(home, job)

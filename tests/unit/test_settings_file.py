@@ -1,4 +1,6 @@
-"""The settings of a deployment in a cloudtrain.toml: what stood there stays, and other forms of TOML are refused."""
+"""The settings of a deployment in a cloudtrain.toml: what stood there stays, and other forms of
+TOML are refused.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,11 @@ OLD: dict[str, SettingValue] = {"aws.subnets": ("s1", "s2"), "aws.region": "x", 
 @pytest.mark.parametrize(
     ("before", "after", "found"),
     [
-        ('[aws]\nsubnets = [\n  "s1",  # one\n  "s2",\n]\npoll = 5\n', "[aws]\npoll = 5\n", ["aws.subnets"]),
+        (
+            '[aws]\nsubnets = [\n  "s1",  # one\n  "s2",\n]\npoll = 5\n',
+            "[aws]\npoll = 5\n",
+            ["aws.subnets"],
+        ),
         ('provider = "aws"  # mine\n[aws]\nregion = "x"\n', "[aws]\n", ["aws.region", "provider"]),
         ('[aws]\nsubnets = ["s1"]\nregion = "y"\n', '[aws]\nsubnets = ["s1"]\nregion = "y"\n', []),
         ("", "", []),
@@ -72,7 +78,9 @@ def test_what_holds_no_longer_goes_if_it_is_still_what_was_written(
 
 
 @pytest.mark.parametrize("text", ['aws = {region = "x"}\n', 'aws.region = "x"\n', "aws = 5\n"])
-def test_a_form_that_no_line_stands_for_is_left_alone_with_the_lines_to_write(tmp_path: Path, text: str) -> None:
+def test_a_form_that_no_line_stands_for_is_left_alone_with_the_lines_to_write(
+    tmp_path: Path, text: str
+) -> None:
     path = tmp_path / "cloudtrain.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match="cannot be added to") as refused:
@@ -107,4 +115,6 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 )
 def test_every_text_is_read_back_as_it_was_written(settings: dict[str, SettingValue]) -> None:
     read = tomllib.loads(as_toml(settings))
-    assert {f"{table}.{key}": value for table, keys in read.items() for key, value in keys.items()} == settings
+    assert {
+        f"{table}.{key}": value for table, keys in read.items() for key, value in keys.items()
+    } == settings

@@ -1,4 +1,6 @@
-"""The kinds of shapes that CreateTrainingJob does not have: unions, documents, times, bytes, secrets, recursion."""
+"""The kinds of shapes that CreateTrainingJob does not have: unions, documents, times, bytes,
+secrets, recursion.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ MODEL: dict[str, Any] = {
             "Self": {"shape": "S"},
         },
     },
-    "Union": {"type": "structure", "union": True, "members": {"A": {"shape": "Text"}, "B": {"shape": "Text"}}},
+    "Union": {
+        "type": "structure",
+        "union": True,
+        "members": {"A": {"shape": "Text"}, "B": {"shape": "Text"}},
+    },
     "Document": {"type": "structure", "document": True, "members": {}},
     "When": {"type": "timestamp"},
     "Bytes": {"type": "blob", "max": 3},
@@ -47,7 +53,16 @@ MODEL: dict[str, Any] = {
         {"Any": {"a": [1, 2.5, None, True, "x", {}]}},
         {"Any": None},
         {"Any": "text"},
-        *({"When": when} for when in (datetime(2026, 1, 1, tzinfo=UTC), 1.5, 10, "2026-01-01T00:00:00Z", "1767225600")),
+        *(
+            {"When": when}
+            for when in (
+                datetime(2026, 1, 1, tzinfo=UTC),
+                1.5,
+                10,
+                "2026-01-01T00:00:00Z",
+                "1767225600",
+            )
+        ),
         *({"Bytes": data} for data in (b"abc", "abc", bytearray(b"a"), BytesIO(b"much more"))),
         *({"Rate": rate} for rate in (1, 0.5, Decimal("0.7"))),
         {"Secret": "abc"},
@@ -63,10 +78,18 @@ def test_what_other_services_take_is_right(value: dict[str, Any]) -> None:
     ("value", "path", "message"),
     [
         ({"Either": {}}, ("Either",), "expected exactly one of A, B, got none"),
-        ({"Either": {"A": "x", "B": "y"}}, ("Either",), "expected exactly one of A, B, got A and B"),
+        (
+            {"Either": {"A": "x", "B": "y"}},
+            ("Either",),
+            "expected exactly one of A, B, got A and B",
+        ),
         ({"Either": {"C": "x"}}, ("Either", "C"), "is not a known member"),
         ({"Any": {"a": [object()]}}, ("Any", "a", 0), "expected what JSON can hold, got object"),
-        ({"When": "tomorrow"}, ("When",), "expected a time (ISO 8601, or a Unix timestamp), got text"),
+        (
+            {"When": "tomorrow"},
+            ("When",),
+            "expected a time (ISO 8601, or a Unix timestamp), got text",
+        ),
         ({"When": True}, ("When",), "expected a time (ISO 8601, or a Unix timestamp), got true"),
         ({"Bytes": b"abcd"}, ("Bytes",), "is 4 bytes long, at most 3"),
         ({"Bytes": 5}, ("Bytes",), "expected bytes, got a whole number"),
@@ -78,6 +101,8 @@ def test_what_other_services_take_is_right(value: dict[str, Any]) -> None:
         ({"Self": {}}, ("Self", "Token"), "is missing"),
     ],
 )
-def test_what_other_services_refuse_is_found(value: dict[str, Any], path: Keys, message: str) -> None:
+def test_what_other_services_refuse_is_found(
+    value: dict[str, Any], path: Keys, message: str
+) -> None:
     shape = model.ShapeResolver(MODEL).get_shape_by_name("S")
     assert [(each.path, each.message) for each in violations(shape, value)] == [(path, message)]

@@ -1,4 +1,6 @@
-"""A request held against botocore's own model of SageMaker: each mistake is found, named once, and with all others."""
+"""A request held against botocore's own model of SageMaker: each mistake is found, named once, and
+with all others.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ GONE = object()
 GOOD: dict[str, Any] = {
     "TrainingJobName": "digits-k2x9",
     "RoleArn": "arn:aws:iam::123456789012:role/service-role/train",
-    "AlgorithmSpecification": {"TrainingImage": "1.dkr.ecr.us-east-1.amazonaws.com/a:1", "TrainingInputMode": "File"},
+    "AlgorithmSpecification": {
+        "TrainingImage": "1.dkr.ecr.us-east-1.amazonaws.com/a:1",
+        "TrainingInputMode": "File",
+    },
     "OutputDataConfig": {"S3OutputPath": "s3://bucket/out"},
     "ResourceConfig": {"InstanceType": "ml.g5.xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
     "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
@@ -31,7 +36,12 @@ def input_shape(service: str, operation: str) -> Any:
     """The shape of an operation's input, from botocore's own data."""
     import botocore.session
 
-    return botocore.session.get_session().get_service_model(service).operation_model(operation).input_shape
+    return (
+        botocore.session.get_session()
+        .get_service_model(service)
+        .operation_model(operation)
+        .input_shape
+    )
 
 
 def training_job(*changes: tuple[Keys, Any]) -> dict[str, Any]:
@@ -74,7 +84,11 @@ def channel(**source: Any) -> dict[str, Any]:
         (("AlgorithmSpecification", "TrainingInputMode"), GONE, "is missing"),
         (("TrainingJobNam",), "x", "is not a known member (did you mean 'TrainingJobName'?)"),
         (("Qqq",), 1, "is not a known member"),
-        (("ResourceConfig", "instancetype"), "x", "is not a known member (did you mean 'InstanceType'?)"),
+        (
+            ("ResourceConfig", "instancetype"),
+            "x",
+            "is not a known member (did you mean 'InstanceType'?)",
+        ),
         (("TrainingJobName",), 5, "expected text, got a whole number"),
         (("TrainingJobName",), None, "expected text, got nothing"),
         (("ResourceConfig",), [], "expected a structure, got a list"),
@@ -99,7 +113,11 @@ def channel(**source: Any) -> dict[str, Any]:
         (("TrainingJobName",), "ä" * 50, f"{'ä' * 50!r} does not match {NAME}"),
         (MODE, "file", "'file' is none of the 3 known values (Pipe, File, FastFile)"),
         (("InputDataConfig",), [], "has 0 items, at least 1"),
-        (("InputDataConfig",), [channel(S3DataType="S3Prefix", S3Uri="s3://b/a")] * 21, "has 21 items, at most 20"),
+        (
+            ("InputDataConfig",),
+            [channel(S3DataType="S3Prefix", S3Uri="s3://b/a")] * 21,
+            "has 21 items, at most 20",
+        ),
         (("Environment",), {f"V{n}": "" for n in range(101)}, "has 101 entries, at most 100"),
         (("Environment", "1-bad"), "x", "the name '1-bad' does not match [a-zA-Z_][a-zA-Z0-9_]*"),
         (("Environment", "A" * 513), "x", "the name is 513 characters long, at most 512"),
@@ -110,7 +128,9 @@ def channel(**source: Any) -> dict[str, Any]:
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else None,
 )
 def test_a_mistake_is_found_and_named_once(keys: Keys, value: Any, message: str) -> None:
-    assert [(each.path, each.message) for each in found(training_job((keys, value)))] == [(keys, message)]
+    assert [(each.path, each.message) for each in found(training_job((keys, value)))] == [
+        (keys, message)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +141,15 @@ def test_a_mistake_is_found_and_named_once(keys: Keys, value: Any, message: str)
         ("qqqqqqqqq", ""),
     ],
 )
-def test_a_wrong_type_of_machine_is_told_with_its_neighbours_not_with_all(name: str, near: str) -> None:
-    known = input_shape("sagemaker", "CreateTrainingJob").members["ResourceConfig"].members["InstanceType"].enum
+def test_a_wrong_type_of_machine_is_told_with_its_neighbours_not_with_all(
+    name: str, near: str
+) -> None:
+    known = (
+        input_shape("sagemaker", "CreateTrainingJob")
+        .members["ResourceConfig"]
+        .members["InstanceType"]
+        .enum
+    )
     message = f"{name!r} is none of the {len(known)} known values{near}"
     assert found(training_job((TYPE, name))) == [warning(message, path=TYPE)]
 
@@ -154,7 +181,9 @@ def test_an_enum_a_pattern_or_a_maximum_is_a_warning(keys: Keys, value: Any) -> 
         (("StoppingCondition", "MaxRuntimeInSeconds"), 0),
     ],
 )
-def test_what_is_missing_of_another_type_or_too_little_is_wrong_for_every_version(keys: Keys, value: Any) -> None:
+def test_what_is_missing_of_another_type_or_too_little_is_wrong_for_every_version(
+    keys: Keys, value: Any
+) -> None:
     assert [issue.severity for issue in found(training_job((keys, value)))] == ["error"]
 
 
@@ -164,12 +193,15 @@ def test_a_pattern_that_only_java_understands_is_passed_over() -> None:
 
 def test_a_name_that_is_no_text_is_a_mistake_of_its_entry() -> None:
     wanted = "the name: expected text, got a whole number"
-    assert found(training_job((("Environment",), {5: "x"}))) == [Issue(("Environment", "5"), wanted)]
+    assert found(training_job((("Environment",), {5: "x"}))) == [
+        Issue(("Environment", "5"), wanted)
+    ]
 
 
 def test_a_mistake_deep_in_a_list_has_its_whole_path() -> None:
     request = training_job(
-        (("InputDataConfig",), [channel(S3DataType="S3Prefix", S3Uri="s3://b/a")]), (S3_TYPE, "Prefix")
+        (("InputDataConfig",), [channel(S3DataType="S3Prefix", S3Uri="s3://b/a")]),
+        (S3_TYPE, "Prefix"),
     )
     [violation] = found(request)
     assert violation.path == S3_TYPE
@@ -213,7 +245,10 @@ def test_all_mistakes_come_at_once() -> None:
 def test_no_more_than_the_beginning_of_an_environment_value_is_shown() -> None:
     secret = "sk-" + "s3cr3t" * 100
     for value in (secret, [secret], {"a": secret}, secret.encode()):
-        said = " ".join(violation.message for violation in found(training_job((("Environment", "TOKEN"), value))))
+        said = " ".join(
+            violation.message
+            for violation in found(training_job((("Environment", "TOKEN"), value)))
+        )
         assert said
         assert "s3cr3t" not in said
     [violation] = found(training_job((("HyperParameters", "t"), "s3cr3t" * 100 + "\n")))

@@ -16,7 +16,9 @@ from cloudtrain.runs.utilization import Mean, Utilization
 
 @dataclass
 class Made:
-    """Steps of some ranks, each with its seconds of work; the others wait for the slowest, and then for the message."""
+    """Steps of some ranks, each with its seconds of work; the others wait for the slowest, and then
+    for the message.
+    """
 
     ranks: int = 2
     data: float = 0.001
@@ -26,7 +28,9 @@ class Made:
     slower: dict[tuple[int, str], float] = field(default_factory=dict)
     """Further seconds of a rank in a phase."""
     held_up: tuple[float, ...] = ()
-    """By rank: further seconds of a step in which it has no core; every second interval those of the other end."""
+    """By rank: further seconds of a step in which it has no core; every second interval those of
+    the other end.
+    """
     saving: tuple[int, float] = (0, 0.0)
     """Every so many intervals, so many seconds."""
     apart: int = 0
@@ -41,13 +45,19 @@ class Made:
         history = StepTimesHistory()
         for number in range(1, self.intervals + 1):
             work = [self._work(rank, random_) for rank in range(self.ranks)]
-            held_up = [self.steps * each for each in self.held_up[:: 1 if number % 2 else -1]] or [0.0] * self.ranks
+            held_up = [self.steps * each for each in self.held_up[:: 1 if number % 2 else -1]] or [
+                0.0
+            ] * self.ranks
             for each, seconds in zip(work, held_up, strict=True):
                 each["compute"] += seconds
             slowest = max(sum(each.values()) for each in work)
             save = self.saving[1] if self.saving[0] and number % self.saving[0] == 0 else 0.0
             for rank, each in enumerate(work):
-                waited = slowest - sum(each.values()) + (self.message * self.steps if self.ranks > 1 else 0.0)
+                waited = (
+                    slowest
+                    - sum(each.values())
+                    + (self.message * self.steps if self.ranks > 1 else 0.0)
+                )
                 phases = {**each, "communication": waited, "saving": save}
                 event = StepTimes(time=1.0, rank=rank, steps=self.steps, wall=sum(phases.values()))
                 event = event.replace(run_delay=held_up[rank]) if self.held_up else event
@@ -147,15 +157,24 @@ def test_a_rank_whose_core_other_work_has_is_no_straggler() -> None:
         for number in range(1, 21):
             for rank, busy in enumerate((5.0, 9.0)):
                 phases = {"compute": busy, "communication": 9.5 - busy}
-                event = StepTimes(time=1.0, rank=rank, steps=20, wall=9.5).replace(step=20 * number, **phases)
+                event = StepTimes(time=1.0, rank=rank, steps=20, wall=9.5).replace(
+                    step=20 * number, **phases
+                )
                 history.add(event if delay is None or rank == 0 else event.replace(run_delay=delay))
         return why_slow(history, Setup(ranks=2))
 
     assert (always(None).cause, always(0.5).cause) == ("straggler", "straggler")
     held_up = always(4.0)
-    assert (held_up.cause, held_up.rank, held_up.share, held_up.run_delay) == ("other-work", 1, 0.421, 0.211)
-    assert held_up.sentence == (
-        "other work on its machine takes the core of rank 1: the other ranks wait for it 42% of the time"
+    assert (held_up.cause, held_up.rank, held_up.share, held_up.run_delay) == (
+        "other-work",
+        1,
+        0.421,
+        0.211,
+    )
+    assert (
+        held_up.sentence
+        == "other work on its machine takes the core of rank 1: the other ranks wait for it 42% of"
+        " the time"
     )
     assert "end what else runs there" in held_up.change
 
@@ -169,7 +188,9 @@ def test_in_small_steps_a_rank_is_late_by_itself_where_it_is_known_that_it_had_a
 
 
 def test_ranks_that_are_held_up_in_turn_do_not_wait_for_messages() -> None:
-    """Each waits for the other while that one has no core, in one interval this one and in the next the other."""
+    """Each waits for the other while that one has no core, in one interval this one and in the next
+    the other.
+    """
     made = Made(held_up=(0.0, 0.08), message_mb=40.0, noise=0.0)
     assert verdict(made).cause == "compute"
     assert verdict(made).run_delay == pytest.approx(0.08 / 0.187 / 2, abs=0.02)

@@ -1,4 +1,6 @@
-"""Packing gives the same bytes for the same tree, or an error; unpacking lets nothing out of its folder."""
+"""Packing gives the same bytes for the same tree, or an error; unpacking lets nothing out of its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.support.samples import write
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    root = write(tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "empty": ""})
+    root = write(
+        tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "empty": ""}
+    )
     write(root, {"é/ü.txt": "unicode", f"{'long' * 20}/{'name' * 20}.txt": "long"})
     (root / "run.sh").write_text("echo")
     (root / "run.sh").chmod(0o750)
@@ -35,7 +39,9 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_archive_is_named_by_the_digest_and_reproducible_to_the_byte(root: Path, tmp_path: Path) -> None:
+def test_the_archive_is_named_by_the_digest_and_reproducible_to_the_byte(
+    root: Path, tmp_path: Path
+) -> None:
     first = scan(root, None, None)
     copy = shutil.copytree(root, tmp_path / "elsewhere", symlinks=True)
     for file in copy.rglob("*"):
@@ -66,8 +72,10 @@ def test_the_archive_names_nobody_and_no_time(root: Path, tmp_path: Path) -> Non
 )
 def test_headers_are_the_ones_tarfile_writes(path: str, size: int, link: str | None) -> None:
     info = tarfile.TarInfo(path)
-    info.size, info.mode = size, 0o600 if link is None else 0o700
-    info.type, info.linkname = tarfile.REGTYPE if link is None else tarfile.SYMTYPE, link or ""
+    info.size = size
+    info.mode = 0o600 if link is None else 0o700
+    info.type = tarfile.REGTYPE if link is None else tarfile.SYMTYPE
+    info.linkname = link or ""
     entry = SourceEntry(path=path, size=size, executable=False, sha256="", link=link)
     assert _header(entry) == info.tobuf(tarfile.PAX_FORMAT)
 
@@ -84,7 +92,10 @@ def test_a_round_trip_gives_the_same_tree(root: Path, tmp_path: Path) -> None:
 def test_the_payload_is_archived(root: Path, tmp_path: Path) -> None:
     target = write(tmp_path / "installed", {"real.py": "launch"}) / "real.py"
     (tmp_path / "launch.py").symlink_to(target)
-    unpack(pack(scan(root, {"job/launch.py": tmp_path / "launch.py"}, None), tmp_path / "store"), tmp_path / "node")
+    unpack(
+        pack(scan(root, {"job/launch.py": tmp_path / "launch.py"}, None), tmp_path / "store"),
+        tmp_path / "node",
+    )
     assert (tmp_path / "node/.cloudtrain/job/launch.py").read_text() == "launch"
 
 
@@ -93,7 +104,9 @@ def test_an_archive_that_is_there_is_not_written_again(root: Path, tmp_path: Pat
     archive = pack(tree, tmp_path / "store")
     before = archive.stat()
     calls: list[tuple[int, int]] = []
-    assert pack(tree, tmp_path / "store", lambda done, total: calls.append((done, total))) == archive
+    assert (
+        pack(tree, tmp_path / "store", lambda done, total: calls.append((done, total))) == archive
+    )
     assert archive.stat() == before
     assert calls == [(tree.files_count, tree.files_count)]
 
@@ -118,20 +131,32 @@ def swap(file: Path) -> None:
         ("far", lambda file: (file.unlink(), file.symlink_to("train.py"))),
         ("far", Path.unlink),
     ],
-    ids=["changed", "grown", "shrunk", "vanished", "turned into a link", "link changed", "link vanished"],
+    ids=[
+        "changed",
+        "grown",
+        "shrunk",
+        "vanished",
+        "turned into a link",
+        "link changed",
+        "link vanished",
+    ],
 )
 def test_what_is_not_as_scanned_is_not_packed(
     root: Path, tmp_path: Path, name: str, change: Callable[[Path], object]
 ) -> None:
     tree = scan(root, None, None)
     change(root / name)
-    with pytest.raises(SourceError, match=rf"^{name} changed after the source folder was scanned") as caught:
+    with pytest.raises(
+        SourceError, match=rf"^{name} changed after the source folder was scanned"
+    ) as caught:
         pack(tree, tmp_path / "store")
     assert caught.value.hint == "run again"
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_a_full_disk_is_the_stores_fault(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_the_stores_fault(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Full:
         def compress(self, data: bytes) -> bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -185,14 +210,12 @@ def test_progress_is_told_while_packing(root: Path, tmp_path: Path) -> None:
 Member = tuple[str, bytes, str]
 """Name, tar type, content or target."""
 
-FILE, LINK, HARD, FIFO, DEVICE, FOLDER = (
-    tarfile.REGTYPE,
-    tarfile.SYMTYPE,
-    tarfile.LNKTYPE,
-    tarfile.FIFOTYPE,
-    tarfile.CHRTYPE,
-    tarfile.DIRTYPE,
-)
+FILE = tarfile.REGTYPE
+LINK = tarfile.SYMTYPE
+HARD = tarfile.LNKTYPE
+FIFO = tarfile.FIFOTYPE
+DEVICE = tarfile.CHRTYPE
+FOLDER = tarfile.DIRTYPE
 
 
 def hostile(place: Path, members: list[Member]) -> Path:
@@ -234,7 +257,9 @@ def hostile(place: Path, members: list[Member]) -> Path:
     ],
     ids=str,
 )
-def test_hostile_archives_are_refused_and_leave_nothing(tmp_path: Path, members: list[Member]) -> None:
+def test_hostile_archives_are_refused_and_leave_nothing(
+    tmp_path: Path, members: list[Member]
+) -> None:
     archive = hostile(tmp_path, [("innocent/file", FILE, "fine"), *members])
     with pytest.raises(SourceError, match="damaged or hostile"):
         unpack(archive, tmp_path / "node")
@@ -242,7 +267,9 @@ def test_hostile_archives_are_refused_and_leave_nothing(tmp_path: Path, members:
     assert list((tmp_path / "node").iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "no end", "one byte", "checksum", "no gzip", "a header"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "cut", "no end", "one byte", "checksum", "no gzip", "a header"]
+)
 def test_damaged_archives_are_refused(root: Path, tmp_path: Path, damage: str) -> None:
     archive = pack(scan(root, None, None), tmp_path / "store")
     data = archive.read_bytes()
@@ -253,7 +280,9 @@ def test_damaged_archives_are_refused(root: Path, tmp_path: Path, damage: str) -
         "one byte": data[:300] + bytes([data[300] ^ 255]) + data[301:],
         "checksum": data[:-8] + bytes([data[-8] ^ 1]) + data[-7:],
         "no gzip": gzip.decompress(data),
-        "a header": gzip.compress(gzip.decompress(data).replace(b"\0pkg/model.py", b"\0pkg/modem.py"), mtime=0),
+        "a header": gzip.compress(
+            gzip.decompress(data).replace(b"\0pkg/model.py", b"\0pkg/modem.py"), mtime=0
+        ),
     }
     archive.write_bytes(broken[damage])
     with pytest.raises(SourceError, match="damaged or hostile"):
@@ -281,13 +310,17 @@ def test_a_missing_archive_is_a_storage_error(tmp_path: Path) -> None:
         unpack(tmp_path / "missing.tar.gz", tmp_path / "node")
 
 
-@pytest.mark.skipif(shutil.which("tar") is None or sys.platform != "linux", reason="GNU tar is not installed")
+@pytest.mark.skipif(
+    shutil.which("tar") is None or sys.platform != "linux", reason="GNU tar is not installed"
+)
 def test_the_systems_tar_reads_it(root: Path, tmp_path: Path) -> None:
     import subprocess
 
     tree = scan(root, None, None)
     archive = pack(tree, tmp_path / "store")
     (tmp_path / "node").mkdir()
-    done = subprocess.run(["tar", "xzf", str(archive), "-C", str(tmp_path / "node")], capture_output=True, check=True)
+    done = subprocess.run(
+        ["tar", "xzf", str(archive), "-C", str(tmp_path / "node")], capture_output=True, check=True
+    )
     assert done.stderr == b""
     assert scan(tmp_path / "node", None, None).digest == tree.digest

@@ -29,7 +29,9 @@ def git(folder: Path, *arguments: str) -> str:
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
     }
-    done = subprocess.run(["git", *arguments], cwd=folder, env=environment, capture_output=True, check=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=environment, capture_output=True, check=True
+    )
     return done.stdout.decode()
 
 
@@ -42,7 +44,10 @@ FOLDERS = ("", "a/", "b/", "a/b/", "a/a/", "b/data/", "a/b/data/")
 FILES = ("a", "k.csv", "b.csv", "ab", " s", "[x]", "éé", "#h", "!n", "data", "d/k.csv")
 TREE = tuple(
     dict.fromkeys(
-        folder + file for folder in FOLDERS for file in FILES if folder + file not in {f.strip("/") for f in FOLDERS}
+        folder + file
+        for folder in FOLDERS
+        for file in FILES
+        if folder + file not in {f.strip("/") for f in FOLDERS}
     )
 )
 SEGMENTS = (
@@ -68,7 +73,9 @@ def patterns(draw: st.DrawFn) -> str:
 
 @st.composite
 def ignore_files(draw: st.DrawFn) -> dict[str, str]:
-    folders = draw(st.lists(st.sampled_from(("", "", "a/", "b/", "a/b/")), min_size=1, max_size=3, unique=True))
+    folders = draw(
+        st.lists(st.sampled_from(("", "", "a/", "b/", "a/b/")), min_size=1, max_size=3, unique=True)
+    )
     places = [folder + ".gitignore" for folder in folders]
     if draw(st.booleans()):
         places.append(".git/info/exclude")
@@ -98,10 +105,16 @@ def test_the_archived_files_are_the_files_git_sees(repository: Path, rules: dict
 @needs_git
 @settings(max_examples=100)
 @given(rules=ignore_files())
-def test_cloudtrainignore_alone_reads_as_gitignore_would(repository: Path, rules: dict[str, str]) -> None:
+def test_cloudtrainignore_alone_reads_as_gitignore_would(
+    repository: Path, rules: dict[str, str]
+) -> None:
     seen = []
     for name, files in ((".gitignore", git_sees), (".cloudtrainignore", archived)):
-        places = {place.replace(".gitignore", name): text for place, text in rules.items() if "exclude" not in place}
+        places = {
+            place.replace(".gitignore", name): text
+            for place, text in rules.items()
+            if "exclude" not in place
+        }
         write(repository, places)
         seen.append({path for path in files(repository) if path in TREE})
         for place in places:
@@ -124,9 +137,18 @@ def test_a_folder_inside_a_repository_obeys_the_rules_above_it(tmp_path: Path) -
     assert archived(tmp_path / "jobs/digits") == git_sees(tmp_path / "jobs/digits") == expected
 
 
-def test_a_source_folder_that_the_repository_ignores_is_archived_by_its_own_rules(tmp_path: Path) -> None:
+def test_a_source_folder_that_the_repository_ignores_is_archived_by_its_own_rules(
+    tmp_path: Path,
+) -> None:
     write(
-        tmp_path, {".git/HEAD": "", ".gitignore": "*\n", "job/.gitignore": "*.log\n", "job/a.py": "", "job/a.log": ""}
+        tmp_path,
+        {
+            ".git/HEAD": "",
+            ".gitignore": "*\n",
+            "job/.gitignore": "*.log\n",
+            "job/a.py": "",
+            "job/a.log": "",
+        },
     )
     assert archived(tmp_path / "job") == [".gitignore", "a.py"]
 
@@ -143,7 +165,12 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
     ("files", "expected"),
     [
         pytest.param(
-            {".gitignore": "data/\n", ".cloudtrainignore": "!data/\n", "data/a.csv": "", "x/data/b.csv": ""},
+            {
+                ".gitignore": "data/\n",
+                ".cloudtrainignore": "!data/\n",
+                "data/a.csv": "",
+                "x/data/b.csv": "",
+            },
             ["data/a.csv", "x/data/b.csv"],
             id="a folder comes back whole",
         ),
@@ -170,7 +197,12 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
             id="from inside an ignored folder by path",
         ),
         pytest.param(
-            {".gitignore": "out/\n", ".cloudtrainignore": "!data/\n", "out/a/data/k": "", "out/a/x": ""},
+            {
+                ".gitignore": "out/\n",
+                ".cloudtrainignore": "!data/\n",
+                "out/a/data/k": "",
+                "out/a/x": "",
+            },
             ["out/a/data/k"],
             id="from inside an ignored folder by name",
         ),
@@ -188,7 +220,12 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
             id="but not out of environments inside it",
         ),
         pytest.param(
-            {".cloudtrainignore": "!data/\n*.tmp\n", ".gitignore": "data/\n", "data/a": "", "data/a.tmp": ""},
+            {
+                ".cloudtrainignore": "!data/\n*.tmp\n",
+                ".gitignore": "data/\n",
+                "data/a": "",
+                "data/a.tmp": "",
+            },
             ["data/a"],
             id="minus what .cloudtrainignore itself leaves out",
         ),
@@ -210,7 +247,9 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
         ),
     ],
 )
-def test_cloudtrainignore_has_the_last_word(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
+def test_cloudtrainignore_has_the_last_word(
+    tmp_path: Path, files: dict[str, str], expected: list[str]
+) -> None:
     rules = {".gitignore", ".cloudtrainignore"}
     assert [path for path in archived(write(tmp_path, files)) if path not in rules] == expected
 
@@ -234,9 +273,13 @@ def test_caches_environments_and_git_stay_out(tmp_path: Path) -> None:
     assert archived(write(tmp_path, STAYS_OUT)) == ["pkg/.cloudtrain/ok", "train.py"]
 
 
-def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_our_own_folder(tmp_path: Path) -> None:
+def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_our_own_folder(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, STAYS_OUT)
-    (tmp_path / ".cloudtrainignore").write_text("!__pycache__/\n!*.pyc\n!.venv\n!env/\n!.git/\n!.cloudtrain/\n")
+    (tmp_path / ".cloudtrainignore").write_text(
+        "!__pycache__/\n!*.pyc\n!.venv\n!env/\n!.git/\n!.cloudtrain/\n"
+    )
     hidden = (".git/", ".cloudtrain/launch", "pkg/.git/")
     expected = sorted(path for path in STAYS_OUT if not path.startswith(hidden))
     assert archived(tmp_path) == [".cloudtrainignore", *expected]
@@ -244,7 +287,13 @@ def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_o
 
 def test_a_folder_that_is_brought_back_does_not_bring_its_caches(tmp_path: Path) -> None:
     write(
-        tmp_path, {".gitignore": "src/\n", ".cloudtrainignore": "!src/\n", "src/a.py": "", "src/__pycache__/a.pyc": ""}
+        tmp_path,
+        {
+            ".gitignore": "src/\n",
+            ".cloudtrainignore": "!src/\n",
+            "src/a.py": "",
+            "src/__pycache__/a.pyc": "",
+        },
     )
     assert archived(tmp_path) == [".cloudtrainignore", ".gitignore", "src/a.py"]
 
@@ -271,9 +320,19 @@ def test_patterns_that_git_never_matches_are_no_error(tmp_path: Path) -> None:
         ("a*/" * 30 + "b", ("a" * 50 + "/") * 70 + "c"),
         ("**/" + "*a*/" * 30 + "b", "aaaa/" * 700 + "c"),
     ],
-    ids=["stars", "question marks", "classes", "deep", "stars in deep", "stars in names", "names behind deep"],
+    ids=[
+        "stars",
+        "question marks",
+        "classes",
+        "deep",
+        "stars in deep",
+        "stars in names",
+        "names behind deep",
+    ],
 )
-def test_no_pattern_takes_longer_than_its_length_times_that_of_the_path(pattern: str, path: str) -> None:
+def test_no_pattern_takes_longer_than_its_length_times_that_of_the_path(
+    pattern: str, path: str
+) -> None:
     """No clock is needed: one that goes back and tries again would take years."""
     rules = IgnoreFile([pattern], Patterns({}).translate)
     assert rules.ignores(path, path.rpartition("/")[2], False) is None

@@ -1,4 +1,6 @@
-"""A local input is all of its folder, whatever ignore files say; what cannot be brought along is told before."""
+"""A local input is all of its folder, whatever ignore files say; what cannot be brought along is
+told before.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_what_cannot_be_brought_along_is_named(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "data" / "deep").mkdir(parents=True)
-    assert str(input_problem(str(tmp_path / "data"))).endswith("data is empty: the job would run on nothing")
+    assert str(input_problem(str(tmp_path / "data"))).endswith(
+        "data is empty: the job would run on nothing"
+    )
     assert is_empty(str(tmp_path / "data"))
     (tmp_path / "data" / "link").symlink_to(tmp_path)
     assert not is_empty(str(tmp_path / "data"))
@@ -57,7 +61,9 @@ def test_an_empty_folder_is_no_input(tmp_path: Path) -> None:
 
 def test_the_name_is_of_content_and_paths_alone(tmp_path: Path) -> None:
     write(tmp_path, {"one/a": "bc", "two/a": "bc", "three/ab": "c", "four/d/a": "bc"})
-    names = [digest(tmp_path / folder, tmp_path / "cache") for folder in ("one", "two", "three", "four")]
+    names = [
+        digest(tmp_path / folder, tmp_path / "cache") for folder in ("one", "two", "three", "four")
+    ]
     assert names[0] == names[1]
     assert len(set(names)) == 3
 
@@ -80,7 +86,9 @@ def test_a_link_that_vanishes_while_the_input_is_listed_is_named(
         raise FileNotFoundError(2, "No such file or directory", path)
 
     monkeypatch.setattr(os, "readlink", vanished)
-    assert list_input(str(tmp_path / "data")).problems == ["link vanished while the input was listed"]
+    assert list_input(str(tmp_path / "data")).problems == [
+        "link vanished while the input was listed"
+    ]
 
 
 def test_an_input_that_vanishes_before_it_is_listed_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ from tests.support.samples import write
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return write(tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"})
+    return write(
+        tmp_path / "source",
+        {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"},
+    )
 
 
 def refusal(root: Path) -> str:
@@ -44,14 +47,16 @@ def test_the_digest_is_of_paths_modes_and_contents_only(root: Path, tmp_path: Pa
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_the_file_that_our_own_output_is_redirected_to_stays_out(root: Path, stream: str) -> None:
     program = (
-        "import sys; from pathlib import Path; from cloudtrain.source.scan import scan\n"
-        "for _ in range(2): print(scan(Path(sys.argv[1])).digest, flush=True); print('x', file=sys.stderr)"
+        "import sys; from pathlib import Path; from cloudtrain.source.scan import scan\nfor _ in"
+        " range(2): print(scan(Path(sys.argv[1])).digest, flush=True); print('x', file=sys.stderr)"
     )
     before = scan(root, None, None).digest
     with (root / "log.txt").open("w") as log:
         other = "stderr" if stream == "stdout" else "stdout"
         streams: dict[str, object] = {stream: log, other: subprocess.PIPE}
-        done = subprocess.run([sys.executable, "-c", program, str(root)], text=True, check=True, **streams)  # type: ignore[call-overload]
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(root)], text=True, check=True, **streams
+        )  # type: ignore[call-overload]
     said = (root / "log.txt").read_text() if stream == "stdout" else done.stdout
     assert said.split() == [before, before]
 
@@ -84,7 +89,9 @@ def test_payload_files_are_added_below_the_reserved_folder(root: Path, tmp_path:
     write(root, {".cloudtrain/stale.py": ""})
     launcher = write(tmp_path / "installed", {"launch.py": "launch"}) / "launch.py"
     tree = scan(root, {"job/launch.py": launcher}, None)
-    assert [entry.path for entry in tree.files if entry.path.startswith(".")] == [".cloudtrain/job/launch.py"]
+    assert [entry.path for entry in tree.files if entry.path.startswith(".")] == [
+        ".cloudtrain/job/launch.py"
+    ]
     assert tree.digest != scan(root, None, None).digest
 
 
@@ -127,7 +134,10 @@ def test_everything_that_cannot_be_archived_is_refused_at_once(root: Path, tmp_p
 def test_of_many_things_that_cannot_be_archived_the_first_are_named(root: Path) -> None:
     for number in range(25):
         (root / f"link{number:02}").symlink_to("nowhere")
-    assert [line.split(":")[0] for line in refusal(root).splitlines()[20:]] == ["  link19", "  and 5 more"]
+    assert [line.split(":")[0] for line in refusal(root).splitlines()[20:]] == [
+        "  link19",
+        "  and 5 more",
+    ]
 
 
 SECRETS = (
@@ -144,7 +154,9 @@ def test_likely_secrets_stay_out_and_are_named(tmp_path: Path) -> None:
     tree = scan(tmp_path, None, None)
     assert {entry.path for entry in tree.files} == set(HARMLESS)
     folders = {".aws/", ".kube/", ".ssh/"}
-    assert set(tree.secrets) == folders | {path for path in SECRETS if path.partition("/")[0] + "/" not in folders}
+    assert set(tree.secrets) == folders | {
+        path for path in SECRETS if path.partition("/")[0] + "/" not in folders
+    }
 
 
 @pytest.mark.parametrize(
@@ -158,15 +170,28 @@ def test_likely_secrets_stay_out_and_are_named(tmp_path: Path) -> None:
     ],
     ids=["a file", "a folder", "a file of a folder", "a folder around it", "a pattern"],
 )
-def test_a_likely_secret_is_archived_when_it_is_asked_for(tmp_path: Path, rules: str, brought: list[str]) -> None:
+def test_a_likely_secret_is_archived_when_it_is_asked_for(
+    tmp_path: Path, rules: str, brought: list[str]
+) -> None:
     write(tmp_path, dict.fromkeys((".env", ".aws/config", ".aws/credentials", "certs/ca.pem"), "x"))
     write(tmp_path, {".cloudtrainignore": rules})
-    assert [entry.path for entry in scan(tmp_path, None, None).files if entry.path != ".cloudtrainignore"] == brought
+    assert [
+        entry.path
+        for entry in scan(tmp_path, None, None).files
+        if entry.path != ".cloudtrainignore"
+    ] == brought
 
 
 def test_a_secret_that_is_ignored_anyway_is_not_spoken_of(tmp_path: Path) -> None:
     write(
-        tmp_path, {".gitignore": ".env\n", ".cloudtrainignore": "*.pem\n", ".env": "x", "ca.pem": "x", "venv/x.key": ""}
+        tmp_path,
+        {
+            ".gitignore": ".env\n",
+            ".cloudtrainignore": "*.pem\n",
+            ".env": "x",
+            "ca.pem": "x",
+            "venv/x.key": "",
+        },
     )
     write(tmp_path, {"venv/pyvenv.cfg": ""})
     assert scan(tmp_path, None, None).secrets == ()
@@ -201,7 +226,9 @@ def test_unreadable_files_are_refused_together(root: Path, monkeypatch: pytest.M
     assert "train.py: cannot be read" in message
 
 
-def test_a_file_that_changes_while_it_is_scanned_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_scanned_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.open
 
     def growing(path: str, flags: int, mode: int = 0o777) -> int:
@@ -234,7 +261,9 @@ def test_links_inside_the_tree_stay_links(root: Path) -> None:
 def test_a_link_to_something_that_stays_behind_is_refused(root: Path) -> None:
     write(root, {".gitignore": "*.bin\n", "weights.bin": ""})
     (root / "weights").symlink_to("weights.bin")
-    assert "weights: a broken link: weights.bin does not exist or is not in the archive" in refusal(root)
+    assert "weights: a broken link: weights.bin does not exist or is not in the archive" in refusal(
+        root
+    )
 
 
 @pytest.mark.parametrize("name", ["missing", "train.py"])
@@ -256,8 +285,12 @@ def test_progress_is_told_often_but_not_for_each_of_10_000_files(tmp_path: Path)
 
 
 def tree_of(sizes: Mapping[str, int]) -> SourceTree:
-    entries = tuple(SourceEntry(path=p, size=n, executable=False, sha256="") for p, n in sizes.items())
-    return SourceTree(root=Path("/job"), files=entries, payload={}, digest="", total_bytes=sum(sizes.values()))
+    entries = tuple(
+        SourceEntry(path=p, size=n, executable=False, sha256="") for p, n in sizes.items()
+    )
+    return SourceTree(
+        root=Path("/job"), files=entries, payload={}, digest="", total_bytes=sum(sizes.values())
+    )
 
 
 def test_a_small_source_gets_no_warning() -> None:
@@ -265,10 +298,14 @@ def test_a_small_source_gets_no_warning() -> None:
 
 
 def test_a_large_source_gets_a_warning_with_its_three_largest_files_and_the_remedy() -> None:
-    warning = check_size(tree_of({"a.bin": 60_000_000, "b": 5, "c.bin": 70_000_000, "d.bin": 9_000_000}))
-    assert warning == (
-        "the source folder /job is 139 MB in 4 files; the largest: c.bin (70 MB), a.bin (60 MB), d.bin (9.0 MB); "
-        "add what the job does not need to .cloudtrainignore, and hand data over as an input"
+    warning = check_size(
+        tree_of({"a.bin": 60_000_000, "b": 5, "c.bin": 70_000_000, "d.bin": 9_000_000})
+    )
+    assert (
+        warning
+        == "the source folder /job is 139 MB in 4 files; the largest: c.bin (70 MB), a.bin (60 MB),"
+        " d.bin (9.0 MB); add what the job does not need to .cloudtrainignore, and hand data"
+        " over as an input"
     )
 
 

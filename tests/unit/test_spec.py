@@ -1,4 +1,6 @@
-"""job.yaml becomes a frozen spec: what is written arrives exactly, what is wrong is told all at once at its place."""
+"""job.yaml becomes a frozen spec: what is written arrives exactly, what is wrong is told all at
+once at its place.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_an_argument_arrives_as_it_was_written(folder: Path, written: str, arriv
     assert spec(folder, f"args: {{x: {written}}}\n").args.argv == ("--x", arrives)
 
 
-@pytest.mark.parametrize("written", ["1.10", "007", "it's", "a=b", "a b", "größe", "#fff", "a #1", "x: [", "~/x"])
+@pytest.mark.parametrize(
+    "written", ["1.10", "007", "it's", "a=b", "a b", "größe", "#fff", "a #1", "x: [", "~/x"]
+)
 def test_an_argument_set_by_a_flag_arrives_as_it_was_typed(folder: Path, written: str) -> None:
     assert spec(folder, "{}", f"args.x={written}").args.argv == ("--x", written)
 
@@ -89,7 +93,9 @@ def test_an_argument_set_by_a_flag_arrives_as_it_was_typed(folder: Path, written
         ("[]", ()),
     ],
 )
-def test_args_are_a_mapping_of_flags_or_a_list_verbatim(folder: Path, text: str, expected: tuple[str, ...]) -> None:
+def test_args_are_a_mapping_of_flags_or_a_list_verbatim(
+    folder: Path, text: str, expected: tuple[str, ...]
+) -> None:
     assert spec(folder, f"args: {text}\n").args.argv == expected
 
 
@@ -117,13 +123,19 @@ def test_a_flag_makes_the_sections_it_needs(folder: Path) -> None:
 
 
 def test_every_value_remembers_where_it_was_set(folder: Path) -> None:
-    _, document = read(folder, "name: a\nresources:\n  nodes: 1\n", "resources.nodes=4", "limits.retries=1")
+    _, document = read(
+        folder, "name: a\nresources:\n  nodes: 1\n", "resources.nodes=4", "limits.retries=1"
+    )
     origins = [
         document.origin(("name",)),
         document.origin(("resources", "nodes")),
         document.origin(("limits", "retries")),
     ]
-    assert origins == [f"{folder}/job.yaml:1:1", "--set resources.nodes=4", "--set limits.retries=1"]
+    assert origins == [
+        f"{folder}/job.yaml:1:1",
+        "--set resources.nodes=4",
+        "--set limits.retries=1",
+    ]
 
 
 def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path) -> None:
@@ -137,8 +149,14 @@ def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path)
         ("name", "--set name: expected KEY.PATH=VALUE"),
         ("=x", "--set =x: expected KEY.PATH=VALUE"),
         ("a..b=x", "--set a..b=x: expected KEY.PATH=VALUE"),
-        ("resources.nodes=two", "--set resources.nodes=two: resources.nodes: expected a whole number, got 'two'"),
-        ("resources.node=2", "--set resources.node=2: resources.node: unknown key (did you mean 'nodes'?)"),
+        (
+            "resources.nodes=two",
+            "--set resources.nodes=two: resources.nodes: expected a whole number, got 'two'",
+        ),
+        (
+            "resources.node=2",
+            "--set resources.node=2: resources.node: unknown key (did you mean 'nodes'?)",
+        ),
         ("args.lr=1", "--set args.lr=1: args: is a list, which has no named parts"),
         ("name=x:3²", "--set name=x:3²: name: 'x:3²' is not a valid job name"),
         ("name=\udcff", "--set name: is not UTF-8 text"),
@@ -149,40 +167,70 @@ def test_a_wrong_flag_is_told_as_it_was_typed(folder: Path, flag: str, message: 
 
 
 def test_quantities_are_normalised_once(folder: Path) -> None:
-    text = "checkpoints: {every: 1 h 30 min}\nlimits: {max_cost: $5}\nresources: {disk: 2 GiB, shm: 1 GB}\n"
+    text = (
+        "checkpoints: {every: 1 h 30 min}\nlimits: {max_cost: $5}\nresources: {disk: 2 GiB, shm: 1"
+        " GB}\n"
+    )
     found = spec(folder, text)
-    numbers = (found.checkpoints.every, found.limits.max_cost, found.resources.disk, found.resources.shm)
+    numbers = (
+        found.checkpoints.every,
+        found.limits.max_cost,
+        found.resources.disk,
+        found.resources.shm,
+    )
     assert numbers == (5400, 5.0, 2 * 2**30, 10**9)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("My data (2)", "My-data-2"), ("é", "job"), ("x" * 80, "x" * 50)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("My data (2)", "My-data-2"), ("é", "job"), ("x" * 80, "x" * 50)]
+)
 def test_a_job_is_named_after_its_folder(name: str, expected: str) -> None:
     assert name_from_folder(Path("/") / name) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("gpus: 8", 8), ("gpus: 0", 1), ("gpus: 8, processes: 2", 2), ("nodes: 1", 1)]
+    ("text", "count"),
+    [("gpus: 8", 8), ("gpus: 0", 1), ("gpus: 8, processes: 2", 2), ("nodes: 1", 1)],
 )
-def test_processes_follow_the_gpus_unless_they_are_said(folder: Path, text: str, count: int) -> None:
+def test_processes_follow_the_gpus_unless_they_are_said(
+    folder: Path, text: str, count: int
+) -> None:
     resources = spec(folder, f"resources: {{{text}}}\n").resources
     assert resources.processes_on(resources.gpus or 0) == count
 
 
 def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
-    inputs = spec(folder, "inputs: {a: ./x, b: {uri: ./all, aws: s3://b/x, mode: stream}, c: {aws: s3://c}}\n").inputs
+    inputs = spec(
+        folder, "inputs: {a: ./x, b: {uri: ./all, aws: s3://b/x, mode: stream}, c: {aws: s3://c}}\n"
+    ).inputs
     places = [(inputs[name].on("aws"), inputs[name].on("local")) for name in "abc"]
-    assert (places, inputs["b"].mode) == ([("./x", "./x"), ("s3://b/x", "./all"), ("s3://c", None)], "stream")
+    assert (places, inputs["b"].mode) == (
+        [("./x", "./x"), ("s3://b/x", "./all"), ("s3://c", None)],
+        "stream",
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("resources: {gpus: 1, gpu: H100, instance: {aws: x}}", "resources.instance: stands beside gpu"),
+        (
+            "resources: {gpus: 1, gpu: H100, instance: {aws: x}}",
+            "resources.instance: stands beside gpu",
+        ),
         ("resources: {gpu: H100}", "resources.gpu: asks for a GPU model, but not how many"),
-        ("resources: {spot: true}\naws: {keep_alive: 5 min}", "aws.keep_alive: cannot go with spot"),
-        ("resources: {spot: true}\nlimits: {max_runtime: 2 h, max_wait: 1 h}", "limits.max_wait: is shorter than"),
+        (
+            "resources: {spot: true}\naws: {keep_alive: 5 min}",
+            "aws.keep_alive: cannot go with spot",
+        ),
+        (
+            "resources: {spot: true}\nlimits: {max_runtime: 2 h, max_wait: 1 h}",
+            "limits.max_wait: is shorter than",
+        ),
         ("env: {A: b}\nsecrets: {A: {local: 'env:A'}}", "secrets.A: is set by env too"),
-        ("inputs: {a-b: x, a_b: y}", "inputs.a_b: shares the variable CLOUDTRAIN_INPUT_A_B with 'a-b'"),
+        (
+            "inputs: {a-b: x, a_b: y}",
+            "inputs.a_b: shares the variable CLOUDTRAIN_INPUT_A_B with 'a-b'",
+        ),
     ],
     ids=lambda text: text[:30],
 )
@@ -195,23 +243,35 @@ def test_both_wrong_places_of_one_secret_are_told_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["secrets: hunter2", "secrets: {A: hunter2}", "secrets: {A: {local: hunter2}}", "secrets: {A: [hunter2]}"]
+    "text",
+    [
+        "secrets: hunter2",
+        "secrets: {A: hunter2}",
+        "secrets: {A: {local: hunter2}}",
+        "secrets: {A: [hunter2]}",
+    ],
 )
 def test_a_secret_written_in_clear_is_not_repeated(folder: Path, text: str) -> None:
     assert "hunter2" not in "\n".join(mistakes(folder, text))
 
 
-@pytest.mark.parametrize("text", ["secrets: 271828", "secrets: {A: 271828}", "secrets: {A: {local: 271828}}"])
+@pytest.mark.parametrize(
+    "text", ["secrets: 271828", "secrets: {A: 271828}", "secrets: {A: {local: 271828}}"]
+)
 def test_a_secret_that_is_a_number_is_not_repeated_either(folder: Path, text: str) -> None:
     assert "271828" not in "\n".join(mistakes(folder, text))
 
 
 def test_a_secret_typed_into_a_flag_is_not_repeated_either(folder: Path) -> None:
-    assert mistakes(folder, "{}", "secrets.A=hunter2")[0].startswith("--set secrets.A=…: secrets.A: expected a mapping")
+    assert mistakes(folder, "{}", "secrets.A=hunter2")[0].startswith(
+        "--set secrets.A=…: secrets.A: expected a mapping"
+    )
 
 
 def test_a_spec_may_be_given_as_plain_python_values() -> None:
-    found, document = spec_from_values({"name": "x", "resources": {"nodes": 2}}, Path("/"), ["args.lr=0.10"])
+    found, document = spec_from_values(
+        {"name": "x", "resources": {"nodes": 2}}, Path("/"), ["args.lr=0.10"]
+    )
     assert (found.resources.nodes, found.args.argv, document.name) == (2, ("--lr", "0.10"), "spec")
 
 
@@ -237,15 +297,20 @@ def test_the_spec_itself_is_frozen() -> None:
 def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
     (folder / "data").mkdir()
     text = (
-        "inputs: {train-set: ./data}\n"
-        "args: {data: '${inputs.train-sat}', out: '${outputs.models}/x', ok: '${inputs.train-set} ${outputs.model}'}\n"
+        "inputs: {train-set: ./data}\nargs: {data: '${inputs.train-sat}', out:"
+        " '${outputs.models}/x', ok: '${inputs.train-set} ${outputs.model}'}\n"
     )
     assert mistakes(folder, text) == [
         "job.yaml:2:8: args.data: there is no input 'train-sat' (did you mean 'train-set'?)",
         "job.yaml:2:37: args.out: there is no output 'models' (did you mean 'model'?)",
     ]
-    assert mistakes(folder, "args: ['--x', '${inputs.x}']\n") == ["job.yaml:1:15: args[1]: there is no input 'x'"]
-    assert spec(folder, "args: {home: '$HOME ${HOME} ${{x}}'}\n").args.argv == ("--home", "$HOME ${HOME} ${{x}}")
+    assert mistakes(folder, "args: ['--x', '${inputs.x}']\n") == [
+        "job.yaml:1:15: args[1]: there is no input 'x'"
+    ]
+    assert spec(folder, "args: {home: '$HOME ${HOME} ${{x}}'}\n").args.argv == (
+        "--home",
+        "$HOME ${HOME} ${{x}}",
+    )
 
 
 def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
@@ -253,13 +318,18 @@ def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
     inputs = "inputs: {train-set: ./data}\n"
     for word in ("${{inputs.train_set}}", "${{ inputs.train-set }}", "${{outputs.model}}"):
         assert spec(folder, f"{inputs}args: {{data: '{word}'}}\n").args.argv == ("--data", word)
-    text = f"{inputs}args: ['${{{{inputs.x}}}}', '${{{{search_space.lr}}}}', '${{inputs.train_set}}']\n"
+    text = (
+        f"{inputs}args: ['${{{{inputs.x}}}}', '${{{{search_space.lr}}}}',"
+        " '${inputs.train_set}']\n"
+    )
     assert [line.partition(" args[")[2].partition("\n")[0] for line in mistakes(folder, text)] == [
         "0]: there is no input 'x'",
         "1]: ${{search_space.lr}} is a word of Azure ML's pipelines and sweeps",
         "2]: there is no input 'train_set' (did you mean 'train-set'?)",
     ]
-    [said] = mistakes(folder, inputs + "env: {DATA: '${{inputs.train_set}}/x', OTHER: '${inputs.x}'}\n")
+    [said] = mistakes(
+        folder, inputs + "env: {DATA: '${{inputs.train_set}}/x', OTHER: '${inputs.x}'}\n"
+    )
     assert "env.DATA: ${{inputs.train_set}} is replaced in args only" in said
 
 
@@ -267,7 +337,10 @@ def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:
     longest = 131_072 - len("X=") - 1
     assert spec(folder, f"env: {{X: '{'y' * longest}'}}\n").env["X"] == "y" * longest
     [said] = mistakes(folder, f"env: {{X: '{'y' * (longest + 1)}'}}\n")
-    assert "env.X: is 131,073 bytes long, and Linux starts no program with a variable of more than 131,072" in said
+    assert (
+        "env.X: is 131,073 bytes long, and Linux starts no program with a variable of more than"
+        " 131,072" in said
+    )
 
 
 @pytest.mark.linux("a limit for each variable")
@@ -280,17 +353,29 @@ def test_the_kernel_takes_no_longer_variable_either() -> None:
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("", None), (", type: file", "file"), (", type: uri_folder", "folder"), (", type: mltable", "table")],
+    [
+        ("", None),
+        (", type: file", "file"),
+        (", type: uri_folder", "folder"),
+        (", type: mltable", "table"),
+    ],
 )
 def test_an_input_may_say_what_it_is(folder: Path, text: str, kind: str | None) -> None:
-    assert spec(folder, f"inputs: {{a: {{uri: 'azureml:words:3'{text}}}}}\n").inputs["a"].type == kind
+    assert (
+        spec(folder, f"inputs: {{a: {{uri: 'azureml:words:3'{text}}}}}\n").inputs["a"].type == kind
+    )
 
 
 def test_an_input_is_of_a_known_type(folder: Path) -> None:
     known = "file, folder, table, model, mlflow_model, triton_model"
-    assert mistakes(folder, "inputs: {a: {uri: ./x, type: fil}, b: {uri: s3://b/x/, type: file}}\n") == [
+    assert mistakes(
+        folder, "inputs: {a: {uri: ./x, type: fil}, b: {uri: s3://b/x/, type: file}}\n"
+    ) == [
         f"job.yaml:1:24: inputs.a.type: expected one of {known}, got 'fil' (did you mean 'file'?)",
-        "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, as no file does\n  hint: type: folder",
+        (
+            "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, as no file does\n  hint:"
+            " type: folder"
+        ),
     ]
 
 
@@ -302,16 +387,23 @@ def test_an_input_is_of_a_known_type(folder: Path) -> None:
         ("null", ()),
     ],
 )
-def test_what_is_kept_is_a_pattern_or_a_list_of_them(folder: Path, written: str, expected: tuple[str, ...]) -> None:
+def test_what_is_kept_is_a_pattern_or_a_list_of_them(
+    folder: Path, written: str, expected: tuple[str, ...]
+) -> None:
     assert spec(folder, f"keep: {written}\n").keep == expected
 
 
 def test_what_is_kept_lies_in_the_working_folder_and_is_not_all_of_it(folder: Path) -> None:
-    said = mistakes(folder, "keep: [/tmp/x, ~/x, out/../../x, ./, $CLOUDTRAIN_OUTPUT_DIR/x, out/]\n")
+    said = mistakes(
+        folder, "keep: [/tmp/x, ~/x, out/../../x, ./, $CLOUDTRAIN_OUTPUT_DIR/x, out/]\n"
+    )
     assert [line.partition("\n")[0] for line in said] == [
         "job.yaml:1:8: keep[0]: '/tmp/x' is an absolute path",
         "job.yaml:1:16: keep[1]: '~/x' is an absolute path",
         "job.yaml:1:21: keep[2]: 'out/../../x' leads out of the working folder",
         "job.yaml:1:34: keep[3]: './' is the whole working folder, the source with it",
-        "job.yaml:1:38: keep[4]: '$CLOUDTRAIN_OUTPUT_DIR/x' names a variable, and none is put in here",
+        (
+            "job.yaml:1:38: keep[4]: '$CLOUDTRAIN_OUTPUT_DIR/x' names a variable, and none is put"
+            " in here"
+        ),
     ]

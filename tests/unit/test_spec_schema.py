@@ -29,7 +29,10 @@ from cloudtrain.units import (
 from tests.support.in_process import call
 
 PACKAGE = Path(cloudtrain.__file__).parent
-EXAMPLES = [PACKAGE / "cli" / "starter" / "job.yaml", *sorted((PACKAGE.parent / "examples").rglob("job.yaml"))]
+EXAMPLES = [
+    PACKAGE / "cli" / "starter" / "job.yaml",
+    *sorted((PACKAGE.parent / "examples").rglob("job.yaml")),
+]
 
 EVERYTHING = """\
 name: digits
@@ -61,7 +64,10 @@ azure: {subscription: s, resource_group: g, workspace: w, compute: c}
 
 def complaints(text: str) -> list[str]:
     validator = Draft202012Validator(json_schema())
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(yaml.safe_load(text))]
+    return [
+        f"{error.json_path}: {error.message}"
+        for error in validator.iter_errors(yaml.safe_load(text))
+    ]
 
 
 def properties(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
@@ -94,9 +100,21 @@ def test_it_knows_every_gpu_of_the_catalog(gpu: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "parse", "texts"),
     [
-        (DURATION_PATTERN, parse_duration, ["90 s", "1 h 30 min", "2D", "1.5 hours", "10MIN", "6", "6 hodr", "h", ""]),
-        (SIZE_PATTERN, parse_size, ["200 GiB", "1tb", "512 mib", "1.5 GB", "200", "3 pb", "1 GB 2 MB", "GiB"]),
-        (MONEY_PATTERN, parse_money, ["50 USD", "$50", "12.50 usd", "50$", "50", "50 EUR", "usd", "$"]),
+        (
+            DURATION_PATTERN,
+            parse_duration,
+            ["90 s", "1 h 30 min", "2D", "1.5 hours", "10MIN", "6", "6 hodr", "h", ""],
+        ),
+        (
+            SIZE_PATTERN,
+            parse_size,
+            ["200 GiB", "1tb", "512 mib", "1.5 GB", "200", "3 pb", "1 GB 2 MB", "GiB"],
+        ),
+        (
+            MONEY_PATTERN,
+            parse_money,
+            ["50 USD", "$50", "12.50 usd", "50$", "50", "50 EUR", "usd", "$"],
+        ),
     ],
     ids=["durations", "sizes", "money"],
 )

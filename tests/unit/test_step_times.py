@@ -20,7 +20,11 @@ def test_the_sums_of_each_rank_leave_out_the_first_steps_and_what_comes_after_th
     state = RunState(run_id="a-1")
     first = times(0, 1, steps=1, compute=30.0).replace(warm_up=True)
     last = times(0, 20, steps=0, saving=5.0)
-    fold("a-1", [first, times(0, 10, data=1.0, compute=3.0), times(0, 20, data=2.0, compute=2.0), last], state)
+    fold(
+        "a-1",
+        [first, times(0, 10, data=1.0, compute=3.0), times(0, 20, data=2.0, compute=2.0), last],
+        state,
+    )
     history = state.step_times
     assert history.totals()[0].seconds == {"data": 3.0, "compute": 5.0}
     assert (history.totals()[0].wall, history.totals()[0].samples, history.steps) == (8.0, 640, 20)
@@ -30,7 +34,11 @@ def test_the_sums_of_each_rank_leave_out_the_first_steps_and_what_comes_after_th
 
 
 def test_ranks_may_come_in_any_order_and_one_node_after_the_other() -> None:
-    events = [times(rank, step, compute=float(rank + 1)) for rank in range(3) for step in range(10, 110, 10)]
+    events = [
+        times(rank, step, compute=float(rank + 1))
+        for rank in range(3)
+        for step in range(10, 110, 10)
+    ]
     expected = StepTimesHistory()
     for event in sorted(events, key=lambda each: (each.step or 0, each.rank)):
         expected.add(event)
@@ -62,7 +70,9 @@ def test_a_rank_that_stopped_reporting_does_not_make_one_interval_of_the_rest() 
 
 
 def test_a_long_run_is_kept_in_bounded_memory_and_its_sums_stay_whole() -> None:
-    history, whole, generator = StepTimesHistory(), 0.0, random.Random(0)
+    history = StepTimesHistory()
+    whole = 0.0
+    generator = random.Random(0)
     for number in range(1, 5001):
         for rank in range(2):
             seconds = generator.random()
@@ -83,7 +93,15 @@ def test_communication_that_is_not_known_is_missing_and_not_zero() -> None:
 def test_how_busy_gpus_were_is_a_mean_over_all_measurements() -> None:
     use = Utilization()
     assert use.gpu_percent is None
-    use.add(Usage(time=1.0, node=0, gpu_percent={"0": 90.0, "1": 10.0}, rank_cpu_percent={"0": 100.0}, cores=8))
+    use.add(
+        Usage(
+            time=1.0,
+            node=0,
+            gpu_percent={"0": 90.0, "1": 10.0},
+            rank_cpu_percent={"0": 100.0},
+            cores=8,
+        )
+    )
     use.add(Usage(time=2.0, node=1, gpu_percent={"0": 50.0, "1": float("nan")}))
     assert use.gpu_percent == 50.0
     assert use.ranks["0"].value == 100.0

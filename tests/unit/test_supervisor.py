@@ -1,4 +1,6 @@
-"""The real supervisor with a program of a few lines as launcher: whom it hears, and when it ends a training."""
+"""The real supervisor with a program of a few lines as launcher: whom it hears, and when it ends a
+training.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,28 @@ while os.getppid() == parent:
 """
 """Goes on until it is killed or orphaned: SIGTERM ends it, as it has no handler."""
 
-NO_LOCKS = "import errno, fcntl\ndef no(*_): raise OSError(errno.ENOLCK, 'No locks available')\nfcntl.flock = no\n"
+NO_LOCKS = (
+    "import errno, fcntl\ndef no(*_): raise OSError(errno.ENOLCK, 'No locks"
+    " available')\nfcntl.flock = no\n"
+)
 
 
 @pytest.fixture
 def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
     """A run folder that can be supervised; nothing of it is left afterwards."""
-    launch = {"node": 0, "argv": [sys.executable, "-c", LAUNCHER], "cwd": str(tmp_path), "env": {}, "secrets": {}}
-    request = {"launches": [launch], "max_runtime_seconds": 9999, "grace_seconds": 5, "resume_from": None}
+    launch = {
+        "node": 0,
+        "argv": [sys.executable, "-c", LAUNCHER],
+        "cwd": str(tmp_path),
+        "env": {},
+        "secrets": {},
+    }
+    request = {
+        "launches": [launch],
+        "max_runtime_seconds": 9999,
+        "grace_seconds": 5,
+        "resume_from": None,
+    }
     plan = {"provider": "local", "target": {"contract": "plain"}}
     documents = {"plan.json": json.dumps(plan), "request.json": json.dumps(request)}
     with tarfile.open(tmp_path / "source.tar.gz", "w:gz"):
@@ -58,12 +74,26 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
     end_orphans(folder.path)
 
 
-def supervise(run: RunFolder, *before: str, code: str = "", tied_to: int = 0) -> subprocess.Popen[bytes]:
-    """Start the supervisor and wait until its node runs. `tied_to`: a process that the run ends with."""
+def supervise(
+    run: RunFolder, *before: str, code: str = "", tied_to: int = 0
+) -> subprocess.Popen[bytes]:
+    """Start the supervisor and wait until its node runs. `tied_to`: a process that the run ends
+    with.
+    """
     python, flag, script, *more = run_module("local.supervisor")
-    argv = [*before, python, flag, code + script, *more, str(run.path), str(run.path.parents[2] / "source.tar.gz")]
+    argv = [
+        *before,
+        python,
+        flag,
+        code + script,
+        *more,
+        str(run.path),
+        str(run.path.parents[2] / "source.tar.gz"),
+    ]
     argv += [json.dumps(ProcessIdentity.of(tied_to).to_json())] if tied_to else []
-    process = subprocess.Popen(argv, cwd=run.path.parents[2], stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        argv, cwd=run.path.parents[2], stdin=subprocess.DEVNULL, start_new_session=True
+    )
 
     def begun() -> bool:
         assert process.poll() is None, "it ended before its node ran"
@@ -75,9 +105,14 @@ def supervise(run: RunFolder, *before: str, code: str = "", tied_to: int = 0) ->
 
 @pytest.fixture
 def inside() -> list[str]:
-    """What to put before a command so that it runs in a PID namespace of its own, as in a container."""
+    """What to put before a command so that it runs in a PID namespace of its own, as in a
+    container.
+    """
     words = ["unshare", "-Urpf", "--mount-proc", "--kill-child"]
-    if shutil.which("unshare") is None or subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*words, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("this user may not make namespaces")
     return words
 
@@ -104,7 +139,9 @@ def test_a_folder_that_is_removed_ends_the_training(run: RunFolder) -> None:
     assert not run.path.exists(), "nothing is made anew where it was"
 
 
-def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(run: RunFolder, store: RunStore) -> None:
+def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(
+    run: RunFolder, store: RunStore
+) -> None:
     with supervise(run) as supervisor:
         run.path.rename(run.path.with_name(".gone"))
         shutil.rmtree(run.path.with_name(".gone"))
@@ -120,7 +157,9 @@ def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
     assert events_of(run)[-1]["state"] == "stopped"
 
 
-def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(run: RunFolder) -> None:
+def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(
+    run: RunFolder,
+) -> None:
     lender = subprocess.Popen(["sleep", str(HANG_SECONDS)])
     with supervise(run, tied_to=lender.pid) as supervisor:
         lender.kill()
@@ -130,7 +169,9 @@ def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(ru
     assert (last["state"], last["reason"]) == ("stopped", "the process that has started it is gone")
 
 
-def test_only_the_process_that_says_so_ties_its_runs_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_process_that_says_so_ties_its_runs_to_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lifeline, "_tied", [])
     assert lifeline.lifeline() == []
     assert lifeline.read_lifeline([]) is None
@@ -142,7 +183,13 @@ def test_only_the_process_that_says_so_ties_its_runs_to_itself(monkeypatch: pyte
 
 @pytest.mark.parametrize(
     "code",
-    ["", pytest.param(NO_LOCKS, marks=pytest.mark.linux("a proof that a process lives besides a lock, in /proc"))],
+    [
+        "",
+        pytest.param(
+            NO_LOCKS,
+            marks=pytest.mark.linux("a proof that a process lives besides a lock, in /proc"),
+        ),
+    ],
     ids=["with locks", "on a disk without locks"],
 )
 def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: str) -> None:
@@ -150,7 +197,9 @@ def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: s
         try:
             python, flag, script, *more = run_module("local.supervisor")
             second = subprocess.run(
-                [python, flag, code + script, *more, str(run.path), "-"], timeout=HANG_SECONDS, check=False
+                [python, flag, code + script, *more, str(run.path), "-"],
+                timeout=HANG_SECONDS,
+                check=False,
             )
             assert (second.returncode, first.poll()) == (1, None)
         finally:
@@ -161,7 +210,11 @@ def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: s
 
 def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFolder) -> None:
     run.append(Ended(time=2.0, state="failed", reason="submit was interrupted"))
-    argv = [*run_module("local.supervisor"), str(run.path), str(run.path.parents[2] / "source.tar.gz")]
+    argv = [
+        *run_module("local.supervisor"),
+        str(run.path),
+        str(run.path.parents[2] / "source.tar.gz"),
+    ]
     assert subprocess.run(argv, timeout=HANG_SECONDS, check=False).returncode == 1
     assert [event["type"] for event in events_of(run)] == ["submitting", "ended"]
 

@@ -1,4 +1,6 @@
-"""How a supervisor tells the end of a run: whose word counts, and that a full disk costs none. Its nodes are shells."""
+"""How a supervisor tells the end of a run: whose word counts, and that a full disk costs none. Its
+nodes are shells.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 class Shells:
     """An emulator whose nodes are lines of shell."""
 
-    max_runtime_seconds, grace_seconds, nodes_on_host = None, 5, True
+    max_runtime_seconds = None
+    grace_seconds = 5
+    nodes_on_host = True
 
     def __init__(self, folder: Path, lines: tuple[str, ...]) -> None:
-        self.folder, self.lines = folder, lines
+        self.folder = folder
+        self.lines = lines
 
     def inherits(self, variable: str) -> bool:
         return variable == "PATH"
@@ -67,7 +72,12 @@ supervisor.Supervisor(run, run / "source.tar.gz", []).run()
 def supervised(run: Path, *lines: str) -> RunFolder:
     """A run of these nodes, from its beginning to its end."""
     (run / "logs").mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-c", SUPERVISED, str(run), *lines], cwd=ROOT, check=True, timeout=HANG_SECONDS)
+    subprocess.run(
+        [sys.executable, "-c", SUPERVISED, str(run), *lines],
+        cwd=ROOT,
+        check=True,
+        timeout=HANG_SECONDS,
+    )
     return RunFolder(run)
 
 
@@ -78,7 +88,15 @@ def said(kind: str, **fields: Any) -> str:
 
 
 def stopped(node: int, asked: float) -> str:
-    return said("node_ended", node=node, time=asked + 1, outcome="stopped", error=None, why="sigterm", stop_asked=asked)
+    return said(
+        "node_ended",
+        node=node,
+        time=asked + 1,
+        outcome="stopped",
+        error=None,
+        why="sigterm",
+        stop_asked=asked,
+    )
 
 
 def failed(node: int, at: float) -> str:
@@ -94,7 +112,10 @@ def failed(node: int, at: float) -> str:
 
 UNTIL = "trap '' TERM; while [ ! -e {0} ]; do sleep 0.05; done; "
 NODES = {
-    "the stopped node leaves first": (UNTIL.format("said") + "{failed} exit 1", "{stopped} touch said; exit 5"),
+    "the stopped node leaves first": (
+        UNTIL.format("said") + "{failed} exit 1",
+        "{stopped} touch said; exit 5",
+    ),
     "its peer fails while it still saves": (
         UNTIL.format("said") + "{failed} touch gone; exit 1",
         "{stopped} touch said; " + UNTIL.format("gone") + "exit 5",
@@ -104,9 +125,14 @@ NODES = {
 
 @pytest.mark.parametrize("order", NODES)
 @pytest.mark.parametrize("first", ["the stop", "the failure"])
-def test_a_node_that_was_stopped_from_outside_does_not_blame_its_peer(order: str, first: str, tmp_path: Path) -> None:
+def test_a_node_that_was_stopped_from_outside_does_not_blame_its_peer(
+    order: str, first: str, tmp_path: Path
+) -> None:
     now = time.time()
-    words = {"stopped": stopped(1, now - 2), "failed": failed(0, now - (1 if first == "the stop" else 3))}
+    words = {
+        "stopped": stopped(1, now - 2),
+        "failed": failed(0, now - (1 if first == "the stop" else 3)),
+    }
     run = supervised(tmp_path / "runs" / "run-1", *(line.format(**words) for line in NODES[order]))
     state = fold("run-1", run.events())
     if first == "the stop":
@@ -121,13 +147,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "data"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
         pytest.skip("this user may not mount a disk")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again(small_disk: Path) -> None:
+def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again(
+    small_disk: Path,
+) -> None:
     path = small_disk / "runs" / "run-1"
     path.mkdir(parents=True)
     (path / "supervisor.lock").write_text("4711")
@@ -148,6 +179,8 @@ def test_an_end_too_long_for_its_room_keeps_what_matters(tmp_path: Path) -> None
     extra = {f"field-{number}": "é" * 9000 for number in range(40)}
     cause = {"rank": 0, "node": 0, "time": 1.0, "exception": "ValueError", "message": "m"}
     ended = Ended(time=1.5, state="failed")
-    end_on_full_disk.write(file, ended.replace(reason="x" * 9000, error=Cause.read({**cause, **extra})))
+    end_on_full_disk.write(
+        file, ended.replace(reason="x" * 9000, error=Cause.read({**cause, **extra}))
+    )
     assert end_on_full_disk.read(file) == ended.replace(reason="x" * 500)
     assert file.stat().st_size == end_on_full_disk.RESERVED_BYTES

@@ -1,4 +1,6 @@
-"""Commands that take a sweep where they take a run. Its trials are a function: no process is started."""
+"""Commands that take a sweep where they take a run. Its trials are a function: no process is
+started.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,14 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
 
 
 def a_run(data: Path, run_id: str, lr: float) -> None:
-    plan = {"provider": "local", "spec": {"name": "digits", "args": {"argv": [], "values": {"lr": lr}}}}
+    plan = {
+        "provider": "local",
+        "spec": {"name": "digits", "args": {"argv": [], "values": {"lr": lr}}},
+    }
     folder = RunStore(data).create(run_id, {"plan.json": json.dumps(plan)})
-    write_events(folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 110.0, "state": "succeeded"})
+    write_events(
+        folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 110.0, "state": "succeeded"}
+    )
 
 
 def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: SweepFolder) -> None:
@@ -50,7 +57,9 @@ def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: Sw
     assert call("list", "--all").out.count("digits-k2x9-t00") == 3
 
 
-@pytest.mark.parametrize("words", [("stop", "digits-k2x9"), ("status", "digits-k2x9"), ("logs", "digits-k2x9", "-f")])
+@pytest.mark.parametrize(
+    "words", [("stop", "digits-k2x9"), ("status", "digits-k2x9"), ("logs", "digits-k2x9", "-f")]
+)
 def test_a_command_of_runs_behind_sweep_says_what_to_type(words: tuple[str, ...]) -> None:
     done = call("sweep", *words)
     assert done.code == 2
@@ -58,11 +67,15 @@ def test_a_command_of_runs_behind_sweep_says_what_to_type(words: tuple[str, ...]
     assert f"cloudtrain {' '.join(words)}" in done.err
 
 
-def test_an_ended_sweep_says_why_it_ended_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_sweep_says_why_it_ended_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
-    folder = ended_sweep(tmp_path / "data", sweep_of(space, sampler="random", trials=30), fails=lambda _: True)
+    folder = ended_sweep(
+        tmp_path / "data", sweep_of(space, sampler="random", trials=30), fails=lambda _: True
+    )
     a_run(tmp_path / "data", Sweep(folder).status().trials[0].run, 0.1)
     why = "given up: 8 trials ended, and none has reported accuracy; the last one: it was told to"
     assert why in call("status", "digits-k2x9").out
@@ -80,8 +93,14 @@ def test_a_sweep_that_tried_everything_says_so(sweep: SweepFolder) -> None:
 def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
     done = call("sweep", "more", sweep.sweep_id, "3")
     assert "has tried all 3 combinations of its values" in done.err
-    assert "nothing to do: no trial of sweep digits-k2x9 was interrupted" in call("sweep", "more", sweep.sweep_id).err
-    assert "--max-cost 3 apples" in call("sweep", "more", sweep.sweep_id, "3", "--max-cost", "3 apples").err
+    assert (
+        "nothing to do: no trial of sweep digits-k2x9 was interrupted"
+        in call("sweep", "more", sweep.sweep_id).err
+    )
+    assert (
+        "--max-cost 3 apples"
+        in call("sweep", "more", sweep.sweep_id, "3", "--max-cost", "3 apples").err
+    )
 
 
 def test_more_trials_show_what_they_may_cost(tmp_path: Path) -> None:
@@ -92,12 +111,16 @@ def test_more_trials_show_what_they_may_cost(tmp_path: Path) -> None:
         "digits-k2x9  3 new trials",
         "  cost        at most 6.00 USD, beside 2.00 USD spent before",
     ]
-    assert extension_lines(found, found.plan_extension(30))[1].startswith("  cost        at most 18.00 USD")
+    assert extension_lines(found, found.plan_extension(30))[1].startswith(
+        "  cost        at most 18.00 USD"
+    )
 
 
 def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:
     lines = call("status", "digits-k2x9").out.splitlines()
-    assert lines[0].startswith("digits-k2x9  succeeded  3 of 3 trials done, 0 running; best accuracy 0.75 (trial 1)")
+    assert lines[0].startswith(
+        "digits-k2x9  succeeded  3 of 3 trials done, 0 running; best accuracy 0.75 (trial 1)"
+    )
     assert lines[1].split() == ["TRIAL", "LR", "REPORTS", "ACCURACY", "STATE"]
     assert lines[3].split() == ["*1", "0.01", "1", "0.75", "completed"]
     told = json.loads(call("status", "digits-k2x9", "--json").out)
@@ -109,7 +132,9 @@ def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepF
 
 
 @pytest.mark.parametrize("command", ["attach", "wait"])
-def test_following_a_sweep_that_has_ended_reports_it_and_ends_with_its_code(sweep: SweepFolder, command: str) -> None:
+def test_following_a_sweep_that_has_ended_reports_it_and_ends_with_its_code(
+    sweep: SweepFolder, command: str
+) -> None:
     done = call(command, "digits-k")
     assert done.code == 0
     assert "best     lr=0.01  (digits-k2x9-t001)" in done.err
@@ -135,7 +160,9 @@ def test_the_trials_of_a_sweep_are_compared(sweep: SweepFolder) -> None:
 def log(sweep: SweepFolder, run: str, *lines: tuple[float, str]) -> None:
     folder = sweep.path.parents[1] / "runs" / run / "logs"
     folder.mkdir(exist_ok=True)
-    (folder / "node-0.log").write_text("".join(f"{format_timestamp(time)} [rank 0] {text}\n" for time, text in lines))
+    (folder / "node-0.log").write_text(
+        "".join(f"{format_timestamp(time)} [rank 0] {text}\n" for time, text in lines)
+    )
 
 
 @pytest.fixture
@@ -146,7 +173,10 @@ def logs(sweep: SweepFolder) -> None:
 
 @pytest.mark.usefixtures("logs")
 def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> None:
-    lines = [f"[trial {trial}] [rank 0] {text}" for trial, text in ((0, "a"), (2, "b"), (0, "c"), (2, "d"))]
+    lines = [
+        f"[trial {trial}] [rank 0] {text}"
+        for trial, text in ((0, "a"), (2, "b"), (0, "c"), (2, "d"))
+    ]
     assert call("logs", "digits-k2x9").out.splitlines() == lines
     assert call("logs", "digits-k2x9", "--tail", "3").out.splitlines() == lines[1:]
     assert call("logs", "digits-k2x9", "--trial", "2", "--tail", "1").out.splitlines() == lines[3:]
@@ -155,7 +185,12 @@ def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> N
         "[trial 2] d",
     ]
     told = [json.loads(line) for line in call("logs", "digits-k2x9", "--json").out.splitlines()]
-    assert [(each["trial"], each["text"]) for each in told] == [(0, "a"), (2, "b"), (0, "c"), (2, "d")]
+    assert [(each["trial"], each["text"]) for each in told] == [
+        (0, "a"),
+        (2, "b"),
+        (0, "c"),
+        (2, "d"),
+    ]
 
 
 @pytest.mark.usefixtures("logs")
@@ -178,14 +213,21 @@ def test_the_lines_of_one_trial_are_those_of_all_its_runs(sweep: SweepFolder) ->
         (("digits-k2x9-t001", "--trial", "1"), "digits-k2x9-t001 is a run, --trial is of a sweep"),
     ],
 )
-def test_lines_that_no_sweep_has_are_refused(sweep: SweepFolder, words: tuple[str, ...], message: str) -> None:
+def test_lines_that_no_sweep_has_are_refused(
+    sweep: SweepFolder, words: tuple[str, ...], message: str
+) -> None:
     done = call("logs", *words)
     assert (done.code, message in done.err) == (2, True), done.err
 
 
 @pytest.mark.parametrize("command", ["fetch", "rerun"])
-def test_the_best_can_be_asked_for_by_name_and_only_of_a_sweep(sweep: SweepFolder, command: str) -> None:
-    assert "digits-k2x9-t001, the best trial of digits-k2x9" in call(command, "digits-k2x9", "--best").err
+def test_the_best_can_be_asked_for_by_name_and_only_of_a_sweep(
+    sweep: SweepFolder, command: str
+) -> None:
+    assert (
+        "digits-k2x9-t001, the best trial of digits-k2x9"
+        in call(command, "digits-k2x9", "--best").err
+    )
     done = call(command, "digits-k2x9-t002", "--best")
     assert (done.code, "--best is for a sweep; digits-k2x9-t002 is a run" in done.err) == (2, True)
 

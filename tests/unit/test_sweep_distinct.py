@@ -1,4 +1,6 @@
-"""No trial twice where the values have an end; and what Optuna is told again and again is what it is told at once."""
+"""No trial twice where the values have an end; and what Optuna is told again and again is what it
+is told at once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def test_a_space_with_an_end_is_tried_point_by_point_and_then_the_sweep_ends(sam
     state = life.run(most=2_000)
     points = Counter(repr(tuple(trial.parameters.values())) for trial in state.trials)
     assert (len(points), set(points.values())) == (12, {1})
-    assert (state.state, state.reason) == ("succeeded", "all 12 combinations of its values were tried")
+    assert (state.state, state.reason) == (
+        "succeeded",
+        "all 12 combinations of its values were tried",
+    )
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
@@ -56,7 +61,9 @@ def test_of_the_points_that_are_left_each_is_as_likely_as_the_others() -> None:
 
 
 DIMENSIONS: st.SearchStrategy[Dimension] = st.one_of(
-    st.builds(lambda low, more: Integers(low, low + more), st.integers(-5, 5), st.integers(0, 2**60)),
+    st.builds(
+        lambda low, more: Integers(low, low + more), st.integers(-5, 5), st.integers(0, 2**60)
+    ),
     st.sampled_from([Choice((1, True, "x", 1.5)), Choice((False, 0))]),
 )
 
@@ -82,11 +89,16 @@ def test_more_trials_of_a_space_that_has_none_left_are_refused(tmp_path: Path) -
 
 
 class Compared:
-    """A suggester that is asked beside one that knows nothing from before, and at times is replaced as by a kill."""
+    """A suggester that is asked beside one that knows nothing from before, and at times is replaced
+    as by a kill.
+    """
 
     def __init__(self, definition: Any, kills: set[int]) -> None:
-        self.definition, self.kills = definition, kills
-        self.kept, self.anew, self.asked = OptunaSampler(definition), 0, 0
+        self.definition = definition
+        self.kills = kills
+        self.kept = OptunaSampler(definition)
+        self.anew = 0
+        self.asked = 0
 
     def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
         if len(state.trials) in self.kills:
@@ -112,7 +124,9 @@ def test_a_study_that_is_gone_on_with_suggests_what_one_made_anew_suggests(
     seed: int, kills: set[int], parallel: int, rungs: tuple[int, ...], space: dict[str, str]
 ) -> None:
     changes = {"rungs": rungs, "promotes": bool(rungs)}
-    definition = definition_of(space=space, sampler="tpe", trials=25, parallel=parallel, seed=seed, **changes)
+    definition = definition_of(
+        space=space, sampler="tpe", trials=25, parallel=parallel, seed=seed, **changes
+    )
     life = SweepLife(definition, seed=seed)
     compared = Compared(definition, kills)
     life.suggester = compared  # type: ignore[assignment]

@@ -1,4 +1,6 @@
-"""The driver of a sweep: killed at any event, the next one goes on with the same sequence to the same end."""
+"""The driver of a sweep: killed at any event, the next one goes on with the same sequence to the
+same end.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,52 @@ from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import suggester_of
 from tests.support.function_trials import FunctionTrials, Killed, kill_at, sweep_of
 
-SPACE: dict[str, Dimension] = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
+SPACE: dict[str, Dimension] = {
+    "lr": Uniform(1e-5, 1.0, log=True),
+    "optimizer": Choice(("adamw", "sgd")),
+}
 
 SEARCHES: dict[str, dict[str, Any]] = {
-    "grid": {"sampler": "grid", "space": {"lr": Choice((1e-3, 1e-2, 1e-1)), "wd": Choice((0, 1))}, "trials": 6},
+    "grid": {
+        "sampler": "grid",
+        "space": {"lr": Choice((1e-3, 1e-2, 1e-1)), "wd": Choice((0, 1))},
+        "trials": 6,
+    },
     "random": {"sampler": "random", "trials": 3},
     "random with retries": {"sampler": "random", "trials": 6, "retries": 1},
     "bayesian": {"sampler": "tpe", "trials": 12},
     "stopping": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5},
-    "promotion": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5, "promotes": True},
-    "batch size": {"sampler": "batch_size", "space": {"lr": Integers(1, 64)}, "trials": 11, "parallel": 1},
-    "budget": {"sampler": "random", "trials": 12, "budget": Caps(usd=5.0), "trial_cap": Caps(usd=1.0)},
+    "promotion": {
+        "sampler": "random",
+        "trials": 7,
+        "rungs": (1, 3),
+        "eta": 3,
+        "last_report": 5,
+        "promotes": True,
+    },
+    "batch size": {
+        "sampler": "batch_size",
+        "space": {"lr": Integers(1, 64)},
+        "trials": 11,
+        "parallel": 1,
+    },
+    "budget": {
+        "sampler": "random",
+        "trials": 12,
+        "budget": Caps(usd=5.0),
+        "trial_cap": Caps(usd=1.0),
+    },
 }
 
 
 def sweep(root: Path, name: str) -> SweepFolder:
-    values = {"metric": "accuracy", "goal": "maximize", "space": SPACE, "parallel": 3, **SEARCHES[name]}
+    values = {
+        "metric": "accuracy",
+        "goal": "maximize",
+        "space": SPACE,
+        "parallel": 3,
+        **SEARCHES[name],
+    }
     definition = Definition(sweep_id="digits-1", name="digits", provider="local", **values)
     return SweepFolder.create(root, definition, {"spec.yaml": "", "plan.json": "{}"})
 
@@ -44,7 +76,9 @@ def sweep(root: Path, name: str) -> SweepFolder:
 def trials_of(folder: SweepFolder) -> FunctionTrials:
     fails = (lambda run: run.endswith("1")) if folder.definition().retries else (lambda _: False)
     is_search = folder.definition().sampler == "batch_size"
-    return FunctionTrials(folder, fails=fails, too_large=lambda values: is_search and float(values["lr"]) > 21)
+    return FunctionTrials(
+        folder, fails=fails, too_large=lambda values: is_search and float(values["lr"]) > 21
+    )
 
 
 def run_to_the_end(folder: SweepFolder) -> SweepState:
@@ -79,7 +113,9 @@ def kill_process() -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_same(name: str, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_same(
+    name: str, tmp_path: Path
+) -> None:
     never_killed = sweep(tmp_path / "never", name)
     run_to_the_end(never_killed)
     expected = history(never_killed)
@@ -96,8 +132,11 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_s
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(name: str, tmp_path: Path) -> None:
-    never_killed, folder = sweep(tmp_path / "never", name), sweep(tmp_path / "killed", name)
+def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(
+    name: str, tmp_path: Path
+) -> None:
+    never_killed = sweep(tmp_path / "never", name)
+    folder = sweep(tmp_path / "killed", name)
     run_to_the_end(never_killed)
     expected = history(never_killed)
     for count in range(1, len(expected) + 1):
@@ -113,14 +152,19 @@ def test_no_trial_is_started_twice_and_none_is_lost(name: str, tmp_path: Path) -
     runs = Counter(event.run for event in events if isinstance(event, Launching))
     assert set(runs.values()) == {1}
     assert runs == Counter(event.run for event in events if isinstance(event, RunEnded))
-    assert [event.trial for event in events if isinstance(event, Suggested)] == [*range(len(end.trials))]
+    assert [event.trial for event in events if isinstance(event, Suggested)] == [
+        *range(len(end.trials))
+    ]
     assert all(trial.state not in ("waiting", "running") for trial in end.trials)
 
 
-def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(tmp_path: Path) -> None:
+def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(
+    tmp_path: Path,
+) -> None:
     folder = sweep(tmp_path, "budget")
     end = run_to_the_end(folder)
-    spent, capped = 0.0, {}
+    spent = 0.0
+    capped = {}
     for event, _ in folder.events_from():
         if isinstance(event, Launching):
             capped[event.run] = event.cap_usd or 0.0
@@ -133,7 +177,9 @@ def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(tmp
     assert "of 5.00 USD" in end.reason
 
 
-def test_a_failed_trial_is_run_again_as_often_as_it_may_be_and_then_counts_as_failed(tmp_path: Path) -> None:
+def test_a_failed_trial_is_run_again_as_often_as_it_may_be_and_then_counts_as_failed(
+    tmp_path: Path,
+) -> None:
     folder = sweep(tmp_path, "random with retries")
     end = run_to_the_end(folder)
     assert [(trial.state, len(trial.runs)) for trial in end.trials][:3] == [
@@ -161,19 +207,30 @@ class Throttled(FunctionTrials):
 
     def start(self, trial: Trial) -> RunEnded:
         self.starts += 1
-        return RunEnded(time=1.0, trial=trial.number, run=trial.run, outcome="interrupted", reason="throttled")
+        return RunEnded(
+            time=1.0, trial=trial.number, run=trial.run, outcome="interrupted", reason="throttled"
+        )
 
 
 def test_a_start_that_fails_for_now_is_not_tried_again_at_once(tmp_path: Path) -> None:
     folder = sweep(tmp_path, "grid")
-    trials, suggester = Throttled(folder), suggester_of(folder.definition())
+    trials = Throttled(folder)
+    suggester = suggester_of(folder.definition())
     driver = Driver(SweepJournal(folder, SweepState.new(folder.definition())), trials, suggester)
     assert [driver.advance() for _ in range(3)] == [False] * 3
-    assert (trials.starts, driver.state.trials[0].state, driver.state.trials[0].failures) == (1, "waiting", 0)
+    assert (trials.starts, driver.state.trials[0].state, driver.state.trials[0].failures) == (
+        1,
+        "waiting",
+        0,
+    )
 
 
-def test_a_clock_that_is_set_back_gives_no_trial_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    definition = sweep_of(SPACE, sampler="random", trials=4, last_report=3, budget=Caps(seconds=3600.0))
+def test_a_clock_that_is_set_back_gives_no_trial_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = sweep_of(
+        SPACE, sampler="random", trials=4, last_report=3, budget=Caps(seconds=3600.0)
+    )
     folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
     clock = {"system": 1_000_000.0, "uptime": 50.0}
     monkeypatch.setattr("cloudtrain.sweeps.driver.time.time", lambda: clock["system"])
@@ -186,18 +243,25 @@ def test_a_clock_that_is_set_back_gives_no_trial_more_time(tmp_path: Path, monke
     drive(folder, FunctionTrials(folder), pause=pause)
     folder.append(Extended(time=clock["system"], trials=6))
     drive(folder, FunctionTrials(folder), pause=pause)
-    caps = [event.cap_seconds or 0.0 for event, _ in folder.events_from() if isinstance(event, Launching)]
+    caps = [
+        event.cap_seconds or 0.0
+        for event, _ in folder.events_from()
+        if isinstance(event, Launching)
+    ]
     assert caps[0] == 3600.0
     assert caps[-1] <= 3600.0 - 1000.0
     assert caps == sorted(caps, reverse=True)
 
 
 def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:
-    folder, whole = sweep(tmp_path / "extended", "random"), sweep(tmp_path / "whole", "random")
+    folder = sweep(tmp_path / "extended", "random")
+    whole = sweep(tmp_path / "whole", "random")
     for each, trials in ((folder, ()), (folder, (5,)), (whole, (5,))):
         each.append(*(Extended(time=0.0, trials=count) for count in trials))
         run_to_the_end(each)
-    assert [trial.parameters for trial in state(folder).trials] == [trial.parameters for trial in state(whole).trials]
+    assert [trial.parameters for trial in state(folder).trials] == [
+        trial.parameters for trial in state(whole).trials
+    ]
     assert len(state(folder).trials) == 5
 
 
@@ -217,7 +281,9 @@ def test_only_one_process_drives_a_sweep(tmp_path: Path) -> None:
 
 def test_a_damaged_line_of_the_journal_is_passed_over(tmp_path: Path) -> None:
     folder = sweep(tmp_path, "grid")
-    (folder.path / JOURNAL).write_bytes(b'\xff\x00\n[1]\n{"type":"told"}\n{"type":"suggested"}\nnull\n')
+    (folder.path / JOURNAL).write_bytes(
+        b'\xff\x00\n[1]\n{"type":"told"}\n{"type":"suggested"}\nnull\n'
+    )
     end = run_to_the_end(folder)
     assert [trial.state for trial in end.trials] == ["completed"] * 6
 

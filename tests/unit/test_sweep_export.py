@@ -57,7 +57,11 @@ def test_a_table_has_one_line_for_each_trial(state: SweepState) -> None:
     assert [int(row["trial"]) for row in rows] == [trial.number for trial in state.trials]
     for row, trial in zip(rows, state.trials, strict=True):
         assert row["parameters.state"] == trial.parameters["state"]
-        assert (row["state"], row["run"], int(row["reports"])) == (trial.state, trial.run, trial.reports)
+        assert (row["state"], row["run"], int(row["reports"])) == (
+            trial.state,
+            trial.run,
+            trial.reports,
+        )
         assert float(row["lr"]) == trial.parameters["lr"]
         assert float(row["usd"]) == trial.spent_usd
         assert (float(row["value"]) if row["value"] else None) == trial.value
@@ -82,22 +86,31 @@ def test_a_value_that_is_no_number_is_empty_in_the_table() -> None:
     ]
 
 
-def test_optuna_opens_every_trial_with_its_values_reports_and_state(state: SweepState, tmp_path: Path) -> None:
+def test_optuna_opens_every_trial_with_its_values_reports_and_state(
+    state: SweepState, tmp_path: Path
+) -> None:
     done = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
     assert (done.code, done.out) == (0, "optuna.db\n"), done.err
     study = opened(tmp_path / "optuna.db")
     states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
     assert {trial.state for trial in state.trials} == {*states}
-    assert [trial.state.name for trial in study.trials] == [states[trial.state] for trial in state.trials]
+    assert [trial.state.name for trial in study.trials] == [
+        states[trial.state] for trial in state.trials
+    ]
     assert study.direction.name == "MAXIMIZE"
     assert state.best is not None
     assert (
         study.best_trial.number
-        == max((each for each in state.trials if each.state == "completed"), key=lambda each: each.value or 0.0).number
+        == max(
+            (each for each in state.trials if each.state == "completed"),
+            key=lambda each: each.value or 0.0,
+        ).number
     )
     for told, trial in zip(study.trials, state.trials, strict=True):
         assert as_given(told) == trial.parameters
-        assert [type(value) for value in as_given(told).values()] == [type(each) for each in trial.parameters.values()]
+        assert [type(value) for value in as_given(told).values()] == [
+            type(each) for each in trial.parameters.values()
+        ]
         assert told.intermediate_values == dict(enumerate(trial.curve, start=1))
         assert told.user_attrs["run"] == trial.run
         assert told.value == (None if trial.state == "failed" else trial.value)
@@ -131,10 +144,15 @@ def test_no_file_is_written_over_without_force(state: SweepState, name: str) -> 
 
 def test_a_name_that_says_no_format_is_refused(state: SweepState) -> None:
     refused = call("sweep", "export", "digits-k2x9", "-o", "trials.xlsx")
-    assert (refused.code, "-o trials.csv is a table, -o optuna.db a study" in refused.err) == (2, True)
+    assert (refused.code, "-o trials.csv is a table, -o optuna.db a study" in refused.err) == (
+        2,
+        True,
+    )
 
 
-def test_without_optuna_the_line_that_installs_it_is_told(state: SweepState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_line_that_installs_it_is_told(
+    state: SweepState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     refused = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
     assert (refused.code, "pip install 'cloudtrain[sweeps]'" in refused.err) == (2, True)

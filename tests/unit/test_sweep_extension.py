@@ -74,7 +74,9 @@ def test_a_budget_that_is_used_up_must_be_raised() -> None:
     life.act()
     life.end(life.state.trials[1], "completed", usd=2.0)
     life.act()
-    with pytest.raises(UsageError, match=r"no trial can be started: 1.00 of 5.00 USD are left") as caught:
+    with pytest.raises(
+        UsageError, match=r"no trial can be started: 1.00 of 5.00 USD are left"
+    ) as caught:
         plan_extension(life.state, 1, life.now)
     assert caught.value.hint == "--max-cost raises the budget"
     with pytest.raises(UsageError, match=r"3.00 USD is less than the budget of 5.00 USD"):
@@ -112,7 +114,9 @@ def test_a_sweep_that_is_being_stopped_takes_no_more_trials() -> None:
 
 
 @given(st.integers(0, 1_000), st.integers(1, 9), st.integers(0, 40))
-def test_an_extension_after_a_stop_at_any_event_runs_as_many_new_trials(seed: int, more: int, at: int) -> None:
+def test_an_extension_after_a_stop_at_any_event_runs_as_many_new_trials(
+    seed: int, more: int, at: int
+) -> None:
     definition = definition_of(trials=12, parallel=3, rungs=(1, 3), promotes=True)
     life = SweepLife(definition, seed)
     life.run(most=at)
@@ -131,5 +135,8 @@ def test_an_extension_after_a_stop_at_any_event_runs_as_many_new_trials(seed: in
         assert not life.state.in_flight
         assert all(len(life.state.trials[number].runs) > 0 for number in extension.resumed)
     assert repr(
-        state_of(definition_of(trials=12, parallel=3, rungs=(1, 3), promotes=True), read_back(life.journal))
+        state_of(
+            definition_of(trials=12, parallel=3, rungs=(1, 3), promotes=True),
+            read_back(life.journal),
+        )
     ) == (repr(life.state))

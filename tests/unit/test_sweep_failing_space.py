@@ -1,4 +1,6 @@
-"""A sweep of a space of which 44 % fails: what failed is learnt from, and not tried again and again."""
+"""A sweep of a space of which 44 % fails: what failed is learnt from, and not tried again and
+again.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,17 @@ def loss_of(parameters: Mapping[str, Scalar]) -> float | None:
     width = math.log2(float(parameters["width"]))
     if rate + 0.25 * (width - 3) > -1.45:
         return None
-    return (rate + 2.2) ** 2 + 0.3 * (width - 6) ** 2 / 4 + 0.5 * (float(parameters["dropout"]) - 0.3) ** 2
+    return (
+        (rate + 2.2) ** 2
+        + 0.3 * (width - 6) ** 2 / 4
+        + 0.5 * (float(parameters["dropout"]) - 0.3) ** 2
+    )
 
 
 def search(sampler: str, seed: int, how: Loss = "fails") -> tuple[int, float]:
-    """Return how many trials of a sweep were lost, and its least loss; `how`: what a lost trial does."""
+    """Return how many trials of a sweep were lost, and its least loss; `how`: what a lost trial
+    does.
+    """
     definition = definition_of(space=SPACE, sampler=sampler, trials=TRIALS, seed=seed)
     state = SweepState.new(definition)
     suggester = suggester_of(definition)
@@ -50,13 +58,17 @@ def finish(state: SweepState, trial: Trial, loss: float | None, how: Loss) -> No
     state.apply(Launching(time=1.0, trial=trial.number, run=run))
     if loss is not None or how == "reports NaN":
         state.apply(Reported(time=1.0, trial=trial.number, report=1, value=loss))
-    outcome: Literal["failed", "completed"] = "failed" if loss is None and how == "fails" else "completed"
+    outcome: Literal["failed", "completed"] = (
+        "failed" if loss is None and how == "fails" else "completed"
+    )
     state.apply(RunEnded(time=1.0, trial=trial.number, run=run, outcome=outcome))
 
 
 @pytest.mark.parametrize("how", ["fails", "reports NaN", "reports nothing"])
 def test_trials_that_are_lost_teach_the_sampler(how: Loss) -> None:
-    """Random values lose 17.4 of 40; TPE lost 27.5 when it ignored them, and 14.2 now, with 0.4 times the loss."""
+    """Random values lose 17.4 of 40; TPE lost 27.5 when it ignored them, and 14.2 now, with 0.4
+    times the loss.
+    """
     found = [search("tpe", seed, how) for seed in range(8)]
     assert statistics.fmean(lost for lost, _ in found) < 18.5
     assert statistics.median(loss for _, loss in found) < 0.09

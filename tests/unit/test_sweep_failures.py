@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,9 @@ FULL = "OSError: [Errno 28] No space left on device"
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    definition = sweep_of({"lr": Uniform(0, 1), "model": Choice(("small", "large"))}, sampler="random", trials=5)
+    definition = sweep_of(
+        {"lr": Uniform(0, 1), "model": Choice(("small", "large"))}, sampler="random", trials=5
+    )
     return SweepFolder.create(tmp_path / "data", definition, {"spec.yaml": "", "plan.json": "{}"})
 
 
@@ -35,14 +38,18 @@ def a_trial(sweep: SweepFolder, number: int, lr: float, model: str, failure: str
         Suggested(time=1.0, trial=number, parameters={"lr": lr, "model": model}),
         Launching(time=1.0, trial=number, run=run),
     )
-    folder = RunStore(sweep.path.parents[1]).create(run, {"plan.json": '{"provider": "local", "spec": {"name": "x"}}'})
+    folder = RunStore(sweep.path.parents[1]).create(
+        run, {"plan.json": '{"provider": "local", "spec": {"name": "x"}}'}
+    )
     state = "failed" if failure else "succeeded"
     write_events(folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": state})
     log_file(folder.path, 0).parent.mkdir(exist_ok=True)
     log_file(folder.path, 0).write_text(f"{format_timestamp(120.0)} [rank 0] {failure or 'done'}\n")
     if not failure:
         sweep.append(Reported(time=1.5, trial=number, report=1, value=lr))
-    sweep.append(RunEnded(time=2.0, trial=number, run=run, outcome="failed" if failure else "completed"))
+    sweep.append(
+        RunEnded(time=2.0, trial=number, run=run, outcome="failed" if failure else "completed")
+    )
 
 
 def diagnosed(sweep: SweepFolder, *words: str) -> str:
@@ -59,7 +66,8 @@ def test_failed_trials_are_shown_by_cause_with_what_sets_them_apart(sweep: Sweep
     a_trial(sweep, 3, 0.4, "large", OOM)
     out = diagnosed(sweep)
     assert out.splitlines()[0] == f"{sweep.sweep_id}: 3 of 4 trials failed"
-    memory, disk = out.index("more memory than the GPU had left"), out.index("a disk was full")
+    memory = out.index("more memory than the GPU had left")
+    disk = out.index("a disk was full")
     assert memory < disk, "the most frequent comes first"
     assert "trials      1, 3" in out[:disk]
     assert "set apart   model: large (others: small)" in out[:disk]
@@ -70,7 +78,11 @@ def test_failed_trials_are_shown_by_cause_with_what_sets_them_apart(sweep: Sweep
 def test_they_are_json_for_scripts(sweep: SweepFolder) -> None:
     a_trial(sweep, 0, 0.1, "small", FULL)
     (group,) = json.loads(diagnosed(sweep, "--json"))["failed"]
-    assert (group["trials"], group["failure"]["rule"], group["set_apart_by"]) == ([0], "disk-full", [])
+    assert (group["trials"], group["failure"]["rule"], group["set_apart_by"]) == (
+        [0],
+        "disk-full",
+        [],
+    )
 
 
 def test_where_no_trial_failed_the_best_one_is_diagnosed(sweep: SweepFolder) -> None:
@@ -91,9 +103,21 @@ def test_where_no_trial_failed_the_best_one_is_diagnosed(sweep: SweepFolder) -> 
         ([512], [32], []),
         ([512, 512], [], []),
     ],
-    ids=["larger", "smaller", "both sides", "touching", "other choices", "same", "a flag", "one trial", "no others"],
+    ids=[
+        "larger",
+        "smaller",
+        "both sides",
+        "touching",
+        "other choices",
+        "same",
+        "a flag",
+        "one trial",
+        "no others",
+    ],
 )
 def test_a_setting_sets_trials_apart_only_if_no_other_trial_is_on_that_side(
-    failed: list[object], others: list[object], text: list[str]
+    failed: list[Any], others: list[Any], text: list[str]
 ) -> None:
-    assert what_sets_apart([{"x": each} for each in failed], [{"x": each} for each in others]) == text  # type: ignore[dict-item]
+    failed_settings = [{"x": value} for value in failed]
+    other_settings = [{"x": value} for value in others]
+    assert what_sets_apart(failed_settings, other_settings) == text

@@ -1,4 +1,6 @@
-"""A sweep is given up when no value can help, for a cause that is said, and goes on when somebody asks for more."""
+"""A sweep is given up when no value can help, for a cause that is said, and goes on when somebody
+asks for more.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,18 @@ def lose(life: SweepLife, count: int, *, cause: str = "", outcome: str = "failed
     [
         ("ModuleNotFoundError", "failed", MAX_ALIKE, "failed alike (raised ModuleNotFoundError)"),
         ("", "completed", MAX_ALIKE, "trained to their end without reporting loss"),
-        ("OutOfMemoryError", "failed", MAX_WITHOUT_RESULT, "none has reported loss; the last one: raised OutOfMemory"),
+        (
+            "OutOfMemoryError",
+            "failed",
+            MAX_WITHOUT_RESULT,
+            "none has reported loss; the last one: raised OutOfMemory",
+        ),
         ("", "failed", MAX_WITHOUT_RESULT, "none has reported loss"),
     ],
 )
-def test_a_sweep_is_given_up_when_no_value_can_help(cause: str, outcome: str, limit: int, words: str) -> None:
+def test_a_sweep_is_given_up_when_no_value_can_help(
+    cause: str, outcome: str, limit: int, words: str
+) -> None:
     life = sweep()
     lose(life, limit - 1, cause=cause, outcome=outcome)
     assert life.state.state == "running"

@@ -1,4 +1,6 @@
-"""A `sweep` section as an Azure ML sweep job: what it cannot express is refused at its line, and money is held."""
+"""A `sweep` section as an Azure ML sweep job: what it cannot express is refused at its line, and
+money is held.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from tests.golden.cases import AZURE_RANDOM, plan_of
 from tests.support.native_sweeps import changed
 
-# Each after "CLI (v2) sweep job YAML schema" or "Hyperparameter tuning a model (v2)", but for MLflow's names.
+# Each after "CLI (v2) sweep job YAML schema" or "Hyperparameter tuning a model (v2)", but for
+# MLflow's names.
 REFUSED = {
     "two names that become one": (
         ['sweep.space={"a-b": [1, 2], "a_b": [1, 2]}'], "a_b", "have the same name on Azure ML",
@@ -51,7 +54,9 @@ REFUSED = {
 def test_what_a_sweep_job_cannot_express_is_refused_at_its_line(case: str) -> None:
     changes, path, fragment = REFUSED[case]
     issues = get_provider("azure").native_sweeps().rules(plan_of("azure", changed(*changes)))
-    assert any(each.is_error and each.field.endswith(path) and fragment in each.message for each in issues), issues
+    assert any(
+        each.is_error and each.field.endswith(path) and fragment in each.message for each in issues
+    ), issues
 
 
 EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
@@ -76,9 +81,18 @@ def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
 
 def test_a_trial_is_the_command_job_that_the_same_plan_is_without_a_sweep() -> None:
     plan = plan_of("azure", AZURE_RANDOM)
-    job, sweep = get_provider("azure").render(plan).document, sweep_document(plan)
+    job = get_provider("azure").render(plan).document
+    sweep = sweep_document(plan)
     trial = trial_document(sweep, "digits-k2x9_0", {"lr": "0.1", "batch-size": "16"})
-    for name in ("code", "environment", "distribution", "resources", "inputs", "experiment_name", "limits"):
+    for name in (
+        "code",
+        "environment",
+        "distribution",
+        "resources",
+        "inputs",
+        "experiment_name",
+        "limits",
+    ):
         assert trial[name] == job[name]
     assert "CLOUDTRAIN_TUNED_lr='0.1' CLOUDTRAIN_TUNED_batch_size='16'" in trial["command"]
     assert trial["outputs"]["model"]["path"] == f"{job['outputs']['model']['path']}digits-k2x9_0/"

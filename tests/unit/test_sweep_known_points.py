@@ -1,4 +1,6 @@
-"""What a search knows before its first trial: points to try, an earlier sweep, a target; and steps of whole numbers."""
+"""What a search knows before its first trial: points to try, an earlier sweep, a target; and steps
+of whole numbers.
+"""
 
 from __future__ import annotations
 
@@ -67,20 +69,27 @@ def test_a_sweep_ends_when_its_target_is_reached() -> None:
     assert len(life.state.trials) == 2
     life.end(life.state.trials[1], "completed")
     assert not life.act()
-    assert (life.state.state, life.state.reason) == ("succeeded", "trial 1 has reached the target: loss 0.5")
+    assert (life.state.state, life.state.reason) == (
+        "succeeded",
+        "trial 1 has reached the target: loss 0.5",
+    )
     life.write(Extended(time=life.now, trials=4))
     assert life.act()
     assert len(life.state.trials) == 4
 
 
-@pytest.mark.parametrize(("goal", "value"), [("minimize", 0.6), ("maximize", 0.4), ("minimize", float("nan"))])
+@pytest.mark.parametrize(
+    ("goal", "value"), [("minimize", 0.6), ("maximize", 0.4), ("minimize", float("nan"))]
+)
 def test_a_worse_value_is_not_the_target(goal: str, value: float) -> None:
     life = reach(goal, value)
     assert to_be_stopped(life.state) == []
     assert life.state.reached is None
 
 
-@pytest.mark.parametrize(("text", "values"), [("int(8, 33, 8)", [8, 16, 24, 32]), ("int(1, 4)", [1, 2, 3, 4])])
+@pytest.mark.parametrize(
+    ("text", "values"), [("int(8, 33, 8)", [8, 16, 24, 32]), ("int(1, 4)", [1, 2, 3, 4])]
+)
 def test_whole_numbers_may_have_a_step(text: str, values: list[int]) -> None:
     dimension = read_dimension(text)
     assert isinstance(dimension, Integers)
@@ -124,11 +133,17 @@ JOB: dict[str, Any] = {
     ("change", "words"),
     [
         ({"try_first": [{"lr": 3}]}, r"try_first\[0\].lr: 3 is not in loguniform"),
-        ({"try_first": [{"batch-size": 17}]}, r"try_first\[0\].batch-size: 17 is not in int\(16, 64, 16\)"),
+        (
+            {"try_first": [{"batch-size": 17}]},
+            r"try_first\[0\].batch-size: 17 is not in int\(16, 64, 16\)",
+        ),
         ({"try_first": [{"momentum": 0.9}]}, "'momentum' is not a setting of the space"),
         ({"try_first": {"lr": 0.1}}, "expected a list of points"),
         ({"try_first": [{"lr": 0.01}] * 6}, "has 6 points, and there are 5 trials"),
-        ({"method": "random", "learn_from": "digits-1"}, "values are chosen without learning from other trials"),
+        (
+            {"method": "random", "learn_from": "digits-1"},
+            "values are chosen without learning from other trials",
+        ),
         ({"space": {"a": "int(1, 9, 0)"}}, "the step 0 must be from 1 to 8"),
         ({"space": {"a": "logint(1, 9, 2)"}}, "logint takes two numbers"),
     ],
@@ -138,11 +153,19 @@ def test_what_does_not_fit_the_search_is_refused(change: dict[str, Any], words: 
         cloudtrain.load({**JOB, "sweep": {**JOB["sweep"], **change}})
 
 
-def test_a_plan_reads_the_earlier_sweep_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reads_the_earlier_sweep_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     options = {"sampler": "random", "trials": 4, "metric": "val_loss", "goal": "minimize"}
-    old = ended_sweep(tmp_path / "runs", sweep_of({"lr": read_dimension("loguniform(1e-4, 1e-1)")}, **options))
-    section = {**JOB["sweep"], "space": {"lr": "loguniform(1e-4, 1e-1)"}, "learn_from": old.sweep_id}
+    old = ended_sweep(
+        tmp_path / "runs", sweep_of({"lr": read_dimension("loguniform(1e-4, 1e-1)")}, **options)
+    )
+    section = {
+        **JOB["sweep"],
+        "space": {"lr": "loguniform(1e-4, 1e-1)"},
+        "learn_from": old.sweep_id,
+    }
     (tmp_path / "source").mkdir()
     job = cloudtrain.load({**JOB, "source": "source", "sweep": section})
     definition = plan_sweep(job, "local", data_dir=str(tmp_path / "runs")).definition

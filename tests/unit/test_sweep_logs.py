@@ -1,4 +1,6 @@
-"""`logs -f` of a sweep that goes on: what is said by the time that the command looks is written between its looks."""
+"""`logs -f` of a sweep that goes on: what is said by the time that the command looks is written
+between its looks.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ class Going:
     def start(self, trial: int, *lines: str) -> None:
         run = f"{self.folder.sweep_id}-t{trial:03d}"
         self.folder.append(
-            Suggested(time=1.0, trial=trial, parameters={"lr": 0.5}), Launching(time=1.0, trial=trial, run=run)
+            Suggested(time=1.0, trial=trial, parameters={"lr": 0.5}),
+            Launching(time=1.0, trial=trial, run=run),
         )
         plan = {"provider": "local", "spec": {"name": "digits"}}
-        write_events(RunStore(self.data).create(run, {"plan.json": json.dumps(plan)}), {**BORN, "time": 100.0})
+        write_events(
+            RunStore(self.data).create(run, {"plan.json": json.dumps(plan)}),
+            {**BORN, "time": 100.0},
+        )
         self.say(trial, *lines)
 
     def say(self, trial: int, *lines: str) -> None:
@@ -73,7 +79,9 @@ def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Going:
     monkeypatch.chdir(tmp_path)
     found = Going(tmp_path / "data")
     monkeypatch.setattr(Sweep, "watch", lambda sweep: found.watch(sweep))
-    monkeypatch.setattr(RunMonitor, "observe", lambda _: None)  # no process stands behind these runs
+    monkeypatch.setattr(
+        RunMonitor, "observe", lambda _: None
+    )  # no process stands behind these runs
     found.start(0, "before")
     return found
 
@@ -97,8 +105,12 @@ def test_what_a_trial_says_after_the_end_of_the_sweep_is_shown_until_its_run_has
     going: Going, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going.steps = [going.end_sweep]
-    monkeypatch.setattr("cloudtrain.sweeps.logs.time.sleep", lambda _: going.end(0, "the very last"))
-    assert call("logs", "digits-k2x9", "-f").out.splitlines()[-1] == "[trial 0] [rank 0] the very last"
+    monkeypatch.setattr(
+        "cloudtrain.sweeps.logs.time.sleep", lambda _: going.end(0, "the very last")
+    )
+    assert (
+        call("logs", "digits-k2x9", "-f").out.splitlines()[-1] == "[trial 0] [rank 0] the very last"
+    )
 
 
 def test_of_one_trial_only_its_own_lines_come_and_it_is_waited_for(going: Going) -> None:

@@ -1,4 +1,6 @@
-"""The page of a sweep in a browser: readable by day and by night, on a phone too, whatever its settings are called."""
+"""The page of a sweep in a browser: readable by day and by night, on a phone too, whatever its
+settings are called.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ from tests.support.page_checks import looks
 
 LONG = "validation/perplexity_of_the_model_after_every_epoch_by_all_ranks"
 MANY: dict[str, Dimension] = {
-    f"args.model.setting-{n}": (Choice(("a long choice of text", "z" * 40)), Integers(1, 10**n, True), Uniform(-1, 1))[
-        n % 3
-    ]
+    f"args.model.setting-{n}": (
+        Choice(("a long choice of text", "z" * 40)),
+        Integers(1, 10**n, True),
+        Uniform(-1, 1),
+    )[n % 3]
     for n in range(12)
 }
 
@@ -43,10 +47,19 @@ def huge(values: Values, report: int) -> float:
 
 
 CASES: Mapping[str, tuple[dict[str, Dimension], dict[str, Any], Callable[[Values, int], float]]] = {
-    "values that differ in the seventh digit": ({"lr": Uniform(0.1, 0.2, True)}, {"last_report": 9}, tiny),
+    "values that differ in the seventh digit": (
+        {"lr": Uniform(0.1, 0.2, True)},
+        {"last_report": 9},
+        tiny,
+    ),
     "long names, many settings, many rungs": (
         MANY,
-        {"metric": LONG, "rungs": (1, 2, 4, 8, 16, 32), "last_report": 64, "trial_cap": Caps(usd=2.0)},
+        {
+            "metric": LONG,
+            "rungs": (1, 2, 4, 8, 16, 32),
+            "last_report": 64,
+            "trial_cap": Caps(usd=2.0),
+        },
         huge,
     ),
     "more choices than there is room for": (
@@ -58,13 +71,19 @@ CASES: Mapping[str, tuple[dict[str, Dimension], dict[str, Any], Callable[[Values
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_on_the_page_is_pale_cut_off_or_hidden(tmp_path: Path, browser: Browser, case: str) -> None:
+def test_nothing_on_the_page_is_pale_cut_off_or_hidden(
+    tmp_path: Path, browser: Browser, case: str
+) -> None:
     space, options, function = CASES[case]
     definition = sweep_of(space, sampler="random", parallel=4, **{"trials": 40, **options})
     folder = ended_sweep(tmp_path, definition, function, lambda run: run.endswith("5"))
     now = Sweep(folder).status()
     file = tmp_path / "page.html"
-    file.write_text(page(now, history(definition, [event for event, _ in folder.events_from()]), importance(now)))
+    file.write_text(
+        page(
+            now, history(definition, [event for event, _ in folder.events_from()]), importance(now)
+        )
+    )
     assert looks(browser, file) == {}
 
 

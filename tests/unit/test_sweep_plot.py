@@ -1,4 +1,6 @@
-"""The page of charts of a sweep, read as a browser would: what it shows, and that it needs nothing from elsewhere."""
+"""The page of charts of a sweep, read as a browser would: what it shows, and that it needs nothing
+from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,16 @@ SPACE: dict[str, Dimension] = {
 
 
 def definition_of(space: dict[str, Dimension], **options: object) -> Definition:
-    known = {"provider": "aws", "metric": "val<accuracy>", "sampler": "random", "trials": 12, "parallel": 3}
-    return sweep_of(space, **{**known, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options})
+    known = {
+        "provider": "aws",
+        "metric": "val<accuracy>",
+        "sampler": "random",
+        "trials": 12,
+        "parallel": 3,
+    }
+    return sweep_of(
+        space, **{**known, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options}
+    )
 
 
 def by_rate(values: Values, report: int) -> float:
@@ -43,7 +53,9 @@ def by_rate(values: Values, report: int) -> float:
 
 @pytest.fixture
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
-    """A sweep with trials that were pruned, that failed, that never had a number, and that trained to their end."""
+    """A sweep with trials that were pruned, that failed, that never had a number, and that trained
+    to their end.
+    """
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return ended_sweep(tmp_path, definition_of(SPACE), by_rate, lambda run: run.endswith("t005"))
@@ -74,9 +86,17 @@ def test_the_page_is_one_file_that_needs_nothing_else(ended: SweepFolder) -> Non
 
 def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
     now = state(ended)
-    root = parsed(page(now, history(now.definition, [event for event, _ in ended.events_from()]), importance(now)))
+    root = parsed(
+        page(
+            now,
+            history(now.definition, [event for event, _ in ended.events_from()]),
+            importance(now),
+        )
+    )
     drawings = {
-        section.findtext("h2"): found for section in root.iter("section") for found in section.iterfind("div/svg")
+        section.findtext("h2"): found
+        for section in root.iter("section")
+        for found in section.iterfind("div/svg")
     }
     assert [*drawings] == [
         "Objective over trials",
@@ -147,7 +167,9 @@ def test_the_setting_that_decides_is_the_most_important(
         pytest.importorskip("sklearn")
     else:
         monkeypatch.setattr(importances, "find_spec", lambda _: None)
-    definition = definition_of({"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Choice(("x", "y"))}, rungs=(), trials=30)
+    definition = definition_of(
+        {"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Choice(("x", "y"))}, rungs=(), trials=30
+    )
     found = importance(state(ended_sweep(tmp_path, definition, quadratic("b"))))
     assert next(iter(found.shares)) == "b"
     assert found.shares["b"] > 0.8
@@ -157,7 +179,8 @@ def test_the_setting_that_decides_is_the_most_important(
 def test_importance_compares_trials_after_the_same_number_of_reports(ended: SweepFolder) -> None:
     now = state(ended)
     assert (
-        f"the values at report 1 of {sum(map(math.isfinite, now.rungs[0].values()))} trials" in importance(now).method
+        f"the values at report 1 of {sum(map(math.isfinite, now.rungs[0].values()))} trials"
+        in importance(now).method
     )
 
 
@@ -202,5 +225,8 @@ def test_a_time_between_an_end_and_more_trials_is_none_of_the_sweep(ended: Sweep
 
 
 def test_no_library_is_needed_to_draw_a_page() -> None:
-    code = "import sys, cloudtrain.sweeps.plot.page; assert not {'optuna', 'numpy', 'sklearn'} & {*sys.modules}"
+    code = (
+        "import sys, cloudtrain.sweeps.plot.page; assert not {'optuna', 'numpy', 'sklearn'} &"
+        " {*sys.modules}"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,6 @@
-"""What of a sweep is refused, or worth a warning, where it is to run: at its line, before anything is paid for."""
+"""What of a sweep is refused, or worth a warning, where it is to run: at its line, before anything
+is paid for.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,25 @@ AWS = "resources: {gpus: 8, gpu: A100-40GB}"
 SPACE = "space: {lr: loguniform(1e-4, 1e-1)}"
 
 
-def plan(section: str, job: str = "args: {epochs: 9}", *, provider: str = "local", objective: str = "") -> Plan:
+def plan(
+    section: str, job: str = "args: {epochs: 9}", *, provider: str = "local", objective: str = ""
+) -> Plan:
     goal = objective or "metric: val_loss, goal: minimize"
     return plan_of(provider, f"name: digits\n{job}\nsweep:\n  objective: {{{goal}}}\n  {section}\n")
 
 
 def told(planned: Plan) -> list[str]:
-    return [f"{'' if issue.is_error else 'warning '}{issue.line()}" for issue in sweep_issues(planned)]
+    return [
+        f"{'' if issue.is_error else 'warning '}{issue.line()}" for issue in sweep_issues(planned)
+    ]
 
 
 def priced(planned: Plan, usd: float | None, *, seconds: int = 3600) -> Plan:
     """The plan at a price per hour of its one machine; None: unknown."""
     price = None if usd is None else Price(usd=usd, as_of="2026-01-01", source="a table")
-    estimate = CostEstimate(price=price, nodes=1, max_seconds=seconds, cap="limits.max_runtime", overhead_seconds=0)
+    estimate = CostEstimate(
+        price=price, nodes=1, max_seconds=seconds, cap="limits.max_runtime", overhead_seconds=0
+    )
     return replace(planned, target=replace(planned.target, cost_estimate=estimate))
 
 
@@ -43,45 +51,69 @@ def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        ("{learning-rate: [1, 2]}", ["learning-rate: the shared trainer has no option --learning-rate"]),
-        ("{epochz: [1, 2]}", ["epochz: the shared trainer has no option --epochz (did you mean 'epochs'?)"]),
+        (
+            "{learning-rate: [1, 2]}",
+            ["learning-rate: the shared trainer has no option --learning-rate"],
+        ),
+        (
+            "{epochz: [1, 2]}",
+            ["epochz: the shared trainer has no option --epochz (did you mean 'epochs'?)"],
+        ),
         (
             "{batch-size: [0, 32]}",
             [
-                "batch-size[0]: 0 is no value of it: the shared trainer says: argument --batch-size: expected a whole "
-                "number of 1 or more, got '0' (train.py --help lists all options)"
+                "batch-size[0]: 0 is no value of it: the shared trainer says: argument"
+                " --batch-size: expected a whole number of 1 or more, got '0' (train.py --help"
+                " lists all options)"
             ],
         ),
         (
             "{batch-size: 'uniform(16, 64)'}",
             [
-                f"batch-size: {end} is no value of it: the shared trainer says: argument --batch-size: expected a "
-                f"whole number of 1 or more, got '{end}' (train.py --help lists all options)"
+                f"batch-size: {end} is no value of it: the shared trainer says: argument"
+                f" --batch-size: expected a whole number of 1 or more, got '{end}' (train.py --help"
+                " lists all options)"
                 for end in ("16.0", "64.0")
             ],
         ),
-        ("{resources.nodes: [1, 100]}", ["resources.nodes: 100 nodes are more than local runs at once (99)"]),
+        (
+            "{resources.nodes: [1, 100]}",
+            ["resources.nodes: 100 nodes are more than local runs at once (99)"],
+        ),
     ],
 )
-def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(space: str, said: list[str]) -> None:
+def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(
+    space: str, said: list[str]
+) -> None:
     found = told(plan(f"trials: 2\n  space: {space}", "args: {task: digits}"))
     assert [line.partition(": sweep.space.")[2] for line in found] == said
-    assert {line.rpartition(":")[0] for line in (line.partition(": ")[0] for line in found)} == {"job.yaml:6"}
+    assert {line.rpartition(":")[0] for line in (line.partition(": ")[0] for line in found)} == {
+        "job.yaml:6"
+    }
 
 
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ("method: grid\n  trials: 3\n  space: {a: [1, 2], b: [1, 2]}", "trials: leaves out 1 of the grid's 4 points"),
+        (
+            "method: grid\n  trials: 3\n  space: {a: [1, 2], b: [1, 2]}",
+            "trials: leaves out 1 of the grid's 4 points",
+        ),
         ("trials: 9\n  space: {a: [1, 2], b: [1, 2]}", "trials: are more than there are points: 4"),
-        ("trials: 3\n  space: {a: 'uniform(0, 1)'}\n  parallel: 4", "parallel: is more than there are trials: 3"),
+        (
+            "trials: 3\n  space: {a: 'uniform(0, 1)'}\n  parallel: 4",
+            "parallel: is more than there are trials: 3",
+        ),
         (
             "trials: 3\n  space: {a: 'uniform(0, 1)'}\n  budget: {max_cost: 5 USD}",
             "budget.max_cost: plays no part: nothing is billed there",
         ),
         (
             "method: asha\n  trials: 3\n  space: {a: 'uniform(0, 1)'}",
-            "method: compares trials after their first report, since the length of a trial is not known",
+            (
+                "method: compares trials after their first report, since the length of a trial is"
+                " not known"
+            ),
         ),
     ],
 )
@@ -93,10 +125,14 @@ def test_what_is_likely_a_slip_is_a_warning(section: str, said: str) -> None:
 
 def test_a_goal_that_looks_for_the_worst_is_a_warning() -> None:
     (line,) = told(plan(f"trials: 3\n  {SPACE}", objective="metric: val_accuracy, goal: minimize"))
-    assert line.endswith("objective.goal: looks for the worst: val_accuracy is better the higher it is")
+    assert line.endswith(
+        "objective.goal: looks for the worst: val_accuracy is better the higher it is"
+    )
 
 
-def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_finds_it(tmp_path: Path) -> None:
+def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_finds_it(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "train.py"
 
     def lines(text: str, job: str = "") -> list[str]:
@@ -114,9 +150,19 @@ def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_find
 @pytest.mark.parametrize(
     ("usd", "limits", "budget", "said"),
     [
-        (None, "max_runtime: 1 h", "100 USD", "cannot be held: the price of this machine is not known"),
+        (
+            None,
+            "max_runtime: 1 h",
+            "100 USD",
+            "cannot be held: the price of this machine is not known",
+        ),
         (10.0, "max_runtime: 1 h", "9 USD", "is less than one trial may cost: 10.00 USD"),
-        (10.0, "max_runtime: 1 h", "25 USD", "pays for 2 of 4 trials if each costs all it may: 10.00 USD"),
+        (
+            10.0,
+            "max_runtime: 1 h",
+            "25 USD",
+            "pays for 2 of 4 trials if each costs all it may: 10.00 USD",
+        ),
         (10.0, "max_runtime: 1 h", "40 USD", None),
         # Without a limit of its own each trial has its share.
         (10.0, "", "0.40 USD", "pays for 36 s of each of 4 trials at 10.00 USD per hour"),
@@ -159,13 +205,19 @@ def test_the_most_that_all_trials_cost_is_that_of_each_and_never_more_than_the_b
 
 
 def test_a_budget_in_time_that_ends_trials_before_their_limit_is_a_warning() -> None:
-    (line,) = told(plan(f"trials: 3\n  budget: {{max_time: 10 min}}\n  {SPACE}", "limits: {max_runtime: 1 h}"))
+    (line,) = told(
+        plan(f"trials: 3\n  budget: {{max_time: 10 min}}\n  {SPACE}", "limits: {max_runtime: 1 h}")
+    )
     assert line.endswith("max_time: ends trials before the 1 h that limits.max_runtime allows them")
 
 
-def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def declared(name: str, *, publishes: bool) -> Declaration:
-        return Declaration(name=name, label="The cluster", input_schemes=(), input_example="", publishes=publishes)
+        return Declaration(
+            name=name, label="The cluster", input_schemes=(), input_example="", publishes=publishes
+        )
 
     planned = plan(f"method: asha\n  trials: 3\n  {SPACE}")
     monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=True))
@@ -175,14 +227,23 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(monkeypatch: pyt
     assert "sweep.method: ends trials by what their driver tells them" in line
     promoting = plan(f"trials: 3\n  early_stopping: {{promote: always}}\n  {SPACE}")
     assert told(promoting) == [
-        "warning job.yaml:6:20: sweep.early_stopping.promote: starts a machine on The cluster anew for every rung that "
-        "a trial goes on to"
+        "warning job.yaml:6:20: sweep.early_stopping.promote: starts a machine on The cluster anew"
+        " for every rung that a trial goes on to"
     ]
 
 
 def test_what_the_provider_refuses_of_a_trial_alone_is_refused_before_the_first_one() -> None:
-    job = f"entrypoint: run.sh\nmetrics: {{val_loss: 'loss ([0-9.]+)'}}\n{AWS}\naws: {{network_isolation: true}}"
-    (line,) = told(plan(f"method: asha\n  trials: 3\n  early_stopping: {{max: 9}}\n  {SPACE}", job, provider="aws"))
+    job = (
+        f"entrypoint: run.sh\nmetrics: {{val_loss: 'loss ([0-9.]+)'}}\n{AWS}\naws:"
+        " {network_isolation: true}"
+    )
+    (line,) = told(
+        plan(
+            f"method: asha\n  trials: 3\n  early_stopping: {{max: 9}}\n  {SPACE}",
+            job,
+            provider="aws",
+        )
+    )
     assert line.startswith("job.yaml:5:7: aws.network_isolation: ")
     assert told(plan(f"method: random\n  trials: 3\n  {SPACE}", job, provider="aws")) == []
 
@@ -196,5 +257,7 @@ def test_an_engine_that_is_not_there_is_refused() -> None:
 def test_a_sampler_that_learns_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "find_spec", lambda _: None)
     (line,) = told(plan(f"trials: 3\n  {SPACE}"))
-    assert line == "job.yaml:3:1: sweep.method: tpe chooses values by Optuna, which is not installed"
+    assert (
+        line == "job.yaml:3:1: sweep.method: tpe chooses values by Optuna, which is not installed"
+    )
     assert told(plan(f"method: random\n  trials: 3\n  {SPACE}")) == []

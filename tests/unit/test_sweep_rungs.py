@@ -1,4 +1,6 @@
-"""Successive halving: at which reports, who goes on, who is promoted; against the same, written plainly."""
+"""Successive halving: at which reports, who goes on, who is promoted; against the same, written
+plainly.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,26 @@ ETAS = st.integers(2, 5)
         (4, 2, 5, [4]),
     ],
 )
-def test_rungs_are_exactly_the_powers_below_the_last_report(grace: int, eta: int, last: int, rungs: list[int]) -> None:
+def test_rungs_are_exactly_the_powers_below_the_last_report(
+    grace: int, eta: int, last: int, rungs: list[int]
+) -> None:
     assert rungs_of(grace, eta, last) == rungs
 
 
 @pytest.mark.parametrize(
     ("trials", "last", "rungs"),
-    [(20, 52, (6, 2)), (99, 9, (1, 2)), (99, 2, (1, 2)), (20, 100, (11, 2)), (20, None, (1, 2)), (100, 52, (1, 3))],
+    [
+        (20, 52, (6, 2)),
+        (99, 9, (1, 2)),
+        (99, 2, (1, 2)),
+        (20, 100, (11, 2)),
+        (20, None, (1, 2)),
+        (100, 52, (1, 3)),
+    ],
 )
-def test_few_trials_are_compared_later(trials: int, last: int | None, rungs: tuple[int, int]) -> None:
+def test_few_trials_are_compared_later(
+    trials: int, last: int | None, rungs: tuple[int, int]
+) -> None:
     assert default_rungs(trials, last) == rungs
 
 
@@ -45,9 +58,15 @@ def test_where_the_last_report_is_unknown_there_are_rungs_for_any() -> None:
 
 
 @given(VALUES, st.lists(VALUES, max_size=12), ETAS, GOALS)
-def test_a_trial_goes_on_as_in_plain_successive_halving(own: float, others: list[float], eta: int, goal: str) -> None:
+def test_a_trial_goes_on_as_in_plain_successive_halving(
+    own: float, others: list[float], eta: int, goal: str
+) -> None:
     everyone = sorted(
-        (-value if goal == "maximize" else value for value in [own, *others] if not math.isnan(value)),
+        (
+            -value if goal == "maximize" else value
+            for value in [own, *others]
+            if not math.isnan(value)
+        ),
     )
     count = len(others) + 1
     if math.isnan(own):
@@ -64,7 +83,11 @@ def test_a_trial_goes_on_as_in_plain_successive_halving(own: float, others: list
 def test_the_best_of_the_top_that_has_not_gone_on_yet_is_promoted(
     values: list[float], gone: set[int], eta: int, goal: str
 ) -> None:
-    loss = {at: -value if goal == "maximize" else value for at, value in enumerate(values) if not math.isnan(value)}
+    loss = {
+        at: -value if goal == "maximize" else value
+        for at, value in enumerate(values)
+        if not math.isnan(value)
+    }
     top = sorted(loss, key=loss.__getitem__)[: len(values) // eta]
     expected = next((number for number in top if number not in gone), None)
     assert promotable(dict(enumerate(values)), gone, eta, goal) == expected

@@ -1,4 +1,6 @@
-"""What a sweep does next: within its budget, never too much at once, in the order of successive halving, to its end."""
+"""What a sweep does next: within its budget, never too much at once, in the order of successive
+halving, to its end.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def test_no_more_trials_than_asked_for_run_at_once_and_none_goes_on_after_the_ti
     seed: int, parallel: int, promotes: bool
 ) -> None:
     definition = definition_of(
-        trials=20, parallel=parallel, retries=1, rungs=(1, 3), promotes=promotes, budget=Caps(seconds=400.0)
+        trials=20,
+        parallel=parallel,
+        retries=1,
+        rungs=(1, 3),
+        promotes=promotes,
+        budget=Caps(seconds=400.0),
     )
 
     def check(life: SweepLife) -> None:
@@ -76,7 +83,9 @@ def test_a_clock_that_is_set_back_lengthens_no_budget(seed: int, jumps: list[flo
 
 
 @given(SEEDS, st.integers(1, 4), st.sampled_from(["grid", "random"]), st.booleans())
-def test_a_sweep_ends_with_every_trial_at_its_end(seed: int, parallel: int, sampler: str, promotes: bool) -> None:
+def test_a_sweep_ends_with_every_trial_at_its_end(
+    seed: int, parallel: int, sampler: str, promotes: bool
+) -> None:
     space = {"a": "choice(1, 2)", "b": "int(1, 3)"}
     definition = definition_of(
         space=space, sampler=sampler, trials=9, parallel=parallel, rungs=(1, 3), promotes=promotes
@@ -92,7 +101,9 @@ def test_a_sweep_ends_with_every_trial_at_its_end(seed: int, parallel: int, samp
 
 
 def test_a_grid_ends_with_its_last_point_whatever_is_asked_for() -> None:
-    life = SweepLife(definition_of(space={"a": "choice(1, 2)"}, sampler="grid", trials=2, parallel=9))
+    life = SweepLife(
+        definition_of(space={"a": "choice(1, 2)"}, sampler="grid", trials=2, parallel=9)
+    )
     life.act()
     life.write(Extended(time=life.now, trials=50))
     assert next_action(life.state, life.now) is None
@@ -134,17 +145,25 @@ def test_a_sweep_that_is_stopped_starts_nothing_and_ends_when_nothing_runs() -> 
 
 
 @given(SEEDS, st.integers(1, 4), st.integers(2, 4))
-def test_trials_are_promoted_as_in_plain_asynchronous_successive_halving(seed: int, parallel: int, eta: int) -> None:
-    """From the highest rung that has one, the best of its top 1/eta that was not promoted; else a new one."""
+def test_trials_are_promoted_as_in_plain_asynchronous_successive_halving(
+    seed: int, parallel: int, eta: int
+) -> None:
+    """From the highest rung that has one, the best of its top 1/eta that was not promoted; else a
+    new one.
+    """
     rungs = (1, 3, 9)
-    life = SweepLife(definition_of(trials=25, parallel=parallel, rungs=rungs, eta=eta, promotes=True), seed)
+    life = SweepLife(
+        definition_of(trials=25, parallel=parallel, rungs=rungs, eta=eta, promotes=True), seed
+    )
     plain = PlainHalving(rungs, eta)
     while life.act():
         started = [action for action in life.actions if isinstance(action, Start)]
         while len(plain.starts) < len(started):
             plain.start()
         assert [(action.trial, action.until) for action in started] == plain.starts
-        trial = life.random.choice([trial for trial in life.state.trials if trial.state == "running"])
+        trial = life.random.choice(
+            [trial for trial in life.state.trials if trial.state == "running"]
+        )
         until = trial.runs[-1].until or 20
         value = round(life.random.random(), 2)
         for _ in range(trial.reports, until):
@@ -158,7 +177,8 @@ class PlainHalving:
     """The paper's algorithm with lists. It minimizes."""
 
     def __init__(self, rungs: tuple[int, ...], eta: int) -> None:
-        self.rungs, self.eta = rungs, eta
+        self.rungs = rungs
+        self.eta = eta
         self.values: list[dict[int, float]] = [{} for _ in rungs]
         self.promoted: list[set[int]] = [set() for _ in rungs]
         self.starts: list[tuple[int, int | None]] = []
@@ -172,7 +192,9 @@ class PlainHalving:
         ends: list[int | None] = [*self.rungs, None]
         for at in range(len(self.rungs) - 1, -1, -1):
             values = self.values[at]
-            top = sorted(values, key=lambda trial: (values[trial], trial))[: len(values) // self.eta]
+            top = sorted(values, key=lambda trial: (values[trial], trial))[
+                : len(values) // self.eta
+            ]
             for trial in top:
                 if trial not in self.promoted[at]:
                     self.promoted[at].add(trial)

@@ -49,14 +49,20 @@ WRONG = [None, True, -1, 1e308, math.nan, "x", [], {}, [1], {"a": 1}, 2**70, 10*
 
 
 @given(SEEDS, st.randoms(use_true_random=False))
-def test_a_value_of_the_wrong_type_in_a_journal_makes_its_line_invalid_at_most(seed: int, drawn: random.Random) -> None:
-    life = SweepLife(definition_of(sampler="tpe", rungs=(1, 3), promotes=True, budget=Caps(usd=9.0)), seed)
+def test_a_value_of_the_wrong_type_in_a_journal_makes_its_line_invalid_at_most(
+    seed: int, drawn: random.Random
+) -> None:
+    life = SweepLife(
+        definition_of(sampler="tpe", rungs=(1, 3), promotes=True, budget=Caps(usd=9.0)), seed
+    )
     life.run()
     documents = [event.to_json() for event in life.journal]
     damaged = drawn.choice(documents)
     part = drawn.choice([damaged, damaged.get("parameters", damaged)])
     part[drawn.choice(sorted(part))] = drawn.choice(WRONG)
-    state = state_of(life.state.definition, (parse(json.dumps(document).encode()) for document in documents))
+    state = state_of(
+        life.state.definition, (parse(json.dumps(document).encode()) for document in documents)
+    )
     json.dumps(sweep_as_json(state))
     assert as_listed(state)["run"] == "digits-k2x9"
     assert trial_table(state)
@@ -121,7 +127,11 @@ POINT = {"lr": 0.1, "width": 8, "mode": "x"}
 EVENTS: st.SearchStrategy[SweepEvent] = st.one_of(
     st.builds(Suggested, time=st.just(1.0), trial=st.integers(-1, 4), parameters=st.just(POINT)),
     st.builds(
-        Launching, time=st.just(1.0), trial=st.integers(-1, 4), run=st.sampled_from("ab"), until=st.sampled_from([1, 3])
+        Launching,
+        time=st.just(1.0),
+        trial=st.integers(-1, 4),
+        run=st.sampled_from("ab"),
+        until=st.sampled_from([1, 3]),
     ),
     st.builds(
         Reported,
@@ -135,11 +145,15 @@ EVENTS: st.SearchStrategy[SweepEvent] = st.one_of(
         time=st.just(1.0),
         trial=st.integers(-1, 4),
         run=st.sampled_from("ab"),
-        outcome=st.sampled_from(["completed", "pruned", "paused", "failed", "interrupted", "stopped", "refused"]),
+        outcome=st.sampled_from(
+            ["completed", "pruned", "paused", "failed", "interrupted", "stopped", "refused"]
+        ),
     ),
     st.builds(Extended, time=st.just(9.0), trials=st.integers(0, 9)),
     st.builds(StopRequested, time=st.just(2.0)),
-    st.builds(SweepEnded, time=st.just(3.0), state=st.sampled_from(["succeeded", "failed", "stopped"])),
+    st.builds(
+        SweepEnded, time=st.just(3.0), state=st.sampled_from(["succeeded", "failed", "stopped"])
+    ),
 )
 
 
@@ -193,7 +207,9 @@ def test_a_failed_trial_is_run_again_as_often_as_the_spec_says(retries: int) -> 
     assert (life.state.state, life.state.reason) == ("failed", "all 1 trials failed")
 
 
-def test_what_an_ended_run_cost_is_its_cap_where_that_is_unknown_and_nothing_where_it_was_never_started() -> None:
+def test_what_an_ended_run_cost_is_its_cap_where_that_is_unknown_and_nothing_where_it_was_never_started() -> (
+    None
+):
     life = running(trial_cap=Caps(usd=2.0), budget=Caps(usd=50.0))
     life.end(life.state.trials[0], "completed")
     assert life.state.spent_usd == 2.0
@@ -243,7 +259,9 @@ def test_more_trials_go_on_from_the_same_sweep() -> None:
     assert [trial.parameters for trial in life.state.trials[:2]] == before
     whole = SweepLife(definition_of(trials=5))
     whole.run()
-    assert [trial.parameters for trial in whole.state.trials] == [trial.parameters for trial in life.state.trials]
+    assert [trial.parameters for trial in whole.state.trials] == [
+        trial.parameters for trial in life.state.trials
+    ]
 
 
 def test_the_time_between_an_end_and_more_trials_is_not_of_the_budget() -> None:

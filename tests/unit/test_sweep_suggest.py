@@ -1,4 +1,6 @@
-"""The values of trials: they depend on the journal alone, lie in the space, and are learnt from what trials reached."""
+"""The values of trials: they depend on the journal alone, lie in the space, and are learnt from
+what trials reached.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,25 @@ GRID = {"a": "int(1, 3)", "b": "choice(1, true, 'x')"}
 PARTS = st.floats(0.0, 1.0, exclude_max=True)
 
 
-@pytest.mark.parametrize(("sampler", "trials"), [("grid", 9), ("random", 30), ("qmc", 30), ("tpe", 30)])
-def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(sampler: str, trials: int) -> None:
+@pytest.mark.parametrize(
+    ("sampler", "trials"), [("grid", 9), ("random", 30), ("qmc", 30), ("tpe", 30)]
+)
+def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(
+    sampler: str, trials: int
+) -> None:
     space = GRID if sampler == "grid" else SPACE
     promotes = sampler == "tpe"
     rungs = (1, 3) if promotes else ()
     life = SweepLife(
-        definition_of(space=space, sampler=sampler, trials=trials, parallel=3, rungs=rungs, promotes=promotes, seed=7),
+        definition_of(
+            space=space,
+            sampler=sampler,
+            trials=trials,
+            parallel=3,
+            rungs=rungs,
+            promotes=promotes,
+            seed=7,
+        ),
         seed=1,
     )
     with warnings.catch_warnings():
@@ -67,7 +81,9 @@ def test_another_seed_gives_another_sequence(sampler: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_first_trials_lie_apart_whatever_the_seed(seed: int) -> None:
-    state = SweepState.new(definition_of(space={"x": "uniform(0, 1)", "y": "uniform(0, 1)"}, sampler="tpe", seed=seed))
+    state = SweepState.new(
+        definition_of(space={"x": "uniform(0, 1)", "y": "uniform(0, 1)"}, sampler="tpe", seed=seed)
+    )
     points: list[tuple[float, float]] = []
     for number in range(4):
         parameters = suggester_of(state.definition).suggest(state)
@@ -111,14 +127,21 @@ def test_every_drawn_value_lies_in_its_dimension(dimension: Dimension, part: flo
 def test_each_value_is_as_likely_as_the_others_and_both_ends_come_up() -> None:
     parts = [(at + 0.5) / 3000 for at in range(3000)]
     assert Counter(value_at(Integers(1, 3), part) for part in parts) == {1: 1000, 2: 1000, 3: 1000}
-    assert Counter(value_at(Choice(("a", "b", "c")), part) for part in parts) == {"a": 1000, "b": 1000, "c": 1000}
+    assert Counter(value_at(Choice(("a", "b", "c")), part) for part in parts) == {
+        "a": 1000,
+        "b": 1000,
+        "c": 1000,
+    }
     tens = Counter(value_at(Uniform(1.0, 1000.0, log=True), part) // 10**2 > 0 for part in parts)  # type: ignore[operator]
     assert tens[True] == 1000
 
 
 @given(st.integers(0, 500), st.sampled_from([2, 3, 7, 113]), st.integers(0, 99))
 def test_even_values_fall_once_into_each_equal_part(first: int, base: int, seed: int) -> None:
-    found = {int(halton(number, base, f"{seed}:0") * base) for number in range(first * base, (first + 1) * base)}
+    found = {
+        int(halton(number, base, f"{seed}:0") * base)
+        for number in range(first * base, (first + 1) * base)
+    }
     assert found == set(range(base))
 
 
@@ -126,10 +149,14 @@ End = Literal["completed", "pruned", "paused", "running"]
 
 
 def journal_of(trials: int, ends: Sequence[End]) -> list[SweepEvent]:
-    """Trials over x in [0, 1] that have reported (x - 0.3) squared, and then ended in turn as `ends` says."""
+    """Trials over x in [0, 1] that have reported (x - 0.3) squared, and then ended in turn as
+    `ends` says.
+    """
     found: list[SweepEvent] = []
     for number in range(trials):
-        x, run, end = (number * 0.618) % 1.0, f"run-{number}", ends[number % len(ends)]
+        x = (number * 0.618) % 1.0
+        run = f"run-{number}"
+        end = ends[number % len(ends)]
         found += [
             Suggested(time=1.0, trial=number, parameters={"x": x}),
             Launching(time=1.0, trial=number, run=run),
@@ -142,15 +169,21 @@ def journal_of(trials: int, ends: Sequence[End]) -> list[SweepEvent]:
 
 def history_of(sampler: str, trials: int, *ends: End, **changes: Any) -> SweepState:
     """The state after them."""
-    definition = definition_of(space={"x": "uniform(0, 1)"}, sampler=sampler, trials=trials + 9, **changes)
+    definition = definition_of(
+        space={"x": "uniform(0, 1)"}, sampler=sampler, trials=trials + 9, **changes
+    )
     return state_of(definition, journal_of(trials, ends or ("completed",)))
 
 
-@pytest.mark.parametrize("ends", [["completed"], ["completed", "pruned"], ["paused"], ["running"]], ids=str)
+@pytest.mark.parametrize(
+    "ends", [["completed"], ["completed", "pruned"], ["paused"], ["running"]], ids=str
+)
 def test_what_is_learnt_lies_near_the_best_trials_however_they_ended(ends: list[End]) -> None:
     found = []
     for seed in range(5):
-        state = history_of("tpe", 40, *ends, rungs=() if ends == ["completed"] else (1, 3), seed=seed)
+        state = history_of(
+            "tpe", 40, *ends, rungs=() if ends == ["completed"] else (1, 3), seed=seed
+        )
         found.append(float(suggester_of(state.definition).suggest(state)["x"]))
     assert sum(abs(x - 0.3) < 0.15 for x in found) >= 4
 

@@ -1,4 +1,6 @@
-"""What a provider decides for a plan is a typed value, and comes back from plan.json as it was, old files included."""
+"""What a provider decides for a plan is a typed value, and comes back from plan.json as it was, old
+files included.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ CONFIGS: Mapping[str, type[ProviderConfig]] = {
     "docker": DockerConfig,
     "local": LocalConfig,
 }
-TEXT = "name: digits\nlimits: {max_runtime: 1 h}\naws: {subnets: [subnet-1], security_groups: [sg-1]}\n"
+TEXT = (
+    "name: digits\nlimits: {max_runtime: 1 h}\naws: {subnets: [subnet-1], security_groups:"
+    " [sg-1]}\n"
+)
 
 OLD_AWS: Mapping[str, Any] = {
     "region": "us-east-1",
@@ -42,7 +47,13 @@ OLD_AWS: Mapping[str, Any] = {
 }
 """`target.facts` of a plan.json as it was written before these were types."""
 
-OLD_ADOPTED = {"region": "eu-west-1", "bucket": "b", "instances": ["ml.m5.xlarge"], "prices": {}, "poll": 5.0}
+OLD_ADOPTED = {
+    "region": "eu-west-1",
+    "bucket": "b",
+    "instances": ["ml.m5.xlarge"],
+    "prices": {},
+    "poll": 5.0,
+}
 """The same of a run that another machine had started: less was known of it."""
 
 

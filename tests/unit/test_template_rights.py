@@ -61,7 +61,12 @@ AWS = [
     # Every image that AWS publishes, and nobody else's.
     Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/pytorch-training", True),
     Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/huggingface-pytorch-training", True),
-    Row("job", "ecr:BatchGetImage", CONTAINERS.replace("763104351884", "999999999999") + "/any", False),
+    Row(
+        "job",
+        "ecr:BatchGetImage",
+        CONTAINERS.replace("763104351884", "999999999999") + "/any",
+        False,
+    ),
     Row("job", "ecr:PutImage", f"{CONTAINERS}/pytorch-training", False),
     Row("submitter", "ecr:BatchGetImage", f"{CONTAINERS}/huggingface-pytorch-training", True),
     Row("submitter", "ecr:PutImage", f"{CONTAINERS}/pytorch-training", False),
@@ -69,7 +74,13 @@ AWS = [
     Row("job", "logs:PutLogEvents", f"{LOG_GROUP}:log-stream:run-1/algo-1-1", True),
     Row("job", "logs:PutRetentionPolicy", LOG_GROUP, False),
     Row("job", "logs:DeleteLogGroup", LOG_GROUP, False),
-    Row("job", "cloudwatch:PutMetricData", "*", True, {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"}),
+    Row(
+        "job",
+        "cloudwatch:PutMetricData",
+        "*",
+        True,
+        {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"},
+    ),
     Row("job", "cloudwatch:PutMetricData", "*", False, {"cloudwatch:namespace": "AWS/Billing"}),
     # A key is used, and lent to services alone.
     *(
@@ -85,7 +96,9 @@ AWS = [
     Row("job", "kms:CreateGrant", KEY, False, {}, WITH_KEY),
     Row("job", "kms:Encrypt", KEY.replace("made-key", "another"), False, {}, WITH_KEY),
     Row("job", "kms:PutKeyPolicy", KEY, False, {}, WITH_KEY),
-    Row("submitter", "kms:CreateGrant", KEY, False, {"kms:GrantIsForAWSResource": "true"}, WITH_KEY),
+    Row(
+        "submitter", "kms:CreateGrant", KEY, False, {"kms:GrantIsForAWSResource": "true"}, WITH_KEY
+    ),
     # A shell needs a channel.
     *(
         Row("job", f"ssmmessages:{name}Channel", "*", allowed, {}, parameters)
@@ -95,7 +108,13 @@ AWS = [
     # Who submits starts jobs with our tag, and stops these.
     Row("submitter", "sagemaker:CreateTrainingJob", TRAINING_JOB, True, OUR_NEW_TAG),
     Row("submitter", "sagemaker:CreateTrainingJob", TRAINING_JOB, False),
-    Row("submitter", "sagemaker:CreateTrainingJob", TRAINING_JOB, False, {"aws:RequestTag/team": "speech"}),
+    Row(
+        "submitter",
+        "sagemaker:CreateTrainingJob",
+        TRAINING_JOB,
+        False,
+        {"aws:RequestTag/team": "speech"},
+    ),
     Row("submitter", "sagemaker:CreateHyperParameterTuningJob", TUNING_JOB, True, OUR_NEW_TAG),
     Row("submitter", "sagemaker:CreateHyperParameterTuningJob", TUNING_JOB, False),
     Row("submitter", "sagemaker:AddTags", TRAINING_JOB, True, {**OUR_NEW_TAG, **AT_CREATION}),
@@ -186,7 +205,9 @@ AZURE = [
 
 
 def name_of(row: Row | AzureRow) -> str:
-    return f"{row.who}-{row.action}-{row.resource.rpartition('/')[2]}-{'yes' if row.allowed else 'no'}"
+    return (
+        f"{row.who}-{row.action}-{row.resource.rpartition('/')[2]}-{'yes' if row.allowed else 'no'}"
+    )
 
 
 @pytest.mark.parametrize("row", AWS, ids=name_of)

@@ -1,4 +1,6 @@
-"""Whatever others have written, nothing that a terminal would obey or reorder is printed; JSON keeps its values."""
+"""Whatever others have written, nothing that a terminal would obey or reorder is printed; JSON
+keeps its values.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,15 @@ EVIL = "".join(NASTY.values())
 
 
 def unsafe(text: str) -> list[str]:
-    """What of a text is neither to be seen nor an ordinary space; painted states, labels and marks are ours."""
+    """What of a text is neither to be seen nor an ordinary space; painted states, labels and marks
+    are ours.
+    """
     painted = r"succeeded|failed|stopped|running|stopping|error:|warning:|note:|hint:|\^+"
     ours = re.sub(rf"\x1b\[3[0-7]m({painted})\x1b\[0m", "", text)
     return [
-        sign for sign in ours if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp", "Cs") and sign not in "\n\t"
+        sign
+        for sign in ours
+        if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp", "Cs") and sign not in "\n\t"
     ]
 
 
@@ -90,8 +96,13 @@ def test_lines_of_others_are_indented_below_ours() -> None:
     ],
     ids=["colour", "palette", "progress bar", "clear", "C1 colour", "plain"],
 )
-def test_a_log_line_may_keep_its_colours_and_nothing_else(line: str, on_a_terminal: str, elsewhere: str) -> None:
-    assert (log_text(line, colours=True), log_text(line, colours=False)) == (on_a_terminal, elsewhere)
+def test_a_log_line_may_keep_its_colours_and_nothing_else(
+    line: str, on_a_terminal: str, elsewhere: str
+) -> None:
+    assert (log_text(line, colours=True), log_text(line, colours=False)) == (
+        on_a_terminal,
+        elsewhere,
+    )
 
 
 def test_a_cell_cannot_break_its_table() -> None:
@@ -127,23 +138,44 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = RunStore(tmp_path / "data")
     plan = {"provider": "local", "spec": {EVIL: EVIL}}
     write_events(store.create("b-2", {"plan.json": json.dumps(plan)}), {**BORN, "name": EVIL})
-    folder = store.create("a-1", {"plan.json": json.dumps({"provider": "local"}), "request.json": "{}"})
+    folder = store.create(
+        "a-1", {"plan.json": json.dumps({"provider": "local"}), "request.json": "{}"}
+    )
     born = {"type": "submitting", "time": 1.0, "name": EVIL, "provider": "local", "contract": EVIL}
-    error = {"rank": 0, "node": 0, "time": 2.0, "exception": EVIL, "message": EVIL, "file": EVIL, "line": 3}
+    error = {
+        "rank": 0,
+        "node": 0,
+        "time": 2.0,
+        "exception": EVIL,
+        "message": EVIL,
+        "file": EVIL,
+        "line": 3,
+    }
     write_events(
         folder,
         {**born, "nodes": 1, "processes": 1},
         {"type": "phase", "time": 1.0, "phase": EVIL},
         {"type": "node_started", "time": 1.0, "node": 0},
-        *({"type": "metrics", "time": 1.5, "rank": 0, "values": {EVIL: n, "x" + EVIL: EVIL}} for n in range(3)),
+        *(
+            {"type": "metrics", "time": 1.5, "rank": 0, "values": {EVIL: n, "x" + EVIL: EVIL}}
+            for n in range(3)
+        ),
         {"type": "error", **error, "code": EVIL, "traceback": EVIL},
         {"type": "restarted", "time": 1.6, "attempt": 1, "why": EVIL},
         {"type": "stop_requested", "time": 1.7, "reason": EVIL},
         {"type": "checkpoint", "time": 1.7, "step": 3, "path": EVIL},
-        {"type": "ended", "time": 3.0, "state": "failed", "reason": EVIL, "error": {**error, "code": EVIL}},
+        {
+            "type": "ended",
+            "time": 3.0,
+            "state": "failed",
+            "reason": EVIL,
+            "error": {**error, "code": EVIL},
+        },
     )
     log = EVIL.replace("\n", " ").encode("utf-8", "surrogateescape")
-    (folder.path / "logs" / "node-0.log").write_bytes(b"2026-11-21T02:04:34.447Z [rank 0] " + log + b"\n")
+    (folder.path / "logs" / "node-0.log").write_bytes(
+        b"2026-11-21T02:04:34.447Z [rank 0] " + log + b"\n"
+    )
     odd = folder.path / "model" / "\u202egnp.exe\x1b[2J\n"
     odd.parent.mkdir()
     odd.write_text("")
@@ -188,7 +220,8 @@ COMMANDS = [
 def test_no_command_passes_on_what_a_terminal_would_obey(
     place: Path, monkeypatch: pytest.MonkeyPatch, words: str, screen: type[io.StringIO]
 ) -> None:
-    out, err = screen(), screen()
+    out = screen()
+    err = screen()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     monkeypatch.setenv("TERM", "xterm")
@@ -198,7 +231,11 @@ def test_no_command_passes_on_what_a_terminal_would_obey(
     colours = re.compile(r"\x1b\[[0-9;:]*m") if words == "logs a-1" else re.compile("\r\x1b\\[K")
     assert unsafe(colours.sub("", said)) == []
     assert "bug in cloudtrain" not in said, said
-    assert not re.search("^  cost     nothing: it runs here", said.replace("it runs here\n  request", ""), re.MULTILINE)
+    assert not re.search(
+        "^  cost     nothing: it runs here",
+        said.replace("it runs here\n  request", ""),
+        re.MULTILINE,
+    )
 
 
 def test_nothing_is_printed_but_through_the_one_place() -> None:
@@ -207,7 +244,13 @@ def test_nothing_is_printed_but_through_the_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and path.name != "terminal.py":
                 name = ast.unparse(node.func)
-                if name in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"):
+                if name in (
+                    "print",
+                    "click.echo",
+                    "click.secho",
+                    "sys.stdout.write",
+                    "sys.stderr.write",
+                ):
                     found.append(f"{path.name}:{node.lineno}: {name}")
                 if name == "traceback.print_exc":
                     found.append(f"{path.name}:{node.lineno}: {name}")
@@ -220,7 +263,11 @@ def test_an_output_that_takes_no_more_is_said_and_no_bug(words: list[str], tmp_p
     env = {**os.environ, "CLOUDTRAIN_DATA_DIR": str(tmp_path)}
     with open("/dev/full", "w") as full:
         argv = [sys.executable, "-m", "cloudtrain", *words]
-        told = subprocess.run(argv, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        told = subprocess.run(
+            argv, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
     assert told.returncode == 4
-    assert told.stderr.startswith("error: what stdout goes to cannot be written: No space left on device")
+    assert told.stderr.startswith(
+        "error: what stdout goes to cannot be written: No space left on device"
+    )
     assert "Traceback" not in told.stderr

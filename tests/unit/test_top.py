@@ -1,4 +1,6 @@
-"""The screen of `top` at two widths, of recorded sessions, and what is left out where there is no room."""
+"""The screen of `top` at two widths, of recorded sessions, and what is left out where there is no
+room.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,13 @@ def _usage(node: int, ranks: list[int], gpus: int) -> dict[str, Any]:
 def shown(
     steps: list[Step], *, width: int = 80, height: int = 30, price: Price | None = None
 ) -> tuple[list[str], RunState]:
-    clock, lines = Clock(), list[LogLine]()
+    clock = Clock()
+    lines = list[LogLine]()
     for update in updates("digits-ab12", steps, clock):
         lines += [line for line in update.lines if not line.kind]
-    found = screen(update.state, lines, price or Price(), now=clock() + 2, width=width, height=height)
+    found = screen(
+        update.state, lines, price or Price(), now=clock() + 2, width=width, height=height
+    )
     return found, update.state
 
 
@@ -57,7 +62,9 @@ def shown(
 @pytest.mark.parametrize("name", ["trainer", "script"])
 def test_the_screen_is_as_it_was_recorded(name: str, width: int) -> None:
     if name == "trainer":
-        usage: list[Step] = [(158.0 + node, _usage(node, [2 * node, 2 * node + 1], 2)) for node in range(2)]
+        usage: list[Step] = [
+            (158.0 + node, _usage(node, [2 * node, 2 * node + 1], 2)) for node in range(2)
+        ]
         found, _ = shown([*TRAINER, *usage], width=width, price=Price(usd_per_hour=12.5))
     else:
         found, _ = shown([*SCRIPT, (11.0, _usage(0, [0, 1], 0))], width=width)
@@ -92,10 +99,16 @@ def curve_lines(values: list[float], height: int) -> list[str]:
         (float(at), {"type": "metrics", "rank": 0, "step": at, "values": {"perplexity": value}})
         for at, value in enumerate(values, 12)
     ]
-    steps = [step for step in SCRIPT if not isinstance(step[1], dict) or step[1].get("type") != "metrics"]
+    steps = [
+        step for step in SCRIPT if not isinstance(step[1], dict) or step[1].get("type") != "metrics"
+    ]
     lines, _ = shown([*steps, *reports], height=height)
     labelled = next(at for at, line in enumerate(lines) if line.startswith("perplexity"))
-    first = next(at for at, line in enumerate(lines) if at <= labelled and "█" in line and not line.startswith("loss"))
+    first = next(
+        at
+        for at, line in enumerate(lines)
+        if at <= labelled and "█" in line and not line.startswith("loss")
+    )
     return lines[first : labelled + 1]
 
 
@@ -115,12 +128,25 @@ def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
     terms = Terms(usd_per_hour=36.0, seconds=30, limit="limits.max_cost")
     found, _ = shown(SCRIPT, price=Price(usd_per_hour=36.0, terms=terms))
     assert re.fullmatch(r"forecast: 44 s in all \(.*\), 0\.4\d USD \(.*\)", found[3])
-    assert found[4].startswith("warning: limits.max_cost will stop this run after 30 s, at about step ")
+    assert found[4].startswith(
+        "warning: limits.max_cost will stop this run after 30 s, at about step "
+    )
 
 
 def test_what_it_has_cost_so_far_leaves_out_the_wait_for_other_machines() -> None:
-    went = {"type": "phase", "time": START + 3600, "since": START + 3600, "phase": "waiting for capacity"}
-    back = {"type": "phase", "time": START + 7200, "since": START + 7200, "phase": "training", "running": True}
+    went = {
+        "type": "phase",
+        "time": START + 3600,
+        "since": START + 3600,
+        "phase": "waiting for capacity",
+    }
+    back = {
+        "type": "phase",
+        "time": START + 7200,
+        "since": START + 7200,
+        "phase": "training",
+        "running": True,
+    }
     for steps in ([(7000.0, went)], [(7000.0, went), (7200.0, back)]):
         found, state = shown([*SCRIPT, *steps], price=Price(usd_per_hour=10.0))
         assert state.started == pytest.approx(START, abs=60)
@@ -128,7 +154,11 @@ def test_what_it_has_cost_so_far_leaves_out_the_wait_for_other_machines() -> Non
 
 
 def test_a_run_that_has_ended_shows_what_it_cost() -> None:
-    ended = {"type": "ended", "state": "succeeded", "billing": {"billable_seconds": 3600, "usd": 2.5}}
+    ended = {
+        "type": "ended",
+        "state": "succeeded",
+        "billing": {"billable_seconds": 3600, "usd": 2.5},
+    }
     found, _ = shown([*SCRIPT, (3600.0, ended)])
     assert found[1] == "59 min 59 s  1 h billed, 2.50 USD at list price"
 
@@ -156,4 +186,7 @@ def test_without_a_terminal_the_screen_is_printed_once(
     born(RunStore(tmp_path), "a-1", {"type": "ended", "time": START, "state": "succeeded"})
     with pytest.raises(SystemExit) as ended:
         main(["top", "a-1"])
-    assert (ended.value.code, capsys.readouterr().out.splitlines()[0]) == (0, "a-1  succeeded  2 x 4 ranks  local")
+    assert (ended.value.code, capsys.readouterr().out.splitlines()[0]) == (
+        0,
+        "a-1  succeeded  2 x 4 ranks  local",
+    )

@@ -1,4 +1,6 @@
-"""A program that is asked for an estimate: whatever a user's code does in it, it answers, and leaves nothing behind."""
+"""A program that is asked for an estimate: whatever a user's code does in it, it answers, and
+leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,28 @@ from cloudtrain.submission.torch_program import Answer, ask_program
 
 
 def asked(folder: Path, code: str, seconds: float = 60.0) -> Answer:
-    return ask_program([sys.executable, "-c", f"import json, os, sys\n{code}"], os.environ, folder, seconds)
+    return ask_program(
+        [sys.executable, "-c", f"import json, os, sys\n{code}"], os.environ, folder, seconds
+    )
 
 
 def test_what_the_program_prints_before_its_answer_may_be_anything(tmp_path: Path) -> None:
     code = (
-        "sys.stdout.buffer.write(bytes(range(256)) * 9_000)\nsys.stdout.flush()\nprint('\\n' + json.dumps({'fits': 1}))"
+        "sys.stdout.buffer.write(bytes(range(256)) * 9_000)\nsys.stdout.flush()\nprint('\\n' +"
+        " json.dumps({'fits': 1}))"
     )
     assert asked(tmp_path, code).found == {"fits": 1}
 
 
 def test_it_does_not_read_the_terminal_and_has_the_folders_of_a_job(tmp_path: Path) -> None:
-    there = "all(os.path.isdir(os.environ[f'CLOUDTRAIN_{n}_DIR']) for n in ('OUTPUT', 'MODEL', 'CHECKPOINT'))"
+    there = (
+        "all(os.path.isdir(os.environ[f'CLOUDTRAIN_{n}_DIR']) for n in ('OUTPUT', 'MODEL',"
+        " 'CHECKPOINT'))"
+    )
     found = asked(
-        tmp_path, f"print(json.dumps([0]))\nprint(json.dumps({{'read': sys.stdin.read(), 'there': {there}}}))"
+        tmp_path,
+        "print(json.dumps([0]))\nprint(json.dumps({'read': sys.stdin.read(), 'there':"
+        f" {there}}}))",
     ).found
     assert found == {"read": "", "there": True}
 
@@ -53,7 +63,9 @@ subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'], pass_f
 """
 
 
-@pytest.mark.parametrize("then", ["print(json.dumps({'fits': 1})); sys.stdout.flush(); os._exit(0)", "os.kill(0, 19)"])
+@pytest.mark.parametrize(
+    "then", ["print(json.dumps({'fits': 1})); sys.stdout.flush(); os._exit(0)", "os.kill(0, 19)"]
+)
 def test_nothing_that_it_has_started_is_waited_for_or_left(tmp_path: Path, then: str) -> None:
     is_ended = "fits" in then
     if is_ended:

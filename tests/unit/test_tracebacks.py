@@ -1,4 +1,6 @@
-"""Tracebacks of anybody's log: whole, cut off, boxed, of notebooks; the program's own frame; what a kind says."""
+"""Tracebacks of anybody's log: whole, cut off, boxed, of notebooks; the program's own frame; what a
+kind says.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ HEADER = "Traceback (most recent call last):"
 
 def diagnosed(*lines: str) -> Diagnosis:
     return diagnose_lines(
-        evidence for number, line in enumerate(lines, 1) for evidence in evidence_of(line, "log", number)
+        evidence
+        for number, line in enumerate(lines, 1)
+        for evidence in evidence_of(line, "log", number)
     )
 
 
@@ -24,11 +28,33 @@ def name_of(found: Diagnosis) -> str:
 
 SHAPES = {
     "whole": (HEADER, '  File "train.py", line 7, in main', "    batch[key]", "KeyError: 'labels'"),
-    "of a rank": ("[rank3]: " + HEADER, '[rank3]:   File "train.py", line 7, in main', "[rank3]: KeyError: 'labels'"),
-    "its beginning is cut off": ('  File "train.py", line 7, in main', "    batch[key]", "KeyError: 'labels'"),
-    "its indentation is lost": (HEADER, 'File "train.py", line 7, in main', "batch[key]", "KeyError: 'labels'"),
-    "deeper in a log of pip": ("    " + HEADER, '      File "train.py", line 7, in main', "    KeyError: 'labels'"),
-    "of a notebook": ("File train.py:7, in main(batch)", "      6 key = 1", "----> 7 batch[key]", "KeyError: 'labels'"),
+    "of a rank": (
+        "[rank3]: " + HEADER,
+        '[rank3]:   File "train.py", line 7, in main',
+        "[rank3]: KeyError: 'labels'",
+    ),
+    "its beginning is cut off": (
+        '  File "train.py", line 7, in main',
+        "    batch[key]",
+        "KeyError: 'labels'",
+    ),
+    "its indentation is lost": (
+        HEADER,
+        'File "train.py", line 7, in main',
+        "batch[key]",
+        "KeyError: 'labels'",
+    ),
+    "deeper in a log of pip": (
+        "    " + HEADER,
+        '      File "train.py", line 7, in main',
+        "    KeyError: 'labels'",
+    ),
+    "of a notebook": (
+        "File train.py:7, in main(batch)",
+        "      6 key = 1",
+        "----> 7 batch[key]",
+        "KeyError: 'labels'",
+    ),
     "boxed": (
         "╭──── Traceback (most recent call last) ────╮",
         "│ train.py:7 in main │",
@@ -46,21 +72,40 @@ def test_a_traceback_is_read_in_whatever_shape_it_is_printed(shape: str) -> None
 
 
 def test_the_frame_of_the_program_is_named_and_that_of_the_library_which_it_called() -> None:
-    frames = ('  File "train.py", line 7, in main', f'  File "{LIBRARY}/lib/loader.py", line 12, in load')
+    frames = (
+        '  File "train.py", line 7, in main',
+        f'  File "{LIBRARY}/lib/loader.py", line 12, in load',
+    )
     found = diagnosed(HEADER, *frames, "KeyError: 'labels'")
-    assert found.cause == "the program raised KeyError: 'labels' (train.py:7, in lib/loader.py:12), which no rule knows"
+    assert (
+        found.cause
+        == "the program raised KeyError: 'labels' (train.py:7, in lib/loader.py:12), which no rule"
+        " knows"
+    )
     found = diagnosed(HEADER, frames[1], "KeyError: 'labels'")
     assert "(lib/loader.py:12)" in found.cause
 
 
 def test_an_exception_of_a_loaders_worker_is_that_of_the_worker() -> None:
     handed_on = "KeyError: Caught KeyError in DataLoader worker process 0."
-    worker = ("Original " + HEADER, '  File "data.py", line 3, in __getitem__', "    row[name]", "KeyError: 'text'")
-    assert "KeyError: 'text' (data.py:3)" in diagnosed(HEADER, '  File "train.py", line 9', handed_on, *worker).cause
+    worker = (
+        "Original " + HEADER,
+        '  File "data.py", line 3, in __getitem__',
+        "    row[name]",
+        "KeyError: 'text'",
+    )
+    assert (
+        "KeyError: 'text' (data.py:3)"
+        in diagnosed(HEADER, '  File "train.py", line 9', handed_on, *worker).cause
+    )
 
 
 def test_an_exception_that_python_ignores_is_not_the_cause() -> None:
-    ignored = ("Exception ignored in: <function D.__del__ at 0x7>", HEADER, '  File "x.py", line 3, in __del__')
+    ignored = (
+        "Exception ignored in: <function D.__del__ at 0x7>",
+        HEADER,
+        '  File "x.py", line 3, in __del__',
+    )
     assert diagnosed(*ignored, "AssertionError: can only test a child process").evidence == ()
 
 
@@ -74,23 +119,54 @@ def test_an_exception_that_a_rule_knows_explains_the_unknown_one_that_led_to_it(
 
 def test_an_exception_that_a_line_only_mentions_is_better_than_none() -> None:
     found = diagnosed("Run failed with CustomError: the third disk has no name", "bye")
-    assert found.cause == "the program raised CustomError: the third disk has no name, which no rule knows"
+    assert (
+        found.cause
+        == "the program raised CustomError: the third disk has no name, which no rule knows"
+    )
 
 
 def test_a_message_of_several_lines_is_read_line_by_line_too() -> None:
-    reason = f"AlgorithmError: ExecuteUserScriptError:\n{HEADER}\n  File \"train.py\", line 7\nKeyError: 'labels'"
+    reason = (
+        f'AlgorithmError: ExecuteUserScriptError:\n{HEADER}\n  File "train.py", line 7\nKeyError:'
+        " 'labels'"
+    )
     found = diagnose_lines([Evidence(reason, "platform")])
     assert found.cause == "the program raised KeyError: 'labels' (train.py:7), which no rule knows"
     assert [each.rule.name for each in found.consequences] == ["launcher-summary"]
 
 
 PLACES = {
-    "compile-failed": (f"{LIBRARY}/torch/_inductor/graph.py", "lower", "out = lowerings[target]()", "AssertionError"),
-    "extension-not-built": (f"{LIBRARY}/torch/utils/cpp_extension.py", "_build", "raise", "RuntimeError: exit 1"),
-    "checkpoint-does-not-fit": ("train.py", "resume", "opt.load_state_dict(checkpoint['opt'])", "KeyError: 'opt'"),
-    "checkpoint-damaged": (f"{LIBRARY}/torch/serialization.py", "_load", "magic = load(f)", "EOFError"),
+    "compile-failed": (
+        f"{LIBRARY}/torch/_inductor/graph.py",
+        "lower",
+        "out = lowerings[target]()",
+        "AssertionError",
+    ),
+    "extension-not-built": (
+        f"{LIBRARY}/torch/utils/cpp_extension.py",
+        "_build",
+        "raise",
+        "RuntimeError: exit 1",
+    ),
+    "checkpoint-does-not-fit": (
+        "train.py",
+        "resume",
+        "opt.load_state_dict(checkpoint['opt'])",
+        "KeyError: 'opt'",
+    ),
+    "checkpoint-damaged": (
+        f"{LIBRARY}/torch/serialization.py",
+        "_load",
+        "magic = load(f)",
+        "EOFError",
+    ),
     "tracker-refused": (f"{LIBRARY}/mlflow/store.py", "log", "raise", "TypeError: no float"),
-    "settings-refused": (f"{LIBRARY}/transformers/training_args.py", "__post_init__", "raise", "ValueError: no output"),
+    "settings-refused": (
+        f"{LIBRARY}/transformers/training_args.py",
+        "__post_init__",
+        "raise",
+        "ValueError: no output",
+    ),
     "refused-by-library": (
         f"{LIBRARY}/peft/tuners.py",
         "check",
@@ -113,13 +189,25 @@ def test_an_exception_is_known_by_where_it_was_raised_if_not_by_its_message(name
 
 
 def test_a_setting_of_debugging_in_a_message_does_not_make_it_information() -> None:
-    assert name_of(diagnosed("RuntimeError: unhandled cuda error (run with NCCL_DEBUG=INFO for details)")) != "none"
+    assert (
+        name_of(
+            diagnosed("RuntimeError: unhandled cuda error (run with NCCL_DEBUG=INFO for details)")
+        )
+        != "none"
+    )
 
 
 def test_what_is_tried_again_is_not_the_cause_and_the_last_try_is() -> None:
     tried = "Retrying in 1s: (MaxRetryError) Max retries exceeded with url: /config.json"
     assert name_of(diagnosed(tried)) == "none"
-    assert name_of(diagnosed(tried, "requests.exceptions.ConnectionError: Max retries exceeded with url: /")) != "none"
+    assert (
+        name_of(
+            diagnosed(
+                tried, "requests.exceptions.ConnectionError: Max retries exceeded with url: /"
+            )
+        )
+        != "none"
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,9 +226,19 @@ def test_a_kind_of_exception_says_what_to_look_for_or_nothing(exception: str, wo
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("FileNotFoundError", "file-not-found"), ("ProcessRaisedException", "launcher-summary"), ("MyError", "none")],
+    [
+        ("FileNotFoundError", "file-not-found"),
+        ("ProcessRaisedException", "launcher-summary"),
+        ("MyError", "none"),
+    ],
 )
-def test_of_a_notebook_whose_end_is_cut_off_the_first_line_names_the_exception(name: str, rule: str) -> None:
-    found = diagnosed(f"{name}                 {HEADER[:-1]}", "<ipython-input-1-17bf> in <module>()", "----> 1 fit()")
+def test_of_a_notebook_whose_end_is_cut_off_the_first_line_names_the_exception(
+    name: str, rule: str
+) -> None:
+    found = diagnosed(
+        f"{name}                 {HEADER[:-1]}",
+        "<ipython-input-1-17bf> in <module>()",
+        "----> 1 fit()",
+    )
     assert name_of(found) == rule
     assert name in (found.cause if rule == "none" else found.evidence[0].text)

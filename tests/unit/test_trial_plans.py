@@ -68,7 +68,10 @@ def test_a_run_that_goes_on_from_a_rung_knows_what_was_reported_before(tmp_path:
     rules = plan.context.trial
     assert rules is not None
     assert (rules.trial, rules.until, rules.reports, rules.position) == (7, 4, 2, 44.0)
-    assert (plan.context.resume_run, plan.context.resume_from) == ("digits-1-t007-1", "/checkpoints")
+    assert (plan.context.resume_run, plan.context.resume_from) == (
+        "digits-1-t007-1",
+        "/checkpoints",
+    )
 
 
 def test_a_run_that_begins_anew_counts_from_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A `sweep` section as a SageMaker tuning job: what it cannot express is refused at its line, and money is held."""
+"""A `sweep` section as a SageMaker tuning job: what it cannot express is refused at its line, and
+money is held.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_what_a_tuning_job_cannot_express_is_refused_at_its_line(case: str) -> N
     changes, path, fragment = REFUSED[case]
     issues = get_provider("aws").native_sweeps().rules(plan_of("aws", changed(*changes)))
     assert any(each.field.endswith(path) and fragment in each.message for each in issues), issues
-    is_newer = case == "many variables"  # a maximum of the service model, which may be older than the service
+    is_newer = (
+        case == "many variables"
+    )  # a maximum of the service model, which may be older than the service
     assert any(each.is_error for each in issues) != is_newer
 
 
@@ -64,7 +68,9 @@ def test_too_long_an_id_is_refused_at_the_name() -> None:
     assert issue.line().startswith("job.yaml:2:1: name: the sweep's id a-name-of")
 
 
-def test_the_most_that_trials_cost_is_counted_with_the_end_of_each_and_bounded_by_the_time_of_the_budget() -> None:
+def test_the_most_that_trials_cost_is_counted_with_the_end_of_each_and_bounded_by_the_time_of_the_budget() -> (
+    None
+):
     bounded = changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}")
     assert worst_usd(plan_of("aws", changed())) == pytest.approx(20 * 0.23 * (3600 + 120) / 3600)
     assert worst_usd(plan_of("aws", bounded)) == pytest.approx(2 * 0.23 * (3600 + 120) / 3600)
@@ -77,10 +83,15 @@ def test_the_most_that_trials_cost_is_counted_with_the_end_of_each_and_bounded_b
         ({"lr": "fast"}, "value for lr is 'fast': expected a number"),
         ({"lr": "nan"}, "value for lr is 'nan': expected a number"),
         ({"lr": "0.1", "width": "8.5"}, "value for width is '8.5': expected a whole number"),
-        ({"lr": "0.1", "width": "8", "batch-size": "17"}, "value for batch-size is '17', which is none of 16, 32"),
+        (
+            {"lr": "0.1", "width": "8", "batch-size": "17"},
+            "value for batch-size is '17', which is none of 16, 32",
+        ),
     ],
 )
-def test_a_value_that_the_section_does_not_have_fails_the_trial(texts: dict[str, str], message: str) -> None:
+def test_a_value_that_the_section_does_not_have_fails_the_trial(
+    texts: dict[str, str], message: str
+) -> None:
     chosen = {"batch-size": "16", "width": "8", "amp": "true", "drop": "0.1", **texts}
     with pytest.raises(RuntimeError, match=message):
         with_values(tuning_document(plan_of("aws", TUNING)).to_json(), chosen)
@@ -88,8 +99,15 @@ def test_a_value_that_the_section_does_not_have_fails_the_trial(texts: dict[str,
 
 def test_a_trial_is_the_training_job_that_the_same_plan_is_without_a_sweep() -> None:
     plan = plan_of("aws", TUNING)
-    job, definition = get_provider("aws").render(plan).document, tuning_body(plan)["TrainingJobDefinition"]
-    for name in ("RoleArn", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "Environment"):
+    job = get_provider("aws").render(plan).document
+    definition = tuning_body(plan)["TrainingJobDefinition"]
+    for name in (
+        "RoleArn",
+        "OutputDataConfig",
+        "ResourceConfig",
+        "StoppingCondition",
+        "Environment",
+    ):
         assert definition[name] == job[name]
     assert [each["ChannelName"] for each in definition["InputDataConfig"]] == [
         each["ChannelName"] for each in job["InputDataConfig"]

@@ -1,4 +1,6 @@
-"""The warm process, with a module of the standard library in place of torch: whom it serves, and what ends it."""
+"""The warm process, with a module of the standard library in place of torch: whom it serves, and
+what ends it.
+"""
 
 from __future__ import annotations
 
@@ -47,25 +49,35 @@ class Runs:
     """Runs of a launcher of a few lines, and the process that is kept warm for them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.warm = folder, WarmProcess()
+        self.folder = folder
+        self.warm = WarmProcess()
         self.store = RunStore(folder / "data")
         (folder / "launcher.py").write_text(LAUNCHER)
         with tarfile.open(folder / "source.tar.gz", "w:gz"):
             pass
 
-    def start(self, run_id: str, secrets: dict[str, str] | None = None, **env: str) -> tuple[RunFolder, int | None]:
+    def start(
+        self, run_id: str, secrets: dict[str, str] | None = None, **env: str
+    ) -> tuple[RunFolder, int | None]:
         """A run's folder, and the process id of the supervisor that was forked; None if it was not."""
         where = self.folder / run_id
         where.mkdir()
         argv = (sys.executable, "-u", str(self.folder / "launcher.py"), "an argument")
         launch = Launch(node=0, argv=argv, cwd=str(where), env=env, secrets=secrets or {})
-        request = {"launches": [launch.to_json()], "max_runtime_seconds": 99, "grace_seconds": 5, "resume_from": None}
+        request = {
+            "launches": [launch.to_json()],
+            "max_runtime_seconds": 99,
+            "grace_seconds": 5,
+            "resume_from": None,
+        }
         plan = {"provider": "local", "target": {"contract": "plain"}}
         documents = {"plan.json": json.dumps(plan), "request.json": json.dumps(request)}
         run = self.store.create(run_id, documents)
         write_events(run, {**BORN, "time": time.time()})
         with (run.path / "log").open("wb") as log:
-            return run, self.warm.start([launch], [str(run.path), str(self.folder / "source.tar.gz")], log)
+            return run, self.warm.start(
+                [launch], [str(run.path), str(self.folder / "source.tar.gz")], log
+            )
 
     def found(self, run_id: str) -> dict[str, Any]:
         """What the launcher of a run has found."""
@@ -101,14 +113,19 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_supervisor_and_launcher_are_forks_that_have_what_was_imported_and_nothing_of_the_client(runs: Runs) -> None:
+def test_supervisor_and_launcher_are_forks_that_have_what_was_imported_and_nothing_of_the_client(
+    runs: Runs,
+) -> None:
     run, supervisor = runs.start("a", COLOUR="red")
     assert end_of(run) == "succeeded"
     found = runs.found("a")
     assert found["parent"] == supervisor
     assert "wave" in found["modules"]
     assert [name for name in found["modules"] if name.startswith("cloudtrain")] == []
-    assert [found["name"], found["argv"]] == ["__main__", [str(runs.folder / "launcher.py"), "an argument"]]
+    assert [found["name"], found["argv"]] == [
+        "__main__",
+        [str(runs.folder / "launcher.py"), "an argument"],
+    ]
     assert found["path"][0] == str(runs.folder)
     assert found["variables"]["COLOUR"] == "red"
     assert "it runs" in (run.path / "logs/node-0.log").read_text()
@@ -154,7 +171,9 @@ def test_no_variable_of_a_run_stays_in_the_memory_from_which_the_next_is_forked(
     assert b"value-of-the-first-run" not in memory
 
 
-def test_only_runs_of_the_same_python_and_variables_are_served(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_runs_of_the_same_python_and_variables_are_served(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, served = runs.start("a", CLOUDTRAIN_NODE_RANK="0", CUDA_VISIBLE_DEVICES="0")
     assert served
     assert end_of(first) == "succeeded"
@@ -169,7 +188,9 @@ def test_only_runs_of_the_same_python_and_variables_are_served(runs: Runs, monke
     assert end_of(last) == "succeeded"
 
 
-def test_after_it_was_killed_one_run_starts_by_itself_and_the_next_from_a_new_one(runs: Runs) -> None:
+def test_after_it_was_killed_one_run_starts_by_itself_and_the_next_from_a_new_one(
+    runs: Runs,
+) -> None:
     run, served = runs.start("a")
     assert served
     assert end_of(run) == "succeeded"
@@ -180,8 +201,11 @@ def test_after_it_was_killed_one_run_starts_by_itself_and_the_next_from_a_new_on
     assert end_of(run) == "succeeded"
 
 
-def test_when_packages_were_installed_it_is_not_used_any_more(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages, project = runs.folder / "packages", runs.folder / "project"
+def test_when_packages_were_installed_it_is_not_used_any_more(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = runs.folder / "packages"
+    project = runs.folder / "project"
     for folder in (packages, project):
         folder.mkdir()
     (packages / "framework.py").touch()
@@ -197,7 +221,9 @@ def test_when_packages_were_installed_it_is_not_used_any_more(runs: Runs, monkey
     assert runs.start("c")[1] is None
 
 
-def test_one_that_cannot_import_torch_is_started_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_import_torch_is_started_once(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warm, "_MODULES", ("no_such_module",))
     assert runs.start("a")[1] is None
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -216,7 +242,9 @@ def test_runs_go_on_when_it_ends(runs: Runs) -> None:
 
 def test_several_threads_may_ask_at_once(runs: Runs) -> None:
     found: list[tuple[RunFolder, int | None]] = []
-    threads = [threading.Thread(target=lambda name=name: found.append(runs.start(name))) for name in "abc"]
+    threads = [
+        threading.Thread(target=lambda name=name: found.append(runs.start(name))) for name in "abc"
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -234,7 +262,9 @@ def test_it_ends_with_the_process_that_opened_it() -> None:
         "print(process._process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", opener], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", opener], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert is_running(pid)

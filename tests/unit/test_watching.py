@@ -1,4 +1,6 @@
-"""Following a run: the text of the screen at two widths, on a terminal and in a pipe, of recorded sessions."""
+"""Following a run: the text of the screen at two widths, on a terminal and in a pipe, of recorded
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def play(
     **how: Any,
 ) -> tuple[Screen, list[str]]:
     """The screen after a session, and the progress lines that were drawn on the way."""
-    screen, clock, drawn = Screen(terminal=terminal), Clock(), []
+    screen = Screen(terminal=terminal)
+    clock = Clock()
+    drawn = []
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", str(columns))
     run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict, folder=RunFolder(Path("nowhere")))
@@ -67,7 +71,10 @@ def test_a_session_looks_as_it_was_recorded(
 ) -> None:
     screen, drawn = play(monkeypatch, name, SESSIONS[name], columns=columns, terminal=terminal)
     progress = ["", "the progress line, as it changed:", *drawn] if terminal else []
-    check(f"{name}-{'terminal' if terminal else 'pipe'}-{columns}", "\n".join([screen.text().rstrip("\n"), *progress]))
+    check(
+        f"{name}-{'terminal' if terminal else 'pipe'}-{columns}",
+        "\n".join([screen.text().rstrip("\n"), *progress]),
+    )
     assert all(len(text) < columns for text in drawn)
 
 
@@ -79,24 +86,34 @@ def test_a_wait_shows_numbers_and_no_output(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     flood: list[Step] = [
-        (30 + step / 100, {"type": "metrics", "rank": 0, "step": step, "values": {"x": step}}) for step in range(1000)
+        (30 + step / 100, {"type": "metrics", "rank": 0, "step": step, "values": {"x": step}})
+        for step in range(1000)
     ]
     screen, _ = play(monkeypatch, "script", [*SESSIONS["script"], *flood], terminal=False)
-    shown = [text for text in screen.text().split("\n") if text.startswith("  step ") and " x " in text]
+    shown = [
+        text for text in screen.text().split("\n") if text.startswith("  step ") and " x " in text
+    ]
     assert (shown[0], 25 <= len(shown) <= 35) == ("  step 0  x 0", True)
 
 
-def test_an_evaluation_that_takes_its_time_is_told_in_a_pipe_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_that_takes_its_time_is_told_in_a_pipe_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     evaluating: list[Step] = [(200.0, {"type": "activity", "rank": 0, "activity": "evaluating"})]
     waiting: list[Step] = [(200.0 + second, "[rank 1] still here") for second in (5, 22, 35)]
     screen, _ = play(monkeypatch, "trainer", [*TRAINER, *evaluating, *waiting], terminal=False)
     assert screen.text().count("  evaluating for 22 s\n") == 1
 
 
-def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     restarts: list[Step] = [
         (200.0, {"type": "restarted", "node": 0, "attempt": 1, "why": RESTART_ELSEWHERE}),
-        (200.1, {"type": "restarted", "node": 1, "attempt": 1, "why": "rank 3 was killed by SIGKILL"}),
+        (
+            200.1,
+            {"type": "restarted", "node": 1, "attempt": 1, "why": "rank 3 was killed by SIGKILL"},
+        ),
     ]
     screen, _ = play(monkeypatch, "trainer", [*TRAINER, *restarts], terminal=False)
     assert [line for line in screen.text().split("\n") if "restart 1" in line] == [
@@ -129,7 +146,9 @@ def test_metrics_are_lines_of_the_log_and_can_be_left_out(tmp_path: Path) -> Non
 
 
 def test_a_program_cannot_print_a_line_of_metrics() -> None:
-    assert log_line(1.0, 0, "[rank 0] [rank 0 metrics] loss 0") == LogLine(1.0, 0, "rank 0", "[rank 0 metrics] loss 0")
+    assert log_line(1.0, 0, "[rank 0] [rank 0 metrics] loss 0") == LogLine(
+        1.0, 0, "rank 0", "[rank 0 metrics] loss 0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,17 +161,37 @@ def test_a_program_cannot_print_a_line_of_metrics() -> None:
         ([{"type": "activity", "time": 3.0, "rank": 1, "activity": "saving"}], "waiting for peers"),
         ([{"type": "node_ended", "time": 3.0, "node": 0, "outcome": "stopped"}], ""),
     ],
-    ids=["alone", "its rank is up", "another's rank is up", "rank 0 speaks", "rank 1 is not asked", "over"],
+    ids=[
+        "alone",
+        "its rank is up",
+        "another's rank is up",
+        "rank 0 speaks",
+        "rank 1 is not asked",
+        "over",
+    ],
 )
 def test_what_a_run_is_doing(events: list[dict[str, Any]], doing: str) -> None:
-    waiting = {"type": "activity", "time": 2.0, "node": 0, "rank": -1, "activity": "waiting for peers"}
+    waiting = {
+        "type": "activity",
+        "time": 2.0,
+        "node": 0,
+        "rank": -1,
+        "activity": "waiting for peers",
+    }
     assert fold_json("x", [BORN, waiting, *events]).to_json()["activity"] == doing
 
 
 def test_the_time_that_is_left_follows_from_the_latest_steps() -> None:
-    steps = [{"type": "progress", "time": 100.0 + 2 * step, "step": step, "steps": 100} for step in range(1, 11)]
+    steps = [
+        {"type": "progress", "time": 100.0 + 2 * step, "step": step, "steps": 100}
+        for step in range(1, 11)
+    ]
     state = fold_json("x", [BORN, *steps])
-    assert (state.laps.seconds_per_step, state.eta_seconds(120.0), state.eta_seconds(130.0)) == (2.0, 180.0, 170.0)
+    assert (state.laps.seconds_per_step, state.eta_seconds(120.0), state.eta_seconds(130.0)) == (
+        2.0,
+        180.0,
+        170.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +199,9 @@ def test_the_time_that_is_left_follows_from_the_latest_steps() -> None:
     [([], 5), ([{"type": "restarted", "time": 20.0, "node": 0, "attempt": 1}], 15)],
     ids=["steps that are repeated", "a restart"],
 )
-def test_what_passes_between_two_processes_is_no_part_of_the_speed(between: list[Any], again_at: int) -> None:
+def test_what_passes_between_two_processes_is_no_part_of_the_speed(
+    between: list[Any], again_at: int
+) -> None:
     def at(time: float, step: int) -> dict[str, Any]:
         return {"type": "progress", "time": time, "step": step}
 
@@ -182,11 +223,17 @@ def test_the_speed_is_that_of_the_latest_minute_of_training_alone() -> None:
 
 
 def test_metrics_tell_the_speed_of_a_script_until_its_progress_counts_something_else() -> None:
-    epochs = [{"type": "metrics", "time": 60.0 * step, "step": step, "values": {"loss": 1.0}} for step in range(1, 5)]
+    epochs = [
+        {"type": "metrics", "time": 60.0 * step, "step": step, "values": {"loss": 1.0}}
+        for step in range(1, 5)
+    ]
     state = fold_json("x", [BORN, *epochs])
     assert rate_text(state) == "60 s/step"
     assert state.laps.first == 60.0
-    progress = [{"type": "progress", "time": 300.0 + 0.25 * step, "step": step, "steps": 500} for step in (10, 20)]
+    progress = [
+        {"type": "progress", "time": 300.0 + 0.25 * step, "step": step, "steps": 500}
+        for step in (10, 20)
+    ]
     fold_json("x", progress[:1], state)
     assert rate_text(state) == ""
     fold_json("x", progress[1:], state)
@@ -194,16 +241,27 @@ def test_metrics_tell_the_speed_of_a_script_until_its_progress_counts_something_
 
 
 def test_a_script_that_only_reports_metrics_has_a_position() -> None:
-    state = fold_json("x", [BORN, {"type": "metrics", "time": START, "step": 7, "epoch": 2, "values": {"a": 1}}])
+    state = fold_json(
+        "x", [BORN, {"type": "metrics", "time": START, "step": 7, "epoch": 2, "values": {"a": 1}}]
+    )
     assert state.position == Progress(step=7, epoch=2)
 
 
-def test_the_end_of_a_run_tells_of_profiled_steps_where_the_output_has_them(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_run_tells_of_profiled_steps_where_the_output_has_them(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     profile = Profile(first_step=10, last_step=15, path="/opt/ml/output/data/profile")
     state = fold("digits-1", [profile, Ended(time=1.0, state="succeeded")])
     for left in ({"model": "s3://b/model"}, {"output": "s3://b/output.tar.gz"}):
         run: Any = SimpleNamespace(id="digits-1", artifacts=lambda left=left: left, folder=None)
         report(run, state)
     told = [line.strip() for line in capfd.readouterr().err.splitlines() if "profile" in line]
-    assert told == ["profile     output/profile/ has a trace of steps 10 to 15 by each rank; ui.perfetto.dev shows it"]
-    assert state.to_json()["profile"] == {"first_step": 10, "last_step": 15, "path": "/opt/ml/output/data/profile"}
+    assert told == [
+        "profile     output/profile/ has a trace of steps 10 to 15 by each rank; ui.perfetto.dev"
+        " shows it"
+    ]
+    assert state.to_json()["profile"] == {
+        "first_step": 10,
+        "last_step": 15,
+        "path": "/opt/ml/output/data/profile",
+    }

@@ -36,7 +36,9 @@ AWS: dict[str, Any] = {
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source that asks for a wheel which needs torch; of torch the very version that is here is to be had."""
+    """A source that asks for a wheel which needs torch; of torch the very version that is here is
+    to be had.
+    """
     for name, value in offline(tmp_path / "index").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
@@ -49,7 +51,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load(folder: Path, spec: Mapping[str, Any], **said: Any) -> cloudtrain.Job:
-    (folder / "job.yaml").write_text(str({"entrypoint": "train.py", "dependencies": {"vendor": True, **said}, **spec}))
+    (folder / "job.yaml").write_text(
+        str({"entrypoint": "train.py", "dependencies": {"vendor": True, **said}, **spec})
+    )
     return cloudtrain.load(folder / "job.yaml")
 
 
@@ -60,10 +64,14 @@ def sent(archive: Path) -> list[str]:
 
 
 def test_all_that_is_needed_but_torch_is_downloaded_once_and_sent(job: Path) -> None:
-    loaded, said = load(job, {}), list[str]()
+    loaded = load(job, {})
+    said = list[str]()
     cloudtrain.vendor(loaded, note=said.append)
     planned = cloudtrain.plan(loaded)
-    assert sent(pack_source(planned, None)) == ["needed-2.0-py3-none-any.whl", "pure-1.0-py3-none-any.whl"]
+    assert sent(pack_source(planned, None)) == [
+        "needed-2.0-py3-none-any.whl",
+        "pure-1.0-py3-none-any.whl",
+    ]
     assert planned.context.source.wheels == 2
     assert cloudtrain.render(planned).job.to_json()["dependencies"] == {
         "file": "requirements.txt",
@@ -71,7 +79,11 @@ def test_all_that_is_needed_but_torch_is_downloaded_once_and_sent(job: Path) -> 
     }
     cloudtrain.vendor(loaded, note=said.append)
     assert len(said) == 1
-    assert [path.name for path in (job.parent / "data" / "wheels").iterdir() if path.name.startswith(".")] == []
+    assert [
+        path.name
+        for path in (job.parent / "data" / "wheels").iterdir()
+        if path.name.startswith(".")
+    ] == []
 
 
 def test_for_a_cloud_they_are_those_of_the_images_python(job: Path) -> None:
@@ -96,7 +108,9 @@ def test_a_plan_without_its_wheels_is_not_started(job: Path) -> None:
     assert "cloudtrain.vendor(job)" in (refused.value.hint or "")
 
 
-def test_an_unknown_image_needs_its_python_named_and_the_source_itself_has_no_wheel(job: Path) -> None:
+def test_an_unknown_image_needs_its_python_named_and_the_source_itself_has_no_wheel(
+    job: Path,
+) -> None:
     own = {**AWS, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1"}
     with pytest.raises(UsageError, match="That of the image is not known"):
         cloudtrain.plan(load(job, own), "aws")
@@ -106,7 +120,9 @@ def test_an_unknown_image_needs_its_python_named_and_the_source_itself_has_no_wh
         cloudtrain.plan(load(job, {}))
 
 
-def test_nodes_without_a_network_are_refused_packages_that_do_not_come_with_the_job(job: Path) -> None:
+def test_nodes_without_a_network_are_refused_packages_that_do_not_come_with_the_job(
+    job: Path,
+) -> None:
     from cloudtrain.submission.preflight import offline_issues
 
     def isolated(said: Any) -> list[str]:
@@ -120,7 +136,14 @@ def test_nodes_without_a_network_are_refused_packages_that_do_not_come_with_the_
 
 
 def test_what_pip_says_is_told_without_passwords(job: Path) -> None:
-    write(job, {"requirements.txt": "--extra-index-url https://me:s3cret@127.0.0.1:1/simple\nno-such-thing\n"})
+    write(
+        job,
+        {
+            "requirements.txt": (
+                "--extra-index-url https://me:s3cret@127.0.0.1:1/simple\nno-such-thing\n"
+            )
+        },
+    )
     with pytest.raises(CloudtrainError, match="no-such-thing") as refused:
         cloudtrain.vendor(load(job, {}))
     assert "s3cret" not in str(refused.value)
@@ -147,8 +170,13 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("text", BUILDS)
-def test_a_line_that_may_run_a_build_script_here_is_refused_at_its_place(job: Path, text: str) -> None:
-    write(job, {"requirements.txt": text, "limits.txt": "--no-binary :all:\n", "sub/folder/setup.py": ""})
+def test_a_line_that_may_run_a_build_script_here_is_refused_at_its_place(
+    job: Path, text: str
+) -> None:
+    write(
+        job,
+        {"requirements.txt": text, "limits.txt": "--no-binary :all:\n", "sub/folder/setup.py": ""},
+    )
     loaded = load(job, {})
     with pytest.raises(SourceError, match="may run a build script here") as refused:
         cloudtrain.plan(loaded)
@@ -159,23 +187,36 @@ def test_a_line_that_may_run_a_build_script_here_is_refused_at_its_place(job: Pa
 
 @pytest.mark.parametrize(
     "packages",
-    [["pure\n--no-binary :all:"], ["--no-binary=:all:"], ["./own"], ["pure", "own @ https://host/own.tar.gz"]],
+    [
+        ["pure\n--no-binary :all:"],
+        ["--no-binary=:all:"],
+        ["./own"],
+        ["pure", "own @ https://host/own.tar.gz"],
+    ],
     ids=["two lines", "an option", "a folder", "an address"],
 )
-def test_a_list_of_packages_that_may_run_a_build_script_is_refused(job: Path, packages: list[str]) -> None:
+def test_a_list_of_packages_that_may_run_a_build_script_is_refused(
+    job: Path, packages: list[str]
+) -> None:
     with pytest.raises(CloudtrainError):
         cloudtrain.plan(load(job, {}, packages=packages))
 
 
 def test_options_that_only_name_an_index_are_taken(job: Path) -> None:
-    lines = "--only-binary=:all:\n--pre\n--prefer-binary\n--trusted-host 127.0.0.1\n--find-links=%s\npure>=1,<2\n"
+    lines = (
+        "--only-binary=:all:\n--pre\n--prefer-binary\n--trusted-host"
+        " 127.0.0.1\n--find-links=%s\npure>=1,<2\n"
+    )
     write(job, {"requirements.txt": lines % (job.parent / "index").as_uri()})
     cloudtrain.vendor(load(job, {}))
 
 
 def test_a_source_package_runs_nothing_here(job: Path) -> None:
     mark = job.parent / "was built"
-    setup = f"open({str(mark)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
+    setup = (
+        f"open({str(mark)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='evil',"
+        " version='1.0')\n"
+    )
     with tarfile.open(job.parent / "index" / "evil-1.0.tar.gz", "w:gz") as tar:
         for name, text in {"setup.py": setup, "PKG-INFO": "Name: evil\nVersion: 1.0\n"}.items():
             item = tarfile.TarInfo(f"evil-1.0/{name}")
@@ -188,7 +229,9 @@ def test_a_source_package_runs_nothing_here(job: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_module_pip_of_the_working_folder_is_not_run(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_pip_of_the_working_folder_is_not_run(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(job, {"pip/__main__.py": "open('was run', 'w').close()\n", "pip/__init__.py": ""})
     monkeypatch.chdir(job)
     cloudtrain.vendor(load(job, {}))
@@ -225,7 +268,11 @@ def test_nothing_is_downloaded_before_the_start_is_confirmed(
     monkeypatch.setattr("cloudtrain.cli.start.confirm_cost", refuse)
     monkeypatch.setattr("cloudtrain.cli.sweep_view.confirm_cost", refuse)
     monkeypatch.setattr(wheels, "_pip", lambda *_: pytest.fail("it asks an index"))
-    search = {"objective": {"metric": "x", "goal": "minimize"}, "space": {"lr": [1, 2]}, "trials": 2}
+    search = {
+        "objective": {"metric": "x", "goal": "minimize"},
+        "space": {"lr": [1, 2]},
+        "trials": 2,
+    }
     load(job, {**AWS, **({"sweep": search} if command == "sweep" else {})})
     result = call(command, str(job), "--provider", "aws")
     assert (result.code, "not confirmed" in result.err) == (3, True), result.err

@@ -1,4 +1,5 @@
-"""A small torchrun script: learns a straight line on as many processes as there are, and survives a restart.
+"""A small torchrun script: learns a straight line on as many processes as there are, and survives a
+restart.
 
 Nothing in it needs cloudtrain: `torchrun --nproc-per-node 2 train.py` runs it as well.
 """
@@ -28,13 +29,18 @@ STEPS_PER_EPOCH = 50
 
 
 def train(args: argparse.Namespace) -> None:
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} is here", flush=True)
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(1, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), args.lr)
-    # Kept by the platform, and back after a restart; without cloudtrain, a folder beside the script.
+    # Kept by the platform, and back after a restart; without cloudtrain, a folder beside the
+    # script.
     checkpoints = Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR", "checkpoints"))
     first = 0
     if state := load(checkpoints, device):
@@ -46,7 +52,9 @@ def train(args: argparse.Namespace) -> None:
 
     generator = torch.Generator()
     for epoch in range(first, args.epochs):
-        generator.manual_seed(1000 * epoch + rank)  # after a restart the same batches come as would have come
+        generator.manual_seed(
+            1000 * epoch + rank
+        )  # after a restart the same batches come as would have come
         for _ in range(STEPS_PER_EPOCH):
             x = torch.rand(32, 1, generator=generator).to(device)
             loss = nn.functional.mse_loss(model(x), 3 * x + 1)
@@ -72,7 +80,9 @@ def train(args: argparse.Namespace) -> None:
 
 
 def apply_changes(args: argparse.Namespace, before: dict, optimizer: torch.optim.Optimizer) -> None:
-    """Use the arguments of now: the optimizer's state has brought back the learning rate of the checkpoint."""
+    """Use the arguments of now: the optimizer's state has brought back the learning rate of the
+    checkpoint.
+    """
     changed = {name: value for name, value in vars(args).items() if before[name] != value}
     for name, value in changed.items():
         print(f"{name} is {value}; it was {before[name]} in the checkpoint", flush=True)
@@ -91,7 +101,9 @@ def save(state: dict, folder: Path) -> None:
 
 
 def load(folder: Path, device: torch.device) -> dict:
-    """The newest checkpoint that can be read: a machine that fails may leave half of one. Empty if there is none."""
+    """The newest checkpoint that can be read: a machine that fails may leave half of one. Empty if
+    there is none.
+    """
     for path in (folder / "latest.pt", folder / "previous.pt"):
         if path.exists():
             try:
@@ -108,7 +120,9 @@ def main() -> None:
     args = parser.parse_args()
 
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    train(args)  # the model is gone before its process group: the other way round torch 2.13 may hang at the end
+    train(
+        args
+    )  # the model is gone before its process group: the other way round torch 2.13 may hang at the end
     dist.barrier()
     dist.destroy_process_group()
 

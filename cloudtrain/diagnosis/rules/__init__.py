@@ -1,4 +1,6 @@
-"""The table of failures that are known, one file for each field. Where several match one line, the first is meant."""
+"""The table of failures that are known, one file for each field. Where several match one line, the
+first is meant.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from cloudtrain.diagnosis.rule import Rule
 
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
-_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_DDP = (
+    "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+)
 _RENDEZVOUS = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
 
 COMMUNICATION = (
@@ -20,34 +22,51 @@ COMMUNICATION = (
     Rule(
         name="network-interface",
         patterns=(
-            r"no socket interface found|No interface found|[Uu]nable to find (interface|address) for",
+            (
+                r"no socket interface found|No interface found|[Uu]nable to find"
+                r" (interface|address) for"
+            ),
             r"unsupported gloo device|makeDeviceFor(Hostname|Interface)",
         ),
         cause="the network interface between the nodes was not found",
-        remedy="name the one that exists (ip addr) in env: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; the "
-        "launcher sets "
-        "both where they are not named",
+        remedy=(
+            "name the one that exists (ip addr) in env: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME;"
+            " the launcher sets both where they are not named"
+        ),
         restart="after a change",
-        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        source=(
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname"
+        ),
     ),
     Rule(
         name="locked-memory",
         patterns=(r"ibv_(reg_mr|create_cq|create_qp).{0,120}Cannot allocate memory",),
         cause="InfiniBand could not lock memory",
-        remedy="lift the limit of locked memory: ulimit -l unlimited (docker run --ulimit memlock=-1)",
+        remedy=(
+            "lift the limit of locked memory: ulimit -l unlimited (docker run --ulimit memlock=-1)"
+        ),
         restart="after a change",
         source=_NCCL,
     ),
     Rule(
         name="fabric-error",
         patterns=(
-            r"NET/IB ?: ?Got completion .{0,80}error|Got completion from peer .{0,120}(status|error)",
+            (
+                r"NET/IB ?: ?Got completion .{0,80}error|Got completion from peer"
+                r" .{0,120}(status|error)"
+            ),
             r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)|NET/IB.{0,80}[Ff]atal",
             r"mlx5: .{0,80}got completion with error",
-            r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible providers|failed)",
+            (
+                r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible"
+                r" providers|failed)"
+            ),
         ),
         cause="the fast network between the nodes (InfiniBand, EFA) failed",
-        remedy="start again, on other machines if it comes back; NCCL_IB_DISABLE=1 in env shows whether sockets work",
+        remedy=(
+            "start again, on other machines if it comes back; NCCL_IB_DISABLE=1 in env shows"
+            " whether sockets work"
+        ),
         restart="retry",
         source=_NCCL,
     ),
@@ -55,8 +74,10 @@ COMMUNICATION = (
         name="duplicate-gpu",
         patterns=(r"Duplicate GPU detected",),
         cause="several ranks use the same GPU",
-        remedy="call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made, and start no more "
-        "processes than GPUs",
+        remedy=(
+            "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made,"
+            " and start no more processes than GPUs"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html",
     ),
@@ -71,13 +92,18 @@ COMMUNICATION = (
     Rule(
         name="collectives-differ",
         patterns=(
-            r"Detected mismatch between collectives on ranks|Mismatch between collective operation types",
+            (
+                r"Detected mismatch between collectives on ranks|Mismatch between collective"
+                r" operation types"
+            ),
             r"DistributedOperationException|All shapes across devices must be valid",
             r"Message truncated|Forward order differs across ranks|message truncated : received",
         ),
         cause="the ranks called different collectives, or with different shapes",
-        remedy="look for a branch that only some ranks take (if rank == 0, an uneven number of batches) around that "
-        "call",
+        remedy=(
+            "look for a branch that only some ranks take (if rank == 0, an uneven number of"
+            " batches) around that call"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications",
     ),
@@ -87,8 +113,14 @@ COMMUNICATION = (
             r"Expected to have finished reduction in the prior iteration",
             r"parameters that were not used in producing the loss",
         ),
-        cause="some parameters of the model took no part in the loss, which DDP does not allow by itself",
-        remedy="remove parameters that are not used, or pass find_unused_parameters=True to DistributedDataParallel",
+        cause=(
+            "some parameters of the model took no part in the loss, which DDP does not allow by"
+            " itself"
+        ),
+        remedy=(
+            "remove parameters that are not used, or pass find_unused_parameters=True to"
+            " DistributedDataParallel"
+        ),
         restart="after a change",
         source=_DDP,
     ),
@@ -99,8 +131,10 @@ COMMUNICATION = (
             r"DDP expects same model across all ranks",
         ),
         cause="the ranks have different models",
-        remedy="build the model from the same arguments on every rank; sizes must not come from a rank's own share of "
-        "the data",
+        remedy=(
+            "build the model from the same arguments on every rank; sizes must not come from a"
+            " rank's own share of the data"
+        ),
         restart="after a change",
         source=_DDP,
     ),
@@ -118,28 +152,46 @@ COMMUNICATION = (
     Rule(
         name="name-not-resolved",
         patterns=(
-            r"Temporary failure in name resolution|Name or service not known|No address associated with hostname",
+            (
+                r"Temporary failure in name resolution|Name or service not known|No address"
+                r" associated with hostname"
+            ),
             r"gai error: -\d|getaddrinfo failed|nodename nor servname provided",
         ),
         unless=r"https?://|with url|HTTPS?Connection",
         cause="a host's name could not be resolved",
-        remedy="check the name and the job's network (DNS, a network without Internet); on a cluster the nodes "
-        "must see "
-        "each other's names",
+        remedy=(
+            "check the name and the job's network (DNS, a network without Internet); on a cluster"
+            " the nodes must see each other's names"
+        ),
         restart="retry",
         source=_RENDEZVOUS,
     ),
     Rule(
         name="peers-did-not-meet",
         patterns=(
-            r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined|RendezvousConnectionError",
-            r"client socket has (timed out|failed).{0,80}(connect|server)|The connection to the C10d store has failed",
-            r"connect\(\) timed out|waiting for peers timed out|peers? (never|did not) (came|come|answer)",
+            (
+                r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients"
+                r" joined|RendezvousConnectionError"
+            ),
+            (
+                r"client socket has (timed out|failed).{0,80}(connect|server)|The connection to the"
+                r" C10d store has failed"
+            ),
+            (
+                r"connect\(\) timed out|waiting for peers timed out|peers? (never|did not)"
+                r" (came|come|answer)"
+            ),
             r"No route to host|Connect to \S{1,80} failed|errno: 110 - ",
         ),
-        cause="the ranks did not meet in time: a node did not start, or its network does not let them through",
-        remedy="look at the log of the node that is missing; nodes need all ports open among each other (security "
-        "group), and the same address of the first node",
+        cause=(
+            "the ranks did not meet in time: a node did not start, or its network does not let them"
+            " through"
+        ),
+        remedy=(
+            "look at the log of the node that is missing; nodes need all ports open among each"
+            " other (security group), and the same address of the first node"
+        ),
         unless=r"has failed to (shutdown|send a keep-alive)",
         restart="retry",
         source=_RENDEZVOUS,
@@ -148,12 +200,20 @@ COMMUNICATION = (
     Rule(
         name="group-not-made",
         patterns=(
-            r"[Dd]efault process group has not been initialized|using env:// rendezvous.{0,120}expected, but not set",
-            r"KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_PROCID|OMPI_COMM_WORLD_\w+)'",
+            (
+                r"[Dd]efault process group has not been initialized|using env://"
+                r" rendezvous.{0,120}expected, but not set"
+            ),
+            (
+                r"KeyError:"
+                r" '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_PROCID|OMPI_COMM_WORLD_\w+)'"
+            ),
         ),
         cause="the script uses torch.distributed without a process group",
-        remedy="call torch.distributed.init_process_group() first, and start the script through the launcher or "
-        "torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE",
+        remedy=(
+            "call torch.distributed.init_process_group() first, and start the script through the"
+            " launcher or torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#initialization",
     ),
@@ -161,21 +221,34 @@ COMMUNICATION = (
         name="group-misused",
         patterns=(
             r"initialize the default process group twice|Invalid rank \d+, rank should be in|"
-            r"No backend type associated with device type|Tensors must be (CUDA and dense|contiguous)|"
+            r"No backend type associated with device type|Tensors must be (CUDA and"
+            r" dense|contiguous)|"
             r"package doesn't have NCCL|(Unknown|Invalid) (c10d )?backend",
         ),
-        cause="the process group and what it is used for do not fit: its ranks, its backend or the tensors' device",
-        remedy="make the group once per process; nccl moves tensors of GPUs, gloo those of CPUs (cpu:gloo,cuda:nccl "
-        "both)",
+        cause=(
+            "the process group and what it is used for do not fit: its ranks, its backend or the"
+            " tensors' device"
+        ),
+        remedy=(
+            "make the group once per process; nccl moves tensors of GPUs, gloo those of CPUs"
+            " (cpu:gloo,cuda:nccl both)"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
     ),
     Rule(
         name="nccl-misused",
-        patterns=(r"ncclInvalid(Usage|Argument)|invalid (usage|argument),? ?(\([^)]{0,60}\),? ?)?NCCL version",),
+        patterns=(
+            (
+                r"ncclInvalid(Usage|Argument)|invalid (usage|argument),? ?(\([^)]{0,60}\),? ?)?NCCL"
+                r" version"
+            ),
+        ),
         cause="NCCL was called in a way that it does not take: most often two ranks use one GPU",
-        remedy="call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made, and start no more "
-        "processes than GPUs; NCCL_DEBUG=WARN in env says what it refused",
+        remedy=(
+            "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made,"
+            " and start no more processes than GPUs; NCCL_DEBUG=WARN in env says what it refused"
+        ),
         restart="after a change",
         source=_NCCL,
         is_general=True,
@@ -184,8 +257,10 @@ COMMUNICATION = (
         name="nccl-gpu-call-failed",
         patterns=(r"ncclUnhandledCudaError|unhandled cuda error|NCCL WARN Cuda failure",),
         cause="a CUDA call inside NCCL failed",
-        remedy="NCCL_DEBUG=WARN in env names the call; out of memory, a GPU used by two ranks and a driver that is too "
-        "old are usual",
+        remedy=(
+            "NCCL_DEBUG=WARN in env names the call; out of memory, a GPU used by two ranks and a"
+            " driver that is too old are usual"
+        ),
         restart="after a change",
         source=_NCCL,
         is_general=True,
@@ -206,9 +281,10 @@ COMMUNICATION = (
         name="nccl-internal-error",
         patterns=(r"ncclInternalError",),
         cause="a check inside NCCL failed",
-        remedy="NCCL_DEBUG=WARN in env names it; a network interface that does not reach the others, a proxy, and "
-        "mixed "
-        "versions of NCCL are usual",
+        remedy=(
+            "NCCL_DEBUG=WARN in env names it; a network interface that does not reach the others, a"
+            " proxy, and mixed versions of NCCL are usual"
+        ),
         restart="after a change",
         source=_NCCL,
         is_general=True,
@@ -216,12 +292,15 @@ COMMUNICATION = (
     Rule(
         name="node-not-reached",
         patterns=(
-            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey|Host key verification failed|"
+            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey|Host key"
+            r" verification failed|"
             r"(during banner exchange|kex_exchange_identification: )",
         ),
         cause="a node could not be reached over SSH, by which the program starts its processes",
-        remedy="start one launcher on each node (torchrun) instead, or let the nodes log in to each other without a "
-        "password",
+        remedy=(
+            "start one launcher on each node (torchrun) instead, or let the nodes log in to each"
+            " other without a password"
+        ),
         restart="after a change",
         source="https://www.deepspeed.ai/getting-started/#launching-deepspeed-training",
     ),

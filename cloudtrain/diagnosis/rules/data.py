@@ -11,11 +11,15 @@ DATA = (
     Rule(
         name="bucket-elsewhere",
         patterns=(
-            r"NoSuchBucket|(bucket|S3).{0,120}(different|another|wrong|same) region|PermanentRedirect|"
+            r"NoSuchBucket|(bucket|S3).{0,120}(different|another|wrong|same)"
+            r" region|PermanentRedirect|"
             r"must be in region",
         ),
         cause="a bucket does not exist, or is in another region than the job",
-        remedy="bucket, inputs and image must be in the job's own region: see aws.bucket and aws.region",
+        remedy=(
+            "bucket, inputs and image must be in the job's own region: see aws.bucket and"
+            " aws.region"
+        ),
         restart="after a change",
         source=_S3,
     ),
@@ -23,11 +27,16 @@ DATA = (
         name="input-empty",
         patterns=(
             r"No S3 objects found|S3 (prefix|key|object).{0,200}not (found|exist)|NoSuchKey",
-            r"An error occurred \(404\)|([Oo]bject|[Kk]ey) \"?s3://\S{1,300} (not found|does not exist)",
+            (
+                r"An error occurred \(404\)|([Oo]bject|[Kk]ey) \"?s3://\S{1,300} (not found|does"
+                r" not exist)"
+            ),
             r"[Kk]ey \"[^\"]{1,200}\" does not exist",
         ),
         cause="there is nothing at the address of an input",
-        remedy="there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
+        remedy=(
+            "there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)"
+        ),
         restart="after a change",
         source=_S3,
     ),
@@ -39,9 +48,10 @@ DATA = (
             r"ResourceNotFound.{0,80}blob",
         ),
         cause="an input cannot be read or mounted",
-        remedy="an input cannot be read: look at its address in job.yaml, and whether the job's identity may read it "
-        "and "
-        "its network reaches it",
+        remedy=(
+            "an input cannot be read: look at its address in job.yaml, and whether the job's"
+            " identity may read it and its network reaches it"
+        ),
         restart="after a change",
         source=_AZURE,
         is_general=True,
@@ -50,43 +60,77 @@ DATA = (
         name="no-samples",
         patterns=(
             r"num_samples should be a positive integer value, but got num_samples=0",
-            r"(has no images in class folders|Found no valid file for the classes|found 0 (images|files|samples))",
-            r"contain(s|ing)? no (training )?(data|samples|examples)\b|Couldn't find any class folder",
-            r"EmptyDatasetError|DataFilesNotFoundError|Found array with 0 sample|[Nn]o (images|samples) found in",
-            r"expects a non-empty TensorList|expected a non-empty list of Tensors|[Nn]o samples? found|"
+            (
+                r"(has no images in class folders|Found no valid file for the classes|found 0"
+                r" (images|files|samples))"
+            ),
+            (
+                r"contain(s|ing)? no (training )?(data|samples|examples)\b|Couldn't find any class"
+                r" folder"
+            ),
+            (
+                r"EmptyDatasetError|DataFilesNotFoundError|Found array with 0 sample|[Nn]o"
+                r" (images|samples) found in"
+            ),
+            r"expects a non-empty TensorList|expected a non-empty list of Tensors|[Nn]o samples?"
+            r" found|"
             r"No labels .{0,80}can ?not (start )?train",
         ),
         cause="the data set, or a batch of it, is empty",
-        remedy="look at the folder that the script reads (CLOUDTRAIN_INPUT_<NAME>) and at its pattern of file names",
+        remedy=(
+            "look at the folder that the script reads (CLOUDTRAIN_INPUT_<NAME>) and at its pattern"
+            " of file names"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/data.html",
     ),
     Rule(
         name="damaged-sample",
         patterns=(
-            r"cannot identify image file|image file is truncated|UnidentifiedImageError|broken data stream",
-            r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid: (?!Could not convert|"
+            (
+                r"cannot identify image file|image file is truncated|UnidentifiedImageError|broken"
+                r" data stream"
+            ),
+            r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid:"
+            r" (?!Could not convert|"
             r"Column|cannot mix|Schema|offset|JSON parse error: Column)|tarfile\.ReadError",
-            r"Compressed file ended before|unexpected end of data|JSONDecodeError|cannot be read as an image",
-            r"UnicodeDecodeError|ParserError: Error tokenizing|EmptyDataError|file signature not found|_src\.empty\(\)",
-            r"Object arrays cannot be loaded when allow_pickle=False|Failed to interpret file .{0,200} as a pickle",
+            (
+                r"Compressed file ended before|unexpected end of data|JSONDecodeError|cannot be"
+                r" read as an image"
+            ),
+            (
+                r"UnicodeDecodeError|ParserError: Error tokenizing|EmptyDataError|file signature"
+                r" not found|_src\.empty\(\)"
+            ),
+            (
+                r"Object arrays cannot be loaded when allow_pickle=False|Failed to interpret file"
+                r" .{0,200} as a pickle"
+            ),
             r"DECORDError|LibsndfileError|moov atom not found",
             r"unrecognized data stream|\b[Ee]rror (loading|decoding) image\b",
         ),
         cause="a file of the data is damaged or of another format than its name says",
-        remedy="find it by the traceback or by reading all files once, and copy it again or leave it out",
+        remedy=(
+            "find it by the traceback or by reading all files once, and copy it again or leave"
+            " it out"
+        ),
         restart="after a change",
         source="https://pillow.readthedocs.io/en/stable/reference/ImageFile.html",
     ),
     Rule(
         name="label-out-of-range",
         patterns=(
-            r"IndexError: Target -?\d+ is out of bounds|index out of range in self|has the label \d+: expected 0 to",
+            (
+                r"IndexError: Target -?\d+ is out of bounds|index out of range in self|has the"
+                r" label \d+: expected 0 to"
+            ),
             r"Class values must be smaller than num_classes|Assertion `cur_target >= 0",
         ),
         cause="a label or token is outside the range that the model knows",
-        remedy="compare the largest label with the number of classes, and the largest token with the size of the "
-        "vocabulary",
+        remedy=(
+            "compare the largest label with the number of classes, and the largest token with the"
+            " size of the vocabulary"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
     ),
@@ -95,7 +139,10 @@ DATA = (
         patterns=(
             r"stack expects each tensor to be equal size|equal size, but got \[|"
             r"expected sequence of length \d+ at dim",
-            r"Trying to resize storage that is not resizable|each element in list of batch should be of equal",
+            (
+                r"Trying to resize storage that is not resizable|each element in list of batch"
+                r" should be of equal"
+            ),
         ),
         cause="samples of one batch have different shapes and cannot be stacked",
         remedy="bring all samples to one shape (resize, pad), or give the DataLoader a collate_fn",
@@ -105,37 +152,57 @@ DATA = (
     Rule(
         name="download-failed",
         patterns=(
-            r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen error|ConnectTimeout(Error)?\b",
-            r"[Nn]etwork is unreachable|Failed to establish a new connection|offline mode is enabled",
-            r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error \d+|LocalEntryNotFoundError",
-            r"\b50[0234] Server Error|ProxyError|RemoteDisconnected|Gateway Time-?out|CERTIFICATE_VERIFY_FAILED",
-            r"Connection error, and we cannot find|(requests|urllib3)\.exceptions\.(?!\w*Warning)\w|"
+            (
+                r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen"
+                r" error|ConnectTimeout(Error)?\b"
+            ),
+            (
+                r"[Nn]etwork is unreachable|Failed to establish a new connection|offline mode is"
+                r" enabled"
+            ),
+            (
+                r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error"
+                r" \d+|LocalEntryNotFoundError"
+            ),
+            (
+                r"\b50[0234] Server Error|ProxyError|RemoteDisconnected|Gateway"
+                r" Time-?out|CERTIFICATE_VERIFY_FAILED"
+            ),
+            r"Connection error, and we cannot"
+            r" find|(requests|urllib3)\.exceptions\.(?!\w*Warning)\w|"
             r"ReadTimeout(Error)?\b|IncompleteRead",
             r"ConnectionError: (\(|HTTP|Couldn't reach)|httpx\.\w+(Error|Timeout)|SSLError|"
             r"Cannot reach .{0,120}offline",
         ),
         cause="the program wanted to download something and could not",
-        remedy="give it as an input instead, or see that the job's network reaches that host (a private subnet needs a "
-        "NAT or an endpoint)",
+        remedy=(
+            "give it as an input instead, or see that the job's network reaches that host (a"
+            " private subnet needs a NAT or an endpoint)"
+        ),
         restart="retry",
         source="https://huggingface.co/docs/huggingface_hub/guides/download",
     ),
     Rule(
         name="columns-differ",
         patterns=(
-            r"No columns in the dataset match|Column name .{0,80}not in the dataset|DatasetGenerationCastError|"
+            r"No columns in the dataset match|Column name .{0,80}not in the"
+            r" dataset|DatasetGenerationCastError|"
             r"CastError",
             r"Couldn't cast|features can't be aligned|column names don't match|Unknown split |"
             r"BuilderConfig .{0,80}not found",
             r"Unable to create tensor, you should probably|NonMatchingSplitsSizesError|"
             r"Provided `function` which is applied",
-            r"ArrowInvalid: (Could not convert|Column|cannot mix|Schema|JSON parse error: Column)|ArrowTypeError",
+            (
+                r"ArrowInvalid: (Could not convert|Column|cannot mix|Schema|JSON parse error:"
+                r" Column)|ArrowTypeError"
+            ),
             r"did not return a loss from the inputs|method that includes input_ids",
         ),
         cause="the data set has other columns, types or splits than the program expects",
-        remedy="print the data set's columns and one entry, and compare them with those that the program names; "
-        "cached data "
-        "of an earlier try may be the reason, too",
+        remedy=(
+            "print the data set's columns and one entry, and compare them with those that the"
+            " program names; cached data of an earlier try may be the reason, too"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/datasets/loading",
     ),
@@ -143,8 +210,10 @@ DATA = (
         name="data-not-prepared",
         patterns=(r"DatasetGenerationError|An error occurred while generating the dataset",),
         cause="the data set could not be prepared",
-        remedy="look at the exception before it in the same traceback: it names what could not be read, and in which "
-        "file",
+        remedy=(
+            "look at the exception before it in the same traceback: it names what could not be"
+            " read, and in which file"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/datasets/loading",
         is_general=True,
@@ -152,10 +221,17 @@ DATA = (
     ),
     Rule(
         name="column-too-large",
-        patterns=(r"offset overflow while concatenating|ArrowCapacityError|array cannot contain more than \d+ bytes",),
+        patterns=(
+            (
+                r"offset overflow while concatenating|ArrowCapacityError|array cannot contain more"
+                r" than \d+ bytes"
+            ),
+        ),
         cause="one piece of a column holds more than Arrow takes (2 GiB)",
-        remedy="use smaller pieces: batch_size and writer_batch_size of datasets.map, or split entries that are very "
-        "large",
+        remedy=(
+            "use smaller pieces: batch_size and writer_batch_size of datasets.map, or split entries"
+            " that are very large"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/datasets/process#map",
     ),

@@ -5,13 +5,17 @@ from __future__ import annotations
 from cloudtrain.diagnosis.rule import Rule
 
 _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
-_ANOTHER = "start again on another machine; if it comes back on the same one, report that machine to the cloud"
+_ANOTHER = (
+    "start again on another machine; if it comes back on the same one, report that machine to the"
+    " cloud"
+)
 
 HARDWARE = (
     Rule(
         name="gpu-lost",
         patterns=(
-            r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost|Unable to determine the device handle for GPU|"
+            r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost|Unable to determine the device"
+            r" handle for GPU|"
             r"NVML_ERROR_GPU_IS_LOST",
         ),
         cause="a GPU has fallen off the bus (Xid 79): the machine's hardware failed",
@@ -33,7 +37,8 @@ HARDWARE = (
     Rule(
         name="nvlink-error",
         patterns=(
-            r"Xid.{0,60}[:,] ?(74|137|14[4-9]|150)\b|previous Xid (74|14[4-9]|150)|[Uu]ncorrectable NVLink|"
+            r"Xid.{0,60}[:,] ?(74|137|14[4-9]|150)\b|previous Xid (74|14[4-9]|150)|[Uu]ncorrectable"
+            r" NVLink|"
             r"cudaErrorNvlinkUncorrectable|peer GPU memory over nvlink",
         ),
         cause="a link between GPUs (NVLink) failed",
@@ -43,7 +48,9 @@ HARDWARE = (
     ),
     Rule(
         name="gpu-firmware",
-        patterns=(r"Xid.{0,60}[:,] ?(61|62|119|120|140)\b|Timeout .{0,40}waiting for RPC from GSP",),
+        patterns=(
+            r"Xid.{0,60}[:,] ?(61|62|119|120|140)\b|Timeout .{0,40}waiting for RPC from GSP",
+        ),
         cause="a GPU's firmware stopped answering",
         remedy=_ANOTHER,
         restart="retry",
@@ -54,8 +61,10 @@ HARDWARE = (
         patterns=(r"NVRM: Xid",),
         unless=r"Xid.{0,60}[:,] ?45\b",
         cause="the driver reported an error of a GPU (Xid)",
-        remedy="look the number up in NVIDIA's list of Xid errors: some are the program's (13, 31, 43), others the "
-        "machine's",
+        remedy=(
+            "look the number up in NVIDIA's list of Xid errors: some are the program's (13, 31,"
+            " 43), others the machine's"
+        ),
         restart="retry",
         source=_XID,
         is_general=True,
@@ -63,22 +72,33 @@ HARDWARE = (
     Rule(
         name="device-side-assert",
         patterns=(
-            r"device-side assert|cudaErrorAssert|block: \[\d+, ?\d+, ?\d+\], thread: \[\d+, ?\d+, ?\d+\] Assertion",
+            (
+                r"device-side assert|cudaErrorAssert|block: \[\d+, ?\d+, ?\d+\], thread: \[\d+,"
+                r" ?\d+, ?\d+\] Assertion"
+            ),
         ),
         unless=r"TORCH_USE_CUDA_DSA|to enable device-side",
         cause="a kernel's own check failed: most often a label or an index outside its range",
-        remedy="run the same batch on the CPU, which names the index; compare labels with the number of classes, and "
-        "tokens with the size of the vocabulary",
+        remedy=(
+            "run the same batch on the CPU, which names the index; compare labels with the number"
+            " of classes, and tokens with the size of the vocabulary"
+        ),
         restart="after a change",
         source="https://github.com/pytorch/pytorch/issues/75534",
     ),
     Rule(
         name="fabric-manager",
         patterns=(
-            r"system not yet initialized|cudaErrorSystemNotReady|Error 802|fabric[ -]?manager .{0,40}not running",
+            (
+                r"system not yet initialized|cudaErrorSystemNotReady|Error 802|fabric[ -]?manager"
+                r" .{0,40}not running"
+            ),
         ),
         cause="CUDA was not ready on this machine: its fabric manager does not run",
-        remedy="start nvidia-fabricmanager on the machine, in the version of its driver, or take another machine",
+        remedy=(
+            "start nvidia-fabricmanager on the machine, in the version of its driver, or take"
+            " another machine"
+        ),
         restart="retry",
         source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     ),
@@ -112,8 +132,10 @@ HARDWARE = (
             r"Invalid CUDA '?device",
         ),
         cause="fewer GPUs are visible than the processes want",
-        remedy="ask for fewer GPUs, or for a machine that has as many; in an image of your own: whether it sees the "
-        "driver",
+        remedy=(
+            "ask for fewer GPUs, or for a machine that has as many; in an image of your own:"
+            " whether it sees the driver"
+        ),
         restart="after a change",
         source="docs/guides/several-nodes.md",
     ),
@@ -125,22 +147,37 @@ HARDWARE = (
             r"could not select device driver .{0,20}with capabilities",
             r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled|"
             r"couldn't communicate with the NVIDIA driver|cannot give GPUs to containers",
-            r"torch\.cuda\.is_available\(\) is False|([Uu]nknown|invalid) runtime (name|specified):? ?\"?nvidia",
-            r"can only be used on CUDA|No supported gpu backend found|ProcessGroupNCCL is only supported with GPUs",
-            r"CUDA (is|was) not available|requires? (a )?(CUDA|GPU) (device|support|to)|No GPUs? (found|detected)\b",
+            (
+                r"torch\.cuda\.is_available\(\) is False|([Uu]nknown|invalid) runtime"
+                r" (name|specified):? ?\"?nvidia"
+            ),
+            (
+                r"can only be used on CUDA|No supported gpu backend found|ProcessGroupNCCL is only"
+                r" supported with GPUs"
+            ),
+            (
+                r"CUDA (is|was) not available|requires? (a )?(CUDA|GPU) (device|support|to)|No"
+                r" GPUs? (found|detected)\b"
+            ),
             r"libnvidia-ml\.so\S* (not found|cannot)|NVML Shared Library Not Found",
-            r"Unexpected error from cudaGetDeviceCount|Failed to initialize NVML|CUDA driver initialization failed",
+            (
+                r"Unexpected error from cudaGetDeviceCount|Failed to initialize NVML|CUDA driver"
+                r" initialization failed"
+            ),
         ),
         cause="the program wants a GPU, and none is visible",
-        remedy="ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
-        "CUDA_VISIBLE_DEVICES is not empty",
+        remedy=(
+            "ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
+            "CUDA_VISIBLE_DEVICES is not empty"
+        ),
         restart="after a change",
         source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
     ),
     Rule(
         name="gpu-too-old",
         patterns=(
-            r"only supports? Ampere GPUs|[Bb](float16|f16|F16).{0,80}(not supported|requires|only supported)|"
+            r"only supports? Ampere GPUs|[Bb](float16|f16|F16).{0,80}(not supported|requires|only"
+            r" supported)|"
             r"[Ss]etup doesn't support bf16|[Rr]equires? (GPU|device)s? with compute capability",
         ),
         unless=r"not implemented for '",
@@ -152,7 +189,8 @@ HARDWARE = (
     Rule(
         name="gpu-peer-access",
         patterns=(
-            r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC handle|"
+            r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC"
+            r" handle|"
             r"doesn't support faster communication broadband via P2P",
         ),
         cause="these GPUs cannot reach each other's memory",
@@ -162,7 +200,12 @@ HARDWARE = (
     ),
     Rule(
         name="node-failed",
-        patterns=(r"DUE TO NODE FAILURE|NODE_FAIL\b|[Nn]ode .{0,60}(is|became) (NotReady|unhealthy|down)\b",),
+        patterns=(
+            (
+                r"DUE TO NODE FAILURE|NODE_FAIL\b|[Nn]ode .{0,60}(is|became)"
+                r" (NotReady|unhealthy|down)\b"
+            ),
+        ),
         cause="a machine failed or was taken out of the cluster",
         remedy=_ANOTHER,
         restart="retry",
@@ -178,10 +221,14 @@ HARDWARE = (
     ),
     Rule(
         name="illegal-gpu-access",
-        patterns=(r"an illegal memory access was encountered|cudaErrorIllegalAddress|misaligned address",),
+        patterns=(
+            r"an illegal memory access was encountered|cudaErrorIllegalAddress|misaligned address",
+        ),
         cause="a kernel on the GPU read or wrote memory that is not its own",
-        remedy="run with CUDA_LAUNCH_BLOCKING=1 in env, which names the operation; custom kernels and indices are the "
-        "first suspects",
+        remedy=(
+            "run with CUDA_LAUNCH_BLOCKING=1 in env, which names the operation; custom kernels and"
+            " indices are the first suspects"
+        ),
         restart="after a change",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         is_general=True,
@@ -189,11 +236,16 @@ HARDWARE = (
     Rule(
         name="gpu-launch-failure",
         patterns=(
-            r"unspecified launch failure|CUDA error: unknown error|cudaErrorUnknown|CUDNN_STATUS_EXECUTION_FAILED",
+            (
+                r"unspecified launch failure|CUDA error: unknown"
+                r" error|cudaErrorUnknown|CUDNN_STATUS_EXECUTION_FAILED"
+            ),
         ),
         cause="an operation on the GPU failed, and the driver does not say why",
-        remedy="look for an Xid of that time in the machine's log (dmesg); without one, CUDA_LAUNCH_BLOCKING=1 in env "
-        "names the operation",
+        remedy=(
+            "look for an Xid of that time in the machine's log (dmesg); without one,"
+            " CUDA_LAUNCH_BLOCKING=1 in env names the operation"
+        ),
         restart="retry",
         source=_XID,
         is_general=True,
@@ -201,15 +253,22 @@ HARDWARE = (
     Rule(
         name="gpu-call-failed",
         patterns=(
-            r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+|CUDA driver error",
-            r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+|cublas runtime error|HIP error: \w",
+            (
+                r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+|CUDA"
+                r" driver error"
+            ),
+            (
+                r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+|cublas runtime error|HIP"
+                r" error: \w"
+            ),
             r"CUFFT_[A-Z]\w+",
         ),
         unless=r"NCCL|NO_DEVICE",
         cause="a call of CUDA or of one of its libraries failed",
-        remedy="CUDA_LAUNCH_BLOCKING=1 in env names the operation; shapes or a batch that the kernel does not take, "
-        "memory "
-        "that is full, and packages of another CUDA are usual",
+        remedy=(
+            "CUDA_LAUNCH_BLOCKING=1 in env names the operation; shapes or a batch that the kernel"
+            " does not take, memory that is full, and packages of another CUDA are usual"
+        ),
         restart="after a change",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         is_general=True,
@@ -219,9 +278,10 @@ HARDWARE = (
         name="torch-internal-error",
         patterns=(r"INTERNAL ASSERT FAILED",),
         cause="a check inside torch itself failed",
-        remedy="look the message up in torch's issues, and try its next release; another backend or setting of the "
-        "feature "
-        "that the traceback names often goes around it",
+        remedy=(
+            "look the message up in torch's issues, and try its next release; another backend or"
+            " setting of the feature that the traceback names often goes around it"
+        ),
         restart="after a change",
         source="https://github.com/pytorch/pytorch/issues",
         is_general=True,

@@ -1,5 +1,6 @@
-"""Rules: models, tokenizers and their code, from a folder or from the hub; models that are quantized, wrapped or "
-"empty."""
+"""Rules: models, tokenizers and their code, from a folder or from the hub; models that are
+quantized, wrapped or " "empty.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +12,89 @@ MODELS = (
         patterns=(
             r"Cannot access gated repo|is a gated repo|GatedRepoError|RepositoryNotFoundError",
             r"401 Client Error.{0,200}huggingface|Repository Not Found for url|"
-            r"is not a local folder and is not a valid model identifier|RevisionNotFoundError|Repo id must (use|be)|"
+            r"is not a local folder and is not a valid model identifier|RevisionNotFoundError|Repo"
+            r" id must (use|be)|"
             r"HFValidationError|DatasetNotFoundError",
         ),
-        cause="a model or data set of the hub was refused: it is gated or private, or its name is wrong",
-        remedy="check its name, accept its conditions on its page, and hand a token over as a secret (HF_TOKEN)",
+        cause=(
+            "a model or data set of the hub was refused: it is gated or private, or its name is"
+            " wrong"
+        ),
+        remedy=(
+            "check its name, accept its conditions on its page, and hand a token over as a secret"
+            " (HF_TOKEN)"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/hub/models-gated",
     ),
     Rule(
         name="model-not-found",
         patterns=(
-            r"Can't load (the )?(tokenizer|config|model|image processor|feature extractor|processor|weights)\w*",
-            r"Error no file named|does not appear to have a file named|is not the path to a directory containing|"
+            (
+                r"Can't load (the )?(tokenizer|config|model|image processor|feature"
+                r" extractor|processor|weights)\w*"
+            ),
+            r"Error no file named|does not appear to have a file named|is not the path to a"
+            r" directory containing|"
             r"EntryNotFoundError|Entry Not Found for url|Unrecognized model in",
         ),
         unless=r"We couldn't connect to",
         cause="a model or tokenizer was found neither in that folder nor in the hub",
-        remedy="of a folder: see that it is there and has config.json, the weights and the tokenizer's files; of the "
-        "hub: "
-        "check the name, and that the job's network reaches it, or give it as an input",
+        remedy=(
+            "of a folder: see that it is there and has config.json, the weights and the tokenizer's"
+            " files; of the hub: check the name, and that the job's network reaches it, or give it"
+            " as an input"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/transformers/installation#offline-mode",
     ),
     Rule(
         name="model-too-new",
         patterns=(
-            r"does not recognize this architecture|Tokenizer class \w+ does not exist|Unrecognized configuration class|"
-            r"`?rope_scaling`? must be a dictionary|Unknown (model|tokenizer|quantization) (type|class)",
+            r"does not recognize this architecture|Tokenizer class \w+ does not exist|Unrecognized"
+            r" configuration class|"
+            r"`?rope_scaling`? must be a dictionary|Unknown (model|tokenizer|quantization)"
+            r" (type|class)",
         ),
         cause="the installed transformers does not know this kind of model",
-        remedy="install a newer transformers (the model's page says which), or pass trust_remote_code=True if the "
-        "model "
-        "brings its own code",
+        remedy=(
+            "install a newer transformers (the model's page says which), or pass"
+            " trust_remote_code=True if the model brings its own code"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/transformers/installation",
     ),
     Rule(
         name="remote-code",
         patterns=(
-            r"requires you to execute the .{0,40}(file|code|script)|contains custom code|pass the argument "
+            r"requires you to execute the .{0,40}(file|code|script)|contains custom code|pass the"
+            r" argument "
             r"`?trust_remote_code|[Dd]ataset scripts are no longer supported",
         ),
         cause="a model or data set brings code of its own, which is not run unasked",
-        remedy="read that code, and pass trust_remote_code=True; a data set with a script needs datasets<4",
+        remedy=(
+            "read that code, and pass trust_remote_code=True; a data set with a script needs"
+            " datasets<4"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/transformers/custom_models",
     ),
     Rule(
         name="tokenizer-settings",
         patterns=(
-            r"tokenizer (does not|you are using .{0,60}does not) have|does not have a padding token|"
+            r"tokenizer (does not|you are using .{0,60}does not) have|does not have a padding"
+            r" token|"
             r"without a? ?pad_token|"
-            r"[Cc]annot use (apply_chat_template|chat template)|chat_template is not set|no chat template",
+            r"[Cc]annot use (apply_chat_template|chat template)|chat_template is not set|no chat"
+            r" template",
             r"'padding_value' .{0,40}not NoneType|[Nn]o padding token (is )?defined|"
             r"not configured with a padding token",
         ),
         cause="the tokenizer lacks what training needs: a padding token or a chat template",
-        remedy="tokenizer.pad_token = tokenizer.eos_token (and model.config.pad_token_id), or a tokenizer that has "
-        "one; a "
-        "chat template is an attribute of the tokenizer, too",
+        remedy=(
+            "tokenizer.pad_token = tokenizer.eos_token (and model.config.pad_token_id), or a"
+            " tokenizer that has one; a chat template is an attribute of the tokenizer, too"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/transformers/pad_truncation",
     ),
@@ -81,21 +105,29 @@ MODELS = (
             r"quantized model.{0,60}(train|move)",
         ),
         cause="a quantized model is placed or trained in a way that it does not allow",
-        remedy="load it on each rank's own GPU (device_map={'': local_rank}), train adapters on it (LoRA) instead of "
-        "itself, "
-        "and do not move it by .to()",
+        remedy=(
+            "load it on each rank's own GPU (device_map={'': local_rank}), train adapters on it"
+            " (LoRA) instead of itself, and do not move it by .to()"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/transformers/quantization/bitsandbytes",
     ),
     Rule(
         name="empty-model",
         patterns=(
-            r"Cannot copy out of meta tensor|Tensor on device meta is not on|meta tensors? .{0,60}(no data|storage)",
+            (
+                r"Cannot copy out of meta tensor|Tensor on device meta is not on|meta tensors?"
+                r" .{0,60}(no data|storage)"
+            ),
         ),
-        cause="the model's tensors have no values: they were made on the meta device and never filled",
-        remedy="load or initialize the weights after building it (model.to_empty, then a checkpoint), and leave "
-        "device_map "
-        "and low_cpu_mem_usage out where FSDP or DeepSpeed places the model",
+        cause=(
+            "the model's tensors have no values: they were made on the meta device and never filled"
+        ),
+        remedy=(
+            "load or initialize the weights after building it (model.to_empty, then a checkpoint),"
+            " and leave device_map and low_cpu_mem_usage out where FSDP or DeepSpeed places the"
+            " model"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/meta.html",
     ),
@@ -107,29 +139,50 @@ MODELS = (
             r"no attribute",
         ),
         cause="an attribute of the model was asked of its wrapper (DDP, FSDP, DeepSpeed)",
-        remedy="take model.module where the model is wrapped, or keep a name for the model from before it was",
+        remedy=(
+            "take model.module where the model is wrapped, or keep a name for the model from before"
+            " it was"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
     Rule(
         name="parameters-differ",
         patterns=(
-            r"[Mm]ust flatten tensors with|requires uniform|Cannot flatten integer|uniform (dtype|original parameter)",
+            (
+                r"[Mm]ust flatten tensors with|requires uniform|Cannot flatten integer|uniform"
+                r" (dtype|original parameter)"
+            ),
             r"set\(t\.dtype for t in tensors\)",
         ),
-        cause="parameters that FSDP or ZeRO puts into one piece differ in dtype, or in whether they are trained",
-        remedy="load the whole model in one dtype; with adapters pass use_orig_params=True, or wrap frozen and trained "
-        "modules apart",
+        cause=(
+            "parameters that FSDP or ZeRO puts into one piece differ in dtype, or in whether they"
+            " are trained"
+        ),
+        remedy=(
+            "load the whole model in one dtype; with adapters pass use_orig_params=True, or wrap"
+            " frozen and trained modules apart"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/docs/stable/fsdp.html",
     ),
     Rule(
         name="zero-out-of-step",
-        patterns=(r"ZeroParamStatus|'ds_status'|still have inflight params|InflightParam|'status': 'NOT_AVAILABLE'",),
+        patterns=(
+            (
+                r"ZeroParamStatus|'ds_status'|still have inflight params|InflightParam|'status':"
+                r" 'NOT_AVAILABLE'"
+            ),
+        ),
         places=(r" in [^<]{0,200}/deepspeed/runtime/zero/(partition|parameter_offload|stage3)",),
-        cause="ZeRO-3 met parameters that are not gathered: modules were not called in the order of the steps before",
-        remedy="use weights inside their module's forward, or under deepspeed.zero.GatheredParameters; experts need "
-        "set_z3_leaf_modules; ZeRO-2 shows whether it is that",
+        cause=(
+            "ZeRO-3 met parameters that are not gathered: modules were not called in the order of"
+            " the steps before"
+        ),
+        remedy=(
+            "use weights inside their module's forward, or under deepspeed.zero.GatheredParameters;"
+            " experts need set_z3_leaf_modules; ZeRO-2 shows whether it is that"
+        ),
         restart="after a change",
         source="https://deepspeed.readthedocs.io/en/latest/zero3.html",
     ),

@@ -10,9 +10,13 @@ STORAGE = (
     Rule(
         name="disk-full",
         patterns=(
-            r"No space left|ENOSPC|([Nn]ot enough|[Ii]nsufficient) (free |local )?(disk )?space|disk is full|"
+            r"No space left|ENOSPC|([Nn]ot enough|[Ii]nsufficient) (free |local )?(disk"
+            r" )?space|disk is full|"
             r"StorageFull",
-            r"low on resource: ephemeral-storage|exceeds? .{0,60}ephemeral|DiskPressure|\d+ requested and \d+ written",
+            (
+                r"low on resource: ephemeral-storage|exceeds? .{0,60}ephemeral|DiskPressure|\d+"
+                r" requested and \d+ written"
+            ),
         ),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
         cause="a disk was full",
@@ -24,7 +28,10 @@ STORAGE = (
         name="disk-quota",
         patterns=(r"Disk quota exceeded|EDQUOT",),
         cause="the user's or project's share of a disk was used up",
-        remedy="remove what is not needed (old checkpoints, caches), write elsewhere, or ask for a larger share",
+        remedy=(
+            "remove what is not needed (old checkpoints, caches), write elsewhere, or ask for a"
+            " larger share"
+        ),
         restart="after a change",
         source=_ERRNO,
     ),
@@ -32,8 +39,10 @@ STORAGE = (
         name="read-only-disk",
         patterns=(r"Read-only file system|EROFS",),
         cause="the program wrote to a place that is mounted for reading only",
-        remedy="write to CLOUDTRAIN_OUTPUT_DIR, CLOUDTRAIN_MODEL_DIR or CLOUDTRAIN_CHECKPOINT_DIR: inputs are "
-        "read-only",
+        remedy=(
+            "write to CLOUDTRAIN_OUTPUT_DIR, CLOUDTRAIN_MODEL_DIR or CLOUDTRAIN_CHECKPOINT_DIR:"
+            " inputs are read-only"
+        ),
         restart="after a change",
         source="docs/concepts/contract.md",
     ),
@@ -44,7 +53,10 @@ STORAGE = (
             r"Device or resource busy: .{0,200}\.nfs",
         ),
         cause="a network disk went away while it was in use",
-        remedy="start again; if it comes back, look at the file server, or copy the data to the machine first",
+        remedy=(
+            "start again; if it comes back, look at the file server, or copy the data to the"
+            " machine first"
+        ),
         restart="retry",
         source=_ERRNO,
     ),
@@ -56,7 +68,10 @@ STORAGE = (
         ),
         unless=r"NCCL|tcgetattr|stdin",
         cause="a disk or a network file system failed to read or write",
-        remedy="start again on another machine; if it comes back, look at the disk (dmesg) or the file server",
+        remedy=(
+            "start again on another machine; if it comes back, look at the disk (dmesg) or the file"
+            " server"
+        ),
         restart="retry",
         source=_ERRNO,
     ),
@@ -68,21 +83,28 @@ STORAGE = (
         ),
         unless=r"[Pp]ublickey|ptrace|perf_event|set_mempolicy|numa|wandb|W&B|upsertBucket",
         cause="the process may not read, write or run a file",
-        remedy="write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which user the container "
-        "runs as and who owns the file",
+        remedy=(
+            "write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which"
+            " user the container runs as and who owns the file"
+        ),
         restart="after a change",
         source="docs/concepts/contract.md",
     ),
     Rule(
         name="file-not-found",
         patterns=(
-            r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a directory: ",
+            (
+                r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a"
+                r" directory: "
+            ),
             r"Dataset .{0,80}not found|missing paths ?\[",
         ),
         unless=r"lib\w[\w.+-]*\.so|fatal error: |shared library|\bld(\.\w+)?: ",
         cause="a file or folder that the program opens is not there",
-        remedy="correct the path that the message names; of a job only files inside the source folder are in the "
-        "archive, and data is an input (CLOUDTRAIN_INPUT_<NAME>)",
+        remedy=(
+            "correct the path that the message names; of a job only files inside the source folder"
+            " are in the archive, and data is an input (CLOUDTRAIN_INPUT_<NAME>)"
+        ),
         restart="after a change",
         source="docs/guides/data.md",
     ),
@@ -90,19 +112,23 @@ STORAGE = (
         name="file-exists",
         patterns=(r"FileExistsError|\[Errno 17\]",),
         cause="a file or folder that the program makes is there already",
-        remedy="where ranks make the same one at the same time: os.makedirs(…, exist_ok=True), or only on rank 0; "
-        "else it is "
-        "of an earlier run",
+        remedy=(
+            "where ranks make the same one at the same time: os.makedirs(…, exist_ok=True), or only"
+            " on rank 0; else it is of an earlier run"
+        ),
         restart="after a change",
         source=_ERRNO,
     ),
     Rule(
         name="file-locked",
-        patterns=(r"unable to lock file|database is locked|Timeout: .{0,200}\.lock|could not be acquired",),
+        patterns=(
+            r"unable to lock file|database is locked|Timeout: .{0,200}\.lock|could not be acquired",
+        ),
         cause="a file is locked by another process",
-        remedy="let each rank open a file of its own or read only; HDF5_USE_FILE_LOCKING=FALSE in env for HDF5 on a "
-        "network "
-        "disk; remove a lock that a killed process left",
+        remedy=(
+            "let each rank open a file of its own or read only; HDF5_USE_FILE_LOCKING=FALSE in env"
+            " for HDF5 on a network disk; remove a lock that a killed process left"
+        ),
         restart="after a change",
         source="https://docs.h5py.org/en/stable/high/file.html",
     ),

@@ -11,14 +11,22 @@ VERSIONS = (
     Rule(
         name="numpy-abi",
         patterns=(
-            r"numpy\.(dtype|ufunc) size changed|module that was compiled using NumPy 1\.x cannot be run",
-            r"numpy\.core\.multiarray failed to import|_ARRAY_API not found|compiled against (ABI|API) version",
+            (
+                r"numpy\.(dtype|ufunc) size changed|module that was compiled using NumPy 1\.x"
+                r" cannot be run"
+            ),
+            (
+                r"numpy\.core\.multiarray failed to import|_ARRAY_API not found|compiled against"
+                r" (ABI|API) version"
+            ),
             r"[Nn]umpy is not available",
             r"was removed in the NumPy 2|Unable to avoid copy while creating an array",
         ),
         cause="a package was built for another version of NumPy than the one installed",
-        remedy="name a NumPy that fits in the requirements (often numpy<2), or a newer release of the package that the "
-        "traceback names",
+        remedy=(
+            "name a NumPy that fits in the requirements (often numpy<2), or a newer release of the"
+            " package that the traceback names"
+        ),
         restart="after a change",
         source="https://numpy.org/doc/stable/user/troubleshooting-importerror.html",
     ),
@@ -29,7 +37,10 @@ VERSIONS = (
             r"PyTorch and torchvision .{0,80}different CUDA",
         ),
         cause="torchvision does not fit the installed torch",
-        remedy="install the torchvision of the same release as torch (the table of versions says which)",
+        remedy=(
+            "install the torchvision of the same release as torch (the table of versions says"
+            " which)"
+        ),
         restart="after a change",
         source=_TORCH,
     ),
@@ -37,7 +48,10 @@ VERSIONS = (
         name="undefined-symbol",
         patterns=(r"undefined symbol: \S+",),
         cause="a compiled extension was built for another version of torch, Python or CUDA",
-        remedy="install the extension again for the versions in the image, or pin both to releases that fit",
+        remedy=(
+            "install the extension again for the versions in the image, or pin both to releases"
+            " that fit"
+        ),
         restart="after a change",
         source="https://docs.pytorch.org/tutorials/advanced/cpp_extension.html",
     ),
@@ -53,8 +67,10 @@ VERSIONS = (
         name="bitsandbytes-setup",
         patterns=(r"CUDA Setup failed despite|Could not find the bitsandbytes CUDA binary",),
         cause="bitsandbytes found no CUDA library of its own for the CUDA that torch has",
-        remedy="install a release of bitsandbytes that brings a library for torch's CUDA (python -m bitsandbytes says "
-        "which it has), and unset BNB_CUDA_VERSION",
+        remedy=(
+            "install a release of bitsandbytes that brings a library for torch's CUDA (python -m"
+            " bitsandbytes says which it has), and unset BNB_CUDA_VERSION"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/bitsandbytes/main/en/installation",
     ),
@@ -67,20 +83,34 @@ VERSIONS = (
             r"Error relocating .{0,200}symbol not found",
         ),
         cause="a shared library is not in the image",
-        remedy="install the package that holds it in the image (apt-get), or take a wheel that brings it",
+        remedy=(
+            "install the package that holds it in the image (apt-get), or take a wheel that"
+            " brings it"
+        ),
         restart="after a change",
         source="https://docs.python.org/3/library/ctypes.html#finding-shared-libraries",
     ),
     Rule(
         name="package-not-found",
         patterns=(
-            r"No matching distribution found|Could not find a version that satisfies|requires a different Python",
-            r"ResolvePackageNotFound|ResolutionImpossible|conflicting dependencies|No solution found when resolving",
-            r"PackagesNotFoundError|Could not find a suitable version|Could not open requirements file",
+            (
+                r"No matching distribution found|Could not find a version that satisfies|requires a"
+                r" different Python"
+            ),
+            (
+                r"ResolvePackageNotFound|ResolutionImpossible|conflicting dependencies|No solution"
+                r" found when resolving"
+            ),
+            (
+                r"PackagesNotFoundError|Could not find a suitable version|Could not open"
+                r" requirements file"
+            ),
         ),
         cause="pip or conda found no set of packages that fits the requirements",
-        remedy="look at the name, version and Python that it names: loosen the pin, or use an image with "
-        "another Python",
+        remedy=(
+            "look at the name, version and Python that it names: loosen the pin, or use an image"
+            " with another Python"
+        ),
         restart="after a change",
         source=_PIP,
     ),
@@ -93,23 +123,27 @@ VERSIONS = (
             r"executable file not found in \$PATH|pdsh' not installed",
         ),
         cause="a program that the job starts is not installed, or not on PATH",
-        remedy="install its package in the image, or start it by its Python: python -m accelerate.commands.launch, "
-        "python -m "
-        "torch.distributed.run",
+        remedy=(
+            "install its package in the image, or start it by its Python: python -m"
+            " accelerate.commands.launch, python -m torch.distributed.run"
+        ),
         restart="after a change",
         source="https://docs.docker.com/reference/dockerfile/#env",
     ),
     Rule(
         name="versions-conflict",
         patterns=(
-            r"is required for a normal functioning of this module|VersionConflict|DistributionNotFound|"
+            r"is required for a normal functioning of this"
+            r" module|VersionConflict|DistributionNotFound|"
             r"Descriptors cannot (not )?be created directly|cuDNN version (incompat|mismatch)",
             r"\brequires? [\w.-]{1,60} ?([<>=!~]=?|version) ?.{1,60}(but|found|installed)|"
             r"is incompatible with .{0,60}version",
         ),
         cause="packages are installed in versions that do not go together",
-        remedy="install the versions that the message names (pip install 'name==version'), in requirements.txt or "
-        "the image",
+        remedy=(
+            "install the versions that the message names (pip install 'name==version'), in"
+            " requirements.txt or the image"
+        ),
         restart="after a change",
         source=_PIP,
     ),
@@ -120,7 +154,10 @@ VERSIONS = (
             r"FlashAttention2 has been toggled on",
         ),
         cause="the model asks for flash attention, and the package is not installed",
-        remedy="install flash-attn for the torch and CUDA of the image, or choose attn_implementation='sdpa'",
+        remedy=(
+            "install flash-attn for the torch and CUDA of the image, or choose"
+            " attn_implementation='sdpa'"
+        ),
         restart="after a change",
         source="https://huggingface.co/docs/transformers/perf_infer_gpu_one",
     ),
@@ -129,8 +166,10 @@ VERSIONS = (
         patterns=(r"cannot import name ['\"]\w+['\"] from",),
         unless=r"partially initialized module",
         cause="a package is installed in a version that lacks the name that is imported",
-        remedy="pin the package that the message names to the release that the program was written for, and those that "
-        "go with it",
+        remedy=(
+            "pin the package that the message names to the release that the program was written"
+            " for, and those that go with it"
+        ),
         restart="after a change",
         source=_PIP,
     ),
@@ -138,40 +177,58 @@ VERSIONS = (
         name="circular-import",
         patterns=(r"partially initialized module",),
         cause="modules import each other, or a file of the program has the name of a package",
-        remedy="rename a file that is called like a package (torch.py, random.py), or move the import into the "
-        "function",
+        remedy=(
+            "rename a file that is called like a package (torch.py, random.py), or move the import"
+            " into the function"
+        ),
         restart="after a change",
         source="https://docs.python.org/3/faq/programming.html",
     ),
     Rule(
         name="module-not-found",
         patterns=(
-            r"ModuleNotFoundError|ImportError: No module named|No module named ['\"]?\w|PackageNotFoundError",
-            r"ImportError: .{0,200}(requires? (the )?.{0,80}(librar|package|install)|[Pp]lease .{0,20}(pip )?install)",
-            r"(was|were) not found in your environment|(Error|Exception): .{0,200}(is not installed|"
+            (
+                r"ModuleNotFoundError|ImportError: No module named|No module named"
+                r" ['\"]?\w|PackageNotFoundError"
+            ),
+            (
+                r"ImportError: .{0,200}(requires? (the )?.{0,80}(librar|package|install)|[Pp]lease"
+                r" .{0,20}(pip )?install)"
+            ),
+            r"(was|were) not found in your environment|(Error|Exception): .{0,200}(is not"
+            r" installed|"
             r"[Pp]lease install \w)",
             r"need to have (sentencepiece|tiktoken|protobuf)\w* (or \w+ )?installed",
         ),
         cause="a module that the program imports is not installed where it runs",
-        remedy="name it in requirements.txt beside the program, or under dependencies in job.yaml: it is "
-        "installed before "
-        "the start; a module of your own must be in the source folder",
+        remedy=(
+            "name it in requirements.txt beside the program, or under dependencies in job.yaml: it"
+            " is installed before the start; a module of your own must be in the source folder"
+        ),
         restart="after a change",
         source="docs/guides/dependencies-and-images.md",
     ),
     Rule(
         name="attribute-not-in-package",
         patterns=(
-            r"AttributeError: module '[\w.]+' has no attribute|\btype object '\w+' has no attribute",
-            r"AttributeError: (type object )?'(?!NoneType|Tensor|Parameter|str|int|float|bool|list|dict|tuple|set|"
+            (
+                r"AttributeError: module '[\w.]+' has no attribute|\btype object '\w+' has no"
+                r" attribute"
+            ),
+            r"AttributeError: (type object"
+            r" )?'(?!NoneType|Tensor|Parameter|str|int|float|bool|list|dict|tuple|set|"
             r"bytes|"
             r"function|method|DeepSpeedCPUAdam|ndarray|generator|DataFrame|Series|"
             r"Namespace)[A-Za-z_]\w*'( object)? has no attribute",
         ),
-        cause="a package, or an object of one, lacks the attribute that is used, often since its version is another",
-        remedy="if it is a package's, pin that to the release that the program was written for; if it is your own, "
-        "correct "
-        "the name",
+        cause=(
+            "a package, or an object of one, lacks the attribute that is used, often since its"
+            " version is another"
+        ),
+        remedy=(
+            "if it is a package's, pin that to the release that the program was written for; if it"
+            " is your own, correct the name"
+        ),
         restart="after a change",
         source=_PIP,
     ),
@@ -182,9 +239,14 @@ VERSIONS = (
             r"TypeError: .{0,120}takes (no|from \d+ to \d+|\d+) (positional )?arguments?",
             r"TypeError: .{0,120}(missing \d+ required|got multiple values for)",
         ),
-        cause="a function was called with other arguments than it has, often those of another version of a package",
-        remedy="if the function is a package's, pin it to the release that the program was written for; if it is your "
-        "own, correct the call",
+        cause=(
+            "a function was called with other arguments than it has, often those of another version"
+            " of a package"
+        ),
+        remedy=(
+            "if the function is a package's, pin it to the release that the program was written"
+            " for; if it is your own, correct the call"
+        ),
         restart="after a change",
         source=_PIP,
     ),

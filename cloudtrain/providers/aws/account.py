@@ -1,4 +1,6 @@
-"""The settings of the AWS account: region, role, bucket and network, from the spec, the settings or the AWS CLI."""
+"""The settings of the AWS account: region, role, bucket and network, from the spec, the settings or
+the AWS CLI.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,14 @@ _ROLE = RequiredSetting(
     "the role that the job runs as",
     placeholder="arn:aws:iam::123456789012:role/not-set-yet",
 )
-_BUCKET = RequiredSetting("my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet")
+_BUCKET = RequiredSetting(
+    "my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet"
+)
 
 
-def account(aws: AwsSection, settings: Settings, *, rehearsal: bool) -> tuple[AwsConfig, SettingsReader]:
+def account(
+    aws: AwsSection, settings: Settings, *, rehearsal: bool
+) -> tuple[AwsConfig, SettingsReader]:
     """The account's settings, and the reader with their origins and what is missing.
 
     In a rehearsal placeholders replace missing settings; `placeholders` names them.
@@ -65,7 +71,13 @@ def format_issues(name: str, value: str) -> list[Issue]:
         return []
     at = ("aws", name)
     if name == "region":
-        return [Issue(at, f"{value!r} is not a region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
+        return [
+            Issue(
+                at,
+                f"{value!r} is not a region{did_you_mean(value, dlc_regions())}",
+                "such as us-east-1",
+            )
+        ]
     if name == "role":
         hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
         return [Issue(at, f"{value!r} is no ARN of a role", hint)]
@@ -74,10 +86,19 @@ def format_issues(name: str, value: str) -> list[Issue]:
 
 
 def misspelt_region(region: str) -> list[Issue]:
-    """An issue if the region is unknown and looks like a known one: the likely cause of a missing image or price."""
+    """An issue if the region is unknown and looks like a known one: the likely cause of a missing
+    image or price.
+    """
     meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
-    hint = "if it is right: an image in a repository of your own there, by its address, and limits.max_runtime"
-    return [Issue(("aws", "region"), f"{region!r} is not a known region{meant}", hint)] if meant else []
+    hint = (
+        "if it is right: an image in a repository of your own there, by its address, and"
+        " limits.max_runtime"
+    )
+    return (
+        [Issue(("aws", "region"), f"{region!r} is not a known region{meant}", hint)]
+        if meant
+        else []
+    )
 
 
 _FORMS = {
@@ -91,21 +112,31 @@ def region_of(settings: Settings) -> str:
     """The region where there is no spec. UsageError when none is set."""
     region = configured_region(settings)
     if not region:
-        raise UsageError("aws.region is not set", hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml")
+        raise UsageError(
+            "aws.region is not set",
+            hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml",
+        )
     return region
 
 
 def refuse_unusable(region: str) -> None:
-    """UsageError for a region of another form, and for a profile that there is not: boto3 makes no client of them."""
+    """UsageError for a region of another form, and for a profile that there is not: boto3 makes no
+    client of them.
+    """
     profile = cli_profile()
     for issue in [*format_issues("region", region), *(_profile_issues(profile) if profile else [])]:
         raise UsageError(issue.line(), hint=issue.hint)
 
 
 def image_repository(settings: Settings) -> str:
-    """The ECR repository to push images to, for commands that read no spec. UsageError if it is not set or invalid."""
-    name, role = configured_repository(settings, "aws"), str(settings.get("aws.role") or "")
-    found, problems = repository_of(AwsConfig(region=configured_region(settings), role=role, repository=name))
+    """The ECR repository to push images to, for commands that read no spec. UsageError if it is not
+    set or invalid.
+    """
+    name = configured_repository(settings, "aws")
+    role = str(settings.get("aws.role") or "")
+    found, problems = repository_of(
+        AwsConfig(region=configured_region(settings), role=role, repository=name)
+    )
     for issue in problems:
         raise UsageError(issue.line(), hint=issue.hint)
     return found
@@ -124,11 +155,17 @@ def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
 def _profile_issues(profile: str, environ: Mapping[str, str] = os.environ) -> list[Issue]:
     """Whether the AWS CLI has such a profile; boto3 makes no client for one that is missing."""
     config = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
-    credentials = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
-    known = {name.removeprefix("profile ") for name in ini_sections(config)} | set(ini_sections(credentials))
+    credentials = Path(
+        environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    ).expanduser()
+    known = {name.removeprefix("profile ") for name in ini_sections(config)} | set(
+        ini_sections(credentials)
+    )
     if profile in known or profile == "default":
         return []
-    message = f"there is no profile {profile!r} in {display_path(config)}{did_you_mean(profile, known)}"
+    message = (
+        f"there is no profile {profile!r} in {display_path(config)}{did_you_mean(profile, known)}"
+    )
     return [Issue(("aws", "profile"), message, f"aws configure --profile {profile}")]
 
 
@@ -138,10 +175,11 @@ def _cli_defaults() -> dict[str, CliDefault]:
 
 
 def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | None:
-    """The region that the AWS CLI would use: environment variables first, then the profile in `~/.aws/config`.
+    """The region that the AWS CLI would use: environment variables first, then the profile in
+    `~/.aws/config`.
 
-    As in "Configuration and credential file settings" of the AWS documentation. Newer SDKs read `AWS_REGION` and boto3
-    reads `AWS_DEFAULT_REGION`: both count here. None if none is set.
+    As in "Configuration and credential file settings" of the AWS documentation. Newer SDKs read
+    `AWS_REGION` and boto3 reads `AWS_DEFAULT_REGION`: both count here. None if none is set.
     """
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         if found := environment_value(environ, name):

@@ -1,4 +1,5 @@
-"""Recognizes answers that are not the service's, such as a proxy's page, before botocore reads them.
+"""Recognizes answers that are not the service's, such as a proxy's page, before botocore reads
+them.
 
 botocore takes a page for an answer without content. Here it becomes an error of the server instead,
 which botocore tries again and `errors` reports as transient.
@@ -48,7 +49,8 @@ def _take_over_status(response: Any, **_: Any) -> None:
 
 def _problem(operation: Any, response: dict[str, Any]) -> str:
     """What is wrong with an answer; empty if it is one of the service."""
-    status, method = response["status_code"], operation.http.get("method")
+    status = response["status_code"]
+    method = operation.http.get("method")
     is_success = 200 <= status < 300
     if operation.has_event_stream_output or (300 <= status < 400):
         return ""

@@ -1,4 +1,6 @@
-"""Checks of an AWS account for `cloudtrain doctor aws`, in the order in which one would set things right."""
+"""Checks of an AWS account for `cloudtrain doctor aws`, in the order in which one would set things
+right.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.account_checks import Account, Caller
-from cloudtrain.providers.aws.account_checks.identity import account_check, caller_checks, role_check
+from cloudtrain.providers.aws.account_checks.identity import (
+    account_check,
+    caller_checks,
+    role_check,
+)
 from cloudtrain.providers.aws.account_checks.network import network_checks
 from cloudtrain.providers.aws.account_checks.quota import quota_checks
 from cloudtrain.providers.aws.account_checks.rights import rights_checks
@@ -22,7 +28,9 @@ if TYPE_CHECKING:
 
 
 def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[Check]:
-    """All checks for a job of this spec, each as soon as it is answered. Without credentials nothing else is asked."""
+    """All checks for a job of this spec, each as soon as it is answered. Without credentials
+    nothing else is asked.
+    """
     config = target.config_as(AwsConfig)
     malformed = [*format_issues("role", config.role), *format_issues("bucket", config.bucket)]
     yield from map(Question.about, malformed)

@@ -40,15 +40,20 @@ class AwsClient:
     """One region of one account, with the user's credentials. Every method may raise CloudError."""
 
     def __init__(self, region: str, profile: str = "") -> None:
-        self.region, self.profile = region, profile
+        self.region = region
+        self.profile = profile
         self._session: boto3.session.Session | None = None
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Call an operation of a service, with boto3's retries; returns its response. CloudError if it fails."""
+        """Call an operation of a service, with boto3's retries; returns its response. CloudError if
+        it fails.
+        """
         return self._answer(self._client(service), operation, parameters)
 
-    def create(self, attempt: Attempt, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def create(
+        self, attempt: Attempt, service: str, operation: str, parameters: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Call an operation that creates something, without retries. CloudError if it fails.
 
         The attempt is told of each request on the wire and of its answer.
@@ -81,11 +86,14 @@ class AwsClient:
                 return
             yield page
 
-    def put_once(self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None) -> bool:
-        """Store a file whose key is derived from its content, unless it exists; True if it was sent.
+    def put_once(
+        self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None
+    ) -> bool:
+        """Store a file whose key is derived from its content, unless it exists; True if it was
+        sent.
 
-        A small file is sent with the condition that the key is free, in one call. A large one is looked up first, and
-        sent in parts.
+        A small file is sent with the condition that the key is free, in one call. A large one is
+        looked up first, and sent in parts.
         """
         size = path.stat().st_size
         if size <= ONE_REQUEST_BYTES:
@@ -96,16 +104,22 @@ class AwsClient:
         self._abort_stale_uploads(bucket, key)
         return True
 
-    def put(self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False) -> bool:
+    def put(
+        self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False
+    ) -> bool:
         """Store an object in one call; False if `only_new` and the key exists."""
         condition = {"IfNoneMatch": "*"} if only_new else {}
         try:
             with self._calling("put_object", f"s3://{bucket}/{key}"):
-                self._client("s3").put_object(Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition)
+                self._client("s3").put_object(
+                    Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition
+                )
         except CloudError as failure:
             if only_new and failure.code in ("PreconditionFailed", "412"):
                 return False
-            if only_new and failure.code == "ConditionalRequestConflict":  # the same content, sent at the same time
+            if (
+                only_new and failure.code == "ConditionalRequestConflict"
+            ):  # the same content, sent at the same time
                 return self.put(bucket, key, content, kms_key)
             raise
         return True
@@ -127,13 +141,19 @@ class AwsClient:
             for item in page.get("Contents", []):
                 yield item["Key"], item["Size"]
 
-    def download(self, bucket: str, key: str, path: Path, progress: Progress | None = None, size: int = 0) -> None:
-        """Download one object; the file appears only when it is complete. `size`: in bytes, for `progress`."""
+    def download(
+        self, bucket: str, key: str, path: Path, progress: Progress | None = None, size: int = 0
+    ) -> None:
+        """Download one object; the file appears only when it is complete. `size`: in bytes, for
+        `progress`.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         try:
             with self._calling("get_object", f"s3://{bucket}/{key}"):
-                self._client("s3").download_file(bucket, key, str(draft), Callback=_counted(progress, size))
+                self._client("s3").download_file(
+                    bucket, key, str(draft), Callback=_counted(progress, size)
+                )
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
@@ -152,23 +172,36 @@ class AwsClient:
             raise translated(error, operation, self.region, place=place) from error
 
     def _upload(
-        self, bucket: str, key: str, path: Path, size: int, kms_key: str | None, progress: Progress | None
+        self,
+        bucket: str,
+        key: str,
+        path: Path,
+        size: int,
+        kms_key: str | None,
+        progress: Progress | None,
     ) -> None:
         extra = _encryption(kms_key)
         with self._calling("put_object", f"s3://{bucket}/{key}"):
-            self._client("s3").upload_file(str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size))
+            self._client("s3").upload_file(
+                str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size)
+            )
 
     def _abort_stale_uploads(self, bucket: str, key: str) -> None:
-        """Abort multipart uploads of this object that killed clients have left: their parts are billed.
+        """Abort multipart uploads of this object that killed clients have left: their parts are
+        billed.
 
-        boto3 aborts failed uploads of living clients itself. A recent one may be another client's, in progress.
+        boto3 aborts failed uploads of living clients itself. A recent one may be another client's,
+        in progress.
         """
         s3 = self._client("s3")
         with suppress(
             ClientError, BotoCoreError, ResponseParserError
         ):  # without the permission the object is stored all the same
             for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
-                if upload["Key"] == key and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS:
+                if (
+                    upload["Key"] == key
+                    and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS
+                ):
                     s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])
 
     def _client(self, service: str, attempts: int | None = None) -> Any:
@@ -204,13 +237,17 @@ def aws(region: str, profile: str = "") -> AwsClient:
 
 
 def new_session(region: str, profile: str = "") -> boto3.session.Session:
-    """A session whose service models are read once per process: reading them is most of what a client costs."""
+    """A session whose service models are read once per process: reading them is most of what a
+    client costs.
+    """
     core = botocore.session.Session(profile=profile or None)
     loader = _loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", loader)
     answers.register(core.get_component("event_emitter"))
     session = boto3.session.Session(region_name=region, botocore_session=core)
-    loader.search_paths[:] = dict.fromkeys(loader.search_paths)  # boto3 adds its own folder each time
+    loader.search_paths[:] = dict.fromkeys(
+        loader.search_paths
+    )  # boto3 adds its own folder each time
     return session
 
 
@@ -223,7 +260,8 @@ def _loader(data_path: str | None) -> Loader:
 def input_shape(service: str, operation: str) -> Any:
     """The shape of an operation's request, from botocore's own model of the service.
 
-    No network, and no look at the person's profiles: a broken one is no reason not to check a request.
+    No network, and no look at the person's profiles: a broken one is no reason not to check a
+    request.
     """
     model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
     return model.operation_model(operation).input_shape

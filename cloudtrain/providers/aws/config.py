@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwsConfig(CloudConfig):
-    """Account, region and network of a SageMaker job. Less is known of runs that another machine started."""
+    """Account, region and network of a SageMaker job. Less is known of runs that another machine
+    started.
+    """
 
     region: str
     profile: str = ""
@@ -39,8 +41,12 @@ def config_of(run: RunFolder) -> AwsConfig:
 
 
 def profile_of(config: AwsConfig) -> str:
-    """The profile to look after a run with: that of its submit, unless variables choose other credentials now."""
-    chosen = any(os.environ.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID"))
+    """The profile to look after a run with: that of its submit, unless variables choose other
+    credentials now.
+    """
+    chosen = any(
+        os.environ.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID")
+    )
     return "" if chosen else config.profile
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def client_of_run(run: RunFolder) -> AwsClient:
-    """The client of the region for which a run or a sweep was planned. UsageError where boto3 is not installed."""
+    """The client of the region for which a run or a sweep was planned. UsageError where boto3 is
+    not installed.
+    """
     config = config_of(run)
     return connect(config.region, profile_of(config))
 
@@ -24,5 +26,7 @@ def connect(region: str, profile: str = "") -> AwsClient:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:
         hint = 'pip install "cloudtrain[aws]"'
-        raise UsageError(f"the aws provider needs boto3, which is not installed: {error}", hint=hint) from None
+        raise UsageError(
+            f"the aws provider needs boto3, which is not installed: {error}", hint=hint
+        ) from None
     return aws(region, profile)

@@ -34,7 +34,9 @@ DECLARATION = Declaration(
         "region": Setting("AWS region"),
         "role": Setting("execution role of SageMaker jobs"),
         "bucket": Setting("bucket for source, checkpoints and models"),
-        "repository": Setting("where images that are built are pushed: ECR's name or address of it"),
+        "repository": Setting(
+            "where images that are built are pushed: ECR's name or address of it"
+        ),
         "subnets": Setting("subnets of the job's network", "texts"),
         "security_groups": Setting("security groups of the job's network", "texts"),
         "kms_key": Setting("key that encrypts what the job writes"),

@@ -49,26 +49,38 @@ MAX_RESULTS = 100
 """Jobs per page of a Search; SageMaker's default is 10."""
 
 SEARCH_LAG_SECONDS = 600
-"""Search results may lag behind the latest changes, so this much is searched again. SageMaker documents no bound."""
+"""Search results may lag behind the latest changes, so this much is searched again. SageMaker
+documents no bound.
+"""
 
 
 def discovered_runs(
-    cloud: AwsClient, run_id: str | None, poll_seconds: float, prices: RegionalPrices, known: KnownRuns
+    cloud: AwsClient,
+    run_id: str | None,
+    poll_seconds: float,
+    prices: RegionalPrices,
+    known: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
-    """The jobs with our tags in a region that are new or changed since the last search, or the one named `run_id`.
+    """The jobs with our tags in a region that are new or changed since the last search, or the one
+    named `run_id`.
 
     Updates `known.synced_until` when the search is complete.
     """
     filters = [{"Name": f"Tags.{TAG_PREFIX}run", "Operator": "Exists"}]
-    account, latest = "", 0.0
+    account = ""
+    latest = 0.0
     if run_id is not None:
         filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
     else:
         account = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
         latest = known.synced_until.get(account, 0.0)
         if latest:
-            since = datetime.fromtimestamp(latest - SEARCH_LAG_SECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-            filters.append({"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since})
+            since = datetime.fromtimestamp(latest - SEARCH_LAG_SECONDS, UTC).strftime(
+                "%Y-%m-%dT%H:%M:%S"
+            )
+            filters.append(
+                {"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since}
+            )
     search = {
         "Resource": "TrainingJob",
         "SearchExpression": {"Filters": filters},
@@ -119,7 +131,10 @@ def _discovered_run(
         grace_seconds=GRACE_SECONDS,
         request={**request, "Tags": job.get("Tags", [])},
         submitting=submitting,
-        submitted=Submitted(time=time.time(), ref=job_reference(cloud, job["TrainingJobName"], job["TrainingJobArn"])),
+        submitted=Submitted(
+            time=time.time(),
+            ref=job_reference(cloud, job["TrainingJobName"], job["TrainingJobArn"]),
+        ),
         updates=_updates(job, usd_per_hour),
     )
 

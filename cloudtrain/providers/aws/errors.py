@@ -16,7 +16,9 @@ _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
 
 NOT_FOUND = "NotFound"
-"""The code of our error for a job that does not exist: SageMaker's own code only says that a value is invalid."""
+"""The code of our error for a job that does not exist: SageMaker's own code only says that a value
+is invalid.
+"""
 
 _EXPIRED = {
     "ExpiredToken",
@@ -46,7 +48,12 @@ _THROTTLED = {
     "SlowDown",
     "ProvisionedThroughputExceededException",
 }
-_WRONG_REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_WRONG_REGION = {
+    "PermanentRedirect",
+    "301",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
 
 _NO_CREDENTIALS = (
     sdk.NoCredentialsError,
@@ -70,9 +77,11 @@ _UNREACHABLE = (*NOT_CONNECTED, sdk.SSLError)
 
 
 def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:
-    """Our error for one of boto3's. Its `outcome` is UNKNOWN where the request may have taken effect.
+    """Our error for one of boto3's. Its `outcome` is UNKNOWN where the request may have taken
+    effect.
 
-    `call`: the operation, such as `create_training_job`. `place`: the bucket or object it was about, if any.
+    `call`: the operation, such as `create_training_job`. `place`: the bucket or object it was
+    about, if any.
     """
     name = _camel(call)
     if isinstance(error, ClientError):
@@ -83,16 +92,25 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     where = f"{name} in {region}"
     if isinstance(error, _STALE_LOGIN):
         return CloudError(
-            f"{where}: the login has expired: {error}", hint=f"aws sso login, {_TRY_AGAIN}", code="Expired"
+            f"{where}: the login has expired: {error}",
+            hint=f"aws sso login, {_TRY_AGAIN}",
+            code="Expired",
         )
     if isinstance(error, _NO_CREDENTIALS):
         hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_TRY_AGAIN}"
         return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
     if isinstance(error, (sdk.ConfigParseError, sdk.ConfigNotFound)):
-        return CloudError(f"{where}: {error}", hint="check ~/.aws/config and AWS_CONFIG_FILE", code="Config")
+        return CloudError(
+            f"{where}: {error}", hint="check ~/.aws/config and AWS_CONFIG_FILE", code="Config"
+        )
     if isinstance(error, _UNREACHABLE):
         hint = f"check the network, and whether the region {region!r} is meant; {_TRY_AGAIN}"
-        return CloudError(f"{where}: AWS cannot be reached: {error}", hint=hint, code="Unreachable", transient=True)
+        return CloudError(
+            f"{where}: AWS cannot be reached: {error}",
+            hint=hint,
+            code="Unreachable",
+            transient=True,
+        )
     if isinstance(error, _NO_RESPONSE):
         message = f"{where}: no answer came: {error}"
         return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
@@ -111,21 +129,37 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     where = f"{name} in {region}" + (f", {place}" if place else "")
     if code in _EXPIRED:
-        clock = "set this machine's clock" if code == "RequestTimeTooSkewed" else "aws sso login, or new keys"
-        return CloudError(f"{where}: the credentials have expired: {answer}", hint=f"{clock}, {_TRY_AGAIN}", code=code)
+        clock = (
+            "set this machine's clock"
+            if code == "RequestTimeTooSkewed"
+            else "aws sso login, or new keys"
+        )
+        return CloudError(
+            f"{where}: the credentials have expired: {answer}",
+            hint=f"{clock}, {_TRY_AGAIN}",
+            code=code,
+        )
     if code in _UNKNOWN:
         hint = f"check AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}"
-        return CloudError(f"{where}: AWS does not accept these credentials: {answer}", hint=hint, code=code)
+        return CloudError(
+            f"{where}: AWS does not accept these credentials: {answer}", hint=hint, code=code
+        )
     if code in _THROTTLED:
-        return CloudError(f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True)
+        return CloudError(
+            f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True
+        )
     if code == UNREADABLE:
         return unreadable(where, answer)
     if status >= 500:
         message = f"{where}: AWS failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
-    is_missing = code == "ResourceNotFound" or (code == "ValidationException" and "not found" in answer.lower())
+    is_missing = code == "ResourceNotFound" or (
+        code == "ValidationException" and "not found" in answer.lower()
+    )
     about = f"{where}: {code}: {answer}"
-    return CloudError(about, hint=_hint(code, answer, name, region), code=NOT_FOUND if is_missing else code)
+    return CloudError(
+        about, hint=_hint(code, answer, name, region), code=NOT_FOUND if is_missing else code
+    )
 
 
 def _hint(code: str, answer: str, name: str, region: str) -> str | None:
@@ -134,7 +168,9 @@ def _hint(code: str, answer: str, name: str, region: str) -> str | None:
     if code == "NoSuchBucket":
         return "check aws.bucket; cloudtrain does not create buckets"
     if code in _WRONG_REGION:
-        return f"the bucket must be in the job's own region, {region}: check aws.bucket and aws.region"
+        return (
+            f"the bucket must be in the job's own region, {region}: check aws.bucket and aws.region"
+        )
     if code == "ResourceLimitExceeded":
         return sagemaker_quota(answer)
     if "assume" in answer.lower() and "role" in answer.lower():
@@ -155,7 +191,9 @@ def _action(answer: str, name: str) -> str:
     """The missing IAM action: from the message, else from AWS's documentation."""
     denied = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", answer)
     if denied is None:
-        return _S3_ACTIONS.get(name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}")
+        return _S3_ACTIONS.get(
+            name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}"
+        )
     where = " on the job's role (aws.role)" if denied[1] == "iam:PassRole" else ""
     return denied[1] + where
 

@@ -10,18 +10,24 @@ from cloudtrain.providers.cloud.tags import tags
 
 
 def spec_path(plan: Plan, path: Keys) -> Keys:
-    """The path of the field that a member of the body comes from; empty for a member that no field sets.
+    """The path of the field that a member of the body comes from; empty for a member that no field
+    sets.
 
     `path`: of the member, such as `("Tags", 3, "Value")`.
     """
     spec = plan.spec
-    head, rest = (path[0] if path else ""), path[1:]
+    head = path[0] if path else ""
+    rest = path[1:]
     if head == "Environment":
         return ("env", *rest[:1])
     if head == "Tags":
         keys = list(tags(plan, plan.target.image_address))
         index = rest[0] if rest and isinstance(rest[0], int) else -1
-        return ("tags", keys[index]) if 0 <= index < len(keys) and keys[index] in spec.tags else ("tags",)
+        return (
+            ("tags", keys[index])
+            if 0 <= index < len(keys) and keys[index] in spec.tags
+            else ("tags",)
+        )
     if head == "InputDataConfig":
         names = [None, None, *spec.inputs]
         index = rest[0] if rest and isinstance(rest[0], int) else 0

@@ -1,4 +1,6 @@
-"""The image of a SageMaker job: turns the spec's `image` into an address. Reads the files of a recipe; no network."""
+"""The image of a SageMaker job: turns the spec's `image` into an address. Reads the files of a
+recipe; no network.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registr
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.images.contents import ImageContents, usual_contents
 from cloudtrain.images.reference import ECR
-from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, planned_build, recipe_for, select_image
+from cloudtrain.images.selection import (
+    CLOUD_PLATFORM,
+    PlannedImage,
+    planned_build,
+    recipe_for,
+    select_image,
+)
 from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import Settings
@@ -27,7 +35,8 @@ def image_of(
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
     """The image and the problems with it; an image with problems may have no address.
 
-    `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in our catalog.
+    `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in
+    our catalog.
     `types`: the instance types it is for.
     """
     selected = select_image(image, "aws")
@@ -61,7 +70,9 @@ def _is_address(text: str) -> bool:
     return text != "auto" and not text.startswith(_DLC)
 
 
-def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: bool) -> tuple[str, list[Issue]]:
+def _container(
+    at: tuple[str | int, ...], address: str, region: str, *, gpu: bool
+) -> tuple[str, list[Issue]]:
     """The address of one of AWS's Deep Learning Containers; empty if there is a problem."""
     if address == "auto":
         address = f"{_DLC}pytorch-{dlc_versions()[0]}"
@@ -70,7 +81,9 @@ def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: boo
     found = dlc_image(version, region, gpu) if name == "pytorch" else None
     if found is None and region not in dlc_regions():
         hint = "copy the image into a repository of your own there, and give its address"
-        return "", [Issue(at, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint)]
+        return "", [
+            Issue(at, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint)
+        ]
     if found is None:
         message = f"unknown container {address!r}{did_you_mean(address, known)}"
         return "", [Issue(at, message, f"known: {', '.join(known)}; any other by its address")]
@@ -84,8 +97,15 @@ def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
     """
     configured = config.repository or ""
     if not configured:
-        hint = "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or CLOUDTRAIN_AWS_REPOSITORY"
-        return "", [Issue(("aws", "repository"), "is not set: no repository is configured for the image", hint)]
+        hint = (
+            "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or"
+            " CLOUDTRAIN_AWS_REPOSITORY"
+        )
+        return "", [
+            Issue(
+                ("aws", "repository"), "is not set: no repository is configured for the image", hint
+            )
+        ]
     account = re.match(r"arn:[\w-]+:iam::(\d{12}):", config.role)
     name = configured.partition("/")[2] if ECR.fullmatch(configured) else configured
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
@@ -97,10 +117,18 @@ def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
         hint = "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or aws.role, whose account it is in"
         return "", [
             Issue(
-                ("aws", "repository"), f"{configured!r} is a name alone, and no role says which account it is in", hint
+                ("aws", "repository"),
+                f"{configured!r} is a name alone, and no role says which account it is in",
+                hint,
             )
         ]
     if not config.region:
         hint = "export CLOUDTRAIN_AWS_REGION=us-east-1, or [aws] region in cloudtrain.toml"
-        return "", [Issue(("aws", "region"), f"is not set, and the repository {configured!r} is a name alone", hint)]
+        return "", [
+            Issue(
+                ("aws", "region"),
+                f"is not set, and the repository {configured!r} is a name alone",
+                hint,
+            )
+        ]
     return f"{account[1]}.dkr.ecr.{config.region}.{registry_domain(config.region)}/{configured}", []

@@ -1,4 +1,6 @@
-"""What an AWS account needs before jobs run there: the stack of infra/aws, through CloudFormation's change sets."""
+"""What an AWS account needs before jobs run there: the stack of infra/aws, through CloudFormation's
+change sets.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class AwsInfrastructure(Infrastructure):
 
     def __init__(self, cloud: AwsClient | None, name: str, poll_seconds: float) -> None:
         """`cloud`: None where only the template is asked for."""
-        self._cloud, self.name, self._poll_seconds = cloud, name, poll_seconds
+        self._cloud = cloud
+        self.name = name
+        self._poll_seconds = poll_seconds
 
     def template(self, format_: str) -> str:
         """The CloudFormation template, or the Terraform module that deploys it, as one file."""
@@ -50,7 +54,10 @@ class AwsInfrastructure(Infrastructure):
         text = "\n".join(path.read_text(encoding="utf-8") for path in files).replace(
             "../cloudtrain.yaml", "cloudtrain.yaml"
         )
-        return f"# Put the template beside it: cloudtrain infra render --provider aws > cloudtrain.yaml\n{text}"
+        return (
+            "# Put the template beside it: cloudtrain infra render --provider aws >"
+            f" cloudtrain.yaml\n{text}"
+        )
 
     def show(self) -> Deployment:
         """The stack as it is; of one that is gone, what it has left."""
@@ -67,11 +74,17 @@ class AwsInfrastructure(Infrastructure):
             for each in self._stacks.resources() if each["ResourceStatus"] != "DELETE_COMPLETE"
         )  # fmt: skip
         is_ready = stack.status.endswith("_COMPLETE") and stack.status != "ROLLBACK_COMPLETE"
-        state: DeploymentState = "changing" if stack.is_changing else "ready" if is_ready else "failed"
+        state: DeploymentState = (
+            "changing" if stack.is_changing else "ready" if is_ready else "failed"
+        )
         why = self._stacks.failures(stack.id, "") if state == "failed" else []
         return self._deployment(
             state=state,
-            reason=": ".join(part for part in (stack.status, failure_words(why[0]) if why else stack.reason) if part),
+            reason=": ".join(
+                part
+                for part in (stack.status, failure_words(why[0]) if why else stack.reason)
+                if part
+            ),
             resources=resources,
             parameters=infra_parameters.values_of(stack.parameters),
             outputs=infra_parameters.outputs_of(stack.outputs),
@@ -79,10 +92,15 @@ class AwsInfrastructure(Infrastructure):
         )
 
     def plan_up(self, values: Mapping[str, str]) -> ChangePlan:
-        """By a change set. What a first attempt has left, a stack without resources, is deleted before."""
+        """By a change set. What a first attempt has left, a stack without resources, is deleted
+        before.
+        """
         stack = self._stacks.find()
         if stack is not None and stack.is_changing:
-            note = f"CloudFormation is at work on it ({stack.status}): this goes on watching; then do it again"
+            note = (
+                f"CloudFormation is at work on it ({stack.status}): this goes on watching; then do"
+                " it again"
+            )
             return self._plan((), notes=(note,), reference={"watch": stack.id})
         self._refuse_broken(stack)
         if stack is not None and stack.status == "ROLLBACK_COMPLETE":
@@ -92,13 +110,21 @@ class AwsInfrastructure(Infrastructure):
         chosen = defaults(PARAMETERS) | before | dict(values)
         infra_advice.refuse_impossible(self._aws, chosen, values)
         if chosen["github_provider"] == FOUND and chosen["github_subject"] != NONE:
-            own = [] if is_new else [each.get("PhysicalResourceId", "") for each in self._stacks.resources()]
+            own = (
+                []
+                if is_new
+                else [each.get("PhysicalResourceId", "") for each in self._stacks.resources()]
+            )
             chosen["github_provider"] = github_provider(self._aws, own)
-        owns_log = not is_new and stack is not None and stack.parameters.get("CreateLogGroup") == "yes"
+        owns_log = (
+            not is_new and stack is not None and stack.parameters.get("CreateLogGroup") == "yes"
+        )
         log = None if owns_log else log_group(self._aws)
         parameters = infra_parameters.template_values(chosen, self._aws.region, self._partition)
         parameters["CreateLogGroup"] = "no" if log else "yes"
-        found = self._stacks.create_change_set(self.template("cloudformation"), parameters, is_new=is_new)
+        found = self._stacks.create_change_set(
+            self.template("cloudformation"), parameters, is_new=is_new
+        )
         changes = [change_of(each["ResourceChange"]) for each in (found or {}).get("Changes", [])]
         changes += unchanged_costs([] if is_new else self._stacks.resources(), changes)
         reference = {"change_set": found["ChangeSetId"]} if found else {}
@@ -109,7 +135,8 @@ class AwsInfrastructure(Infrastructure):
 
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
         """Execute the change set, and watch until all is done or rolled back."""
-        stack, again = self._stacks.find(), self._command("up")
+        stack = self._stacks.find()
+        again = self._command("up")
         if stack is not None and ("change_set" in plan.reference or "watch" in plan.reference):
             since = self._stacks.last_event(stack.id)
             if "change_set" in plan.reference:
@@ -130,7 +157,9 @@ class AwsInfrastructure(Infrastructure):
         gone = stack is None or stack.status == "REVIEW_IN_PROGRESS"
         found = list(self._left_behind()) if gone else self._stacks.resources()
         there = [
-            each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE" and each.get("PhysicalResourceId")
+            each
+            for each in found
+            if each["ResourceStatus"] != "DELETE_COMPLETE" and each.get("PhysicalResourceId")
         ]
         changes = [removal_of(each, delete_data=delete_data) for each in there]
         if stack is not None and not gone and not there:
@@ -139,7 +168,9 @@ class AwsInfrastructure(Infrastructure):
         notes = tuple(infra_advice.notes_of_removal(changes))
         changes.sort(key=lambda each: each.action == "keep")
         return self._plan(
-            changes, notes=notes, reference=reference | ({} if gone or not stack else {"stack": stack.id})
+            changes,
+            notes=notes,
+            reference=reference | ({} if gone or not stack else {"stack": stack.id}),
         )
 
     def down(self, plan: ChangePlan, report: Report) -> None:
@@ -147,7 +178,11 @@ class AwsInfrastructure(Infrastructure):
         from cloudtrain.providers.aws.stored_data import delete_for_good
 
         again = self._command("down")
-        stack = self._stacks.find(plan.reference.get("stack", "")) if "stack" in plan.reference else None
+        stack = (
+            self._stacks.find(plan.reference.get("stack", ""))
+            if "stack" in plan.reference
+            else None
+        )
         if stack is not None and stack.status != "DELETE_COMPLETE":
             since = self._stacks.last_event(stack.id)
             if stack.status != "DELETE_IN_PROGRESS":
@@ -155,13 +190,18 @@ class AwsInfrastructure(Infrastructure):
             self._finish(self._stacks.watch(stack, since, report), since, again)
         for change in plan.changes:
             if change.holds_data and change.action == "delete":
-                delete_for_good(self._aws, plan.reference["types"][change.resource], change.identity)
+                delete_for_good(
+                    self._aws, plan.reference["types"][change.resource], change.identity
+                )
                 report(deletion_of(change))
 
     @property
     def _aws(self) -> AwsClient:
         if self._cloud is None:
-            raise UsageError("aws.region is not set", hint="--region us-east-1, or [aws] region in cloudtrain.toml")
+            raise UsageError(
+                "aws.region is not set",
+                hint="--region us-east-1, or [aws] region in cloudtrain.toml",
+            )
         return self._cloud
 
     @cached_property
@@ -193,19 +233,30 @@ class AwsInfrastructure(Infrastructure):
         return f"cloudtrain infra {verb} --provider aws --region {self._aws.region}{name}"
 
     def _plan(self, changes: Any, **more: Any) -> ChangePlan:
-        return ChangePlan(provider="aws", name=self.name, where=self._where, changes=tuple(changes), **more)
+        return ChangePlan(
+            provider="aws", name=self.name, where=self._where, changes=tuple(changes), **more
+        )
 
     def _deployment(self, **more: Any) -> Deployment:
         return Deployment(provider="aws", name=self.name, where=self._where, **more)
 
     def _finish(self, stack: Stack, since: str, again: str) -> None:
         """CloudError with the first cause if what was watched has failed."""
-        if stack.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "DELETE_COMPLETE", "IMPORT_COMPLETE"):
+        if stack.status in (
+            "CREATE_COMPLETE",
+            "UPDATE_COMPLETE",
+            "DELETE_COMPLETE",
+            "IMPORT_COMPLETE",
+        ):
             return
         failures = self._stacks.failures(stack.id, since)
         if failures:
             raise failure_of(failures[0], self.name, again)
-        raise CloudError(f"the stack {self.name} is {stack.status}: {stack.reason}", code=stack.status, hint=again)
+        raise CloudError(
+            f"the stack {self.name} is {stack.status}: {stack.reason}",
+            code=stack.status,
+            hint=again,
+        )
 
     def _refuse_broken(self, stack: Stack | None) -> None:
         """CloudError for a stack that takes no change set before somebody has put it right."""
@@ -216,7 +267,9 @@ class AwsInfrastructure(Infrastructure):
             hint = f"put right what the reason names, then: {continued}"
         else:
             hint = f"{self._command('down')}; it keeps all data"
-        raise CloudError(f"the stack {self.name} is {stack.status}: {stack.reason}", code=stack.status, hint=hint)
+        raise CloudError(
+            f"the stack {self.name} is {stack.status}: {stack.reason}", code=stack.status, hint=hint
+        )
 
     def _delete_remains(self, stack: Stack) -> None:
         since = self._stacks.last_event(stack.id)
@@ -229,7 +282,11 @@ class AwsInfrastructure(Infrastructure):
         from cloudtrain.providers.aws.stored_data import exists
 
         for each in self._stacks.kept_resources():
-            if each["ResourceType"] not in DATA_TYPES or each["ResourceType"] == "AWS::Logs::LogGroup":
-                continue  # a policy goes with its bucket; the log group is the account's, with or without us
+            if (
+                each["ResourceType"] not in DATA_TYPES
+                or each["ResourceType"] == "AWS::Logs::LogGroup"
+            ):
+                # a policy goes with its bucket; the log group is the account's, with or without us
+                continue
             if exists(self._aws, each["ResourceType"], each["PhysicalResourceId"]):
                 yield each

@@ -1,4 +1,6 @@
-"""What an account has already that a stack must not make again: the log group of jobs, GitHub's OIDC provider."""
+"""What an account has already that a stack must not make again: the log group of jobs, GitHub's
+OIDC provider.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,21 @@ def log_group(cloud: AwsClient) -> dict[str, Any] | None:
 
 
 def github_provider(cloud: AwsClient, own: Container[str]) -> str:
-    """The ARN of the account's OIDC provider for GitHub, of which there can be only one. `own`: those of the stack.
+    """The ARN of the account's OIDC provider for GitHub, of which there can be only one. `own`:
+    those of the stack.
 
-    FOUND if there is none but the stack's own, and where these credentials may not look: then the stack tells.
+    FOUND if there is none but the stack's own, and where these credentials may not look: then the
+    stack tells.
     """
     try:
         listed = cloud.call("iam", "list_open_id_connect_providers")["OpenIDConnectProviderList"]
     except CloudError:
         return FOUND
-    return next((each["Arn"] for each in listed if each["Arn"].endswith(_GITHUB) and each["Arn"] not in own), FOUND)
+    return next(
+        (
+            each["Arn"]
+            for each in listed
+            if each["Arn"].endswith(_GITHUB) and each["Arn"] not in own
+        ),
+        FOUND,
+    )

@@ -1,4 +1,6 @@
-"""What can be chosen about an AWS deployment, and how the template's names and resource types are told to people."""
+"""What can be chosen about an AWS deployment, and how the template's names and resource types are
+told to people.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from cloudtrain.infrastructure.parameters import (
     to_template,
 )
 
-NEW, FOUND = "new", "found"
+NEW = "new"
+FOUND = "found"
 """The values of parameters for a resource that the stack makes, and for one that is looked up."""
 
 _ENDPOINT = Priced("AWS::EC2::VPCEndpoint", "Interface")
@@ -29,7 +32,9 @@ _PROVIDER = r"arn:aws[a-z-]*:iam::[0-9]{12}:oidc-provider/token[.]actions[.]gith
 
 
 def _bucket_names(arns: str) -> str:
-    """The names in the template's DataArns, which has the ARN of each bucket, and that of all that is in it."""
+    """The names in the template's DataArns, which has the ARN of each bucket, and that of all that
+    is in it.
+    """
     return ",".join(arn.rpartition(":::")[2] for arn in arns.split(",") if not arn.endswith("/*"))
 
 
@@ -73,7 +78,10 @@ PARAMETERS = (
     ),
     Parameter(
         name="network",
-        meaning="new: private subnets for jobs; existing: jobs may use subnets of the account; none: SageMaker's own",
+        meaning=(
+            "new: private subnets for jobs; existing: jobs may use subnets of the account; none:"
+            " SageMaker's own"
+        ),
         default=NONE,
         choices=(NONE, NEW, "existing"),
         template="Network",
@@ -181,7 +189,9 @@ KEPT_TYPES = (*DATA_TYPES, "AWS::S3::BucketPolicy")
 """What CloudFormation keeps: these, and the policy that protects a bucket, which goes with it."""
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
-"""One for all training jobs of an account in a region: SageMaker fixes the name, and makes it for the first job."""
+"""One for all training jobs of an account in a region: SageMaker fixes the name, and makes it for
+the first job.
+"""
 
 _PAID_ENDPOINTS = ("SecretsEndpoint", "ParametersEndpoint")
 
@@ -192,8 +202,12 @@ def kind_of(resource_type: str) -> str:
 
 
 def idle_cost(resource: str, resource_type: str) -> IdleCost | None:
-    """What a resource of the template costs while no job runs, by the list prices of us-east-1; None for nothing."""
-    return idle_costs.idle_cost("aws", resource_type, _ENDPOINT.tier if resource in _PAID_ENDPOINTS else "")
+    """What a resource of the template costs while no job runs, by the list prices of us-east-1;
+    None for nothing.
+    """
+    return idle_costs.idle_cost(
+        "aws", resource_type, _ENDPOINT.tier if resource in _PAID_ENDPOINTS else ""
+    )
 
 
 def template_values(values: Mapping[str, str], region: str, partition: str) -> dict[str, str]:
@@ -215,14 +229,29 @@ def values_of(template: Mapping[str, str]) -> dict[str, str]:
 
 def settings_of(outputs: Mapping[str, str]) -> dict[str, SettingValue]:
     """The stack's outputs as settings of cloudtrain.toml."""
-    texts = {"region": "Region", "role": "Role", "bucket": "Bucket", "repository": "Repository", "kms_key": "KmsKey"}
+    texts = {
+        "region": "Region",
+        "role": "Role",
+        "bucket": "Bucket",
+        "repository": "Repository",
+        "kms_key": "KmsKey",
+    }
     lists = {"subnets": "Subnets", "security_groups": "SecurityGroups"}
-    found: dict[str, SettingValue] = {f"aws.{key}": outputs[name] for key, name in texts.items() if name in outputs}
-    found |= {f"aws.{key}": tuple(outputs[name].split(",")) for key, name in lists.items() if name in outputs}
+    found: dict[str, SettingValue] = {
+        f"aws.{key}": outputs[name] for key, name in texts.items() if name in outputs
+    }
+    found |= {
+        f"aws.{key}": tuple(outputs[name].split(","))
+        for key, name in lists.items()
+        if name in outputs
+    }
     return found
 
 
 def outputs_of(outputs: Mapping[str, str]) -> dict[str, str]:
     """The outputs that are no settings, with what they are for."""
-    names = {"SubmitterPolicy": "policy to attach to people who submit", "GitHubRole": "role for the GitHub workflow"}
+    names = {
+        "SubmitterPolicy": "policy to attach to people who submit",
+        "GitHubRole": "role for the GitHub workflow",
+    }
     return {told: outputs[name] for name, told in names.items() if name in outputs}

@@ -17,19 +17,26 @@ MAX_PAGES = 50
 """Per stream and look, of up to 1 MB each: a flood of lines is brought in turns."""
 
 
-def new_lines(cloud: AwsClient, job: str, nodes: int, positions: Positions) -> Generator[LogPart, None, bool]:
+def new_lines(
+    cloud: AwsClient, job: str, nodes: int, positions: Positions
+) -> Generator[LogPart, None, bool]:
     """What is new of all nodes. Its value: whether nothing more is there for now."""
     hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
     complete = True
     for name in _stream_names(cloud, job):
         host = re.match(r"(algo-\d+)-\d+$", name.rpartition("/")[2])
         if host is not None and host[1] in hosts:
-            complete &= yield from _of_stream(cloud, name, hosts.index(host[1]), positions.get(name, {}))
+            complete &= yield from _of_stream(
+                cloud, name, hosts.index(host[1]), positions.get(name, {})
+            )
     return complete
 
 
-def _of_stream(cloud: AwsClient, name: str, node: int, position: Mapping[str, Any]) -> Generator[LogPart, None, bool]:
-    # The token to go on with, the time of the last line (milliseconds), and how many lines had that time.
+def _of_stream(
+    cloud: AwsClient, name: str, node: int, position: Mapping[str, Any]
+) -> Generator[LogPart, None, bool]:
+    # The token to go on with, the time of the last line (milliseconds), and how many lines had that
+    # time.
     place = {"token": None, "time": 0, "count": 0, **position}
     for _ in range(MAX_PAGES):
         answer = _page(cloud, name, place)
@@ -77,11 +84,15 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
 
 
 def _stream_names(cloud: AwsClient, job: str) -> list[str]:
-    """The streams of all nodes, `<job>/algo-N-<start>`: a restart begins new ones. None before the first line."""
+    """The streams of all nodes, `<job>/algo-N-<start>`: a restart begins new ones. None before the
+    first line.
+    """
     question = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{job}/"}
     try:
         pages = cloud.pages("logs", "describe_log_streams", **question)
-        return sorted((s["logStreamName"] for page in pages for s in page.get("logStreams", [])), key=_age)
+        return sorted(
+            (s["logStreamName"] for page in pages for s in page.get("logStreams", [])), key=_age
+        )
     except CloudError as error:
         if error.code == "ResourceNotFoundException":
             return []

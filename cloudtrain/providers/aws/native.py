@@ -10,7 +10,8 @@ from cloudtrain.errors import UsageError
 
 
 def native_job(name: str, region: str) -> Any:
-    """The `sagemaker.core` TrainingJob of a job: `.refresh()`, `.wait()`, `.stop()` and all its fields.
+    """The `sagemaker.core` TrainingJob of a job: `.refresh()`, `.wait()`, `.stop()` and all its
+    fields.
 
     UsageError when the SDK is not installed.
     """
@@ -19,4 +20,6 @@ def native_job(name: str, region: str) -> Any:
     except ImportError as error:
         hint = 'pip install "cloudtrain[sagemaker]"'
         raise UsageError(f"the sagemaker SDK is not installed: {error}", hint=hint) from None
-    return TrainingJob.get(training_job_name=name, session=boto3.session.Session(region_name=region), region=region)
+    return TrainingJob.get(
+        training_job_name=name, session=boto3.session.Session(region_name=region), region=region
+    )

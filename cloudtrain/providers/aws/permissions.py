@@ -1,7 +1,8 @@
-"""The IAM actions that submitting people, doctor and jobs need, and what for: infra/aws grants these, and no others.
+"""The IAM actions that submitting people, doctor and jobs need, and what for: infra/aws grants
+these, and no others.
 
-Tests hold this list against the template, and against the calls that the client makes on a loopback, so that neither
-grows alone.
+Tests hold this list against the template, and against the calls that the client makes on a
+loopback, so that neither grows alone.
 """
 
 from __future__ import annotations
@@ -34,8 +35,15 @@ SUBMITTER = (
     Permission("ecr:PutImage", "image push", _PUSH),
     Permission("ecr:UploadLayerPart", "image push", _PUSH),
     Permission("iam:PassRole", "submit: giving a job its role", "RoleArn of CreateTrainingJob"),
-    Permission("kms:Decrypt", "fetch, and sending large sources", "objects that a key encrypts", "kms_key"),
-    Permission("kms:GenerateDataKey", "submit: storing the source", "objects that a key encrypts", "kms_key"),
+    Permission(
+        "kms:Decrypt", "fetch, and sending large sources", "objects that a key encrypts", "kms_key"
+    ),
+    Permission(
+        "kms:GenerateDataKey",
+        "submit: storing the source",
+        "objects that a key encrypts",
+        "kms_key",
+    ),
     Permission("logs:DescribeLogStreams", "logs: finding the nodes"),
     Permission("logs:GetLogEvents", "logs: reading the lines"),
     Permission("s3:AbortMultipartUpload", "submit: giving up what a killed upload has left"),
@@ -44,12 +52,16 @@ SUBMITTER = (
     Permission("s3:ListBucketMultipartUploads", "submit: finding what a killed upload has left"),
     Permission("s3:PutObject", "submit: storing the source"),
     Permission("sagemaker:AddTags", "submit: the tags of a job", "Tags of CreateTrainingJob"),
-    Permission("sagemaker:CreateHyperParameterTuningJob", "sweep: starting a tuning job (engine: native)"),
+    Permission(
+        "sagemaker:CreateHyperParameterTuningJob", "sweep: starting a tuning job (engine: native)"
+    ),
     Permission("sagemaker:CreateTrainingJob", "submit"),
     Permission("sagemaker:DescribeHyperParameterTuningJob", "sweep: following a tuning job"),
     Permission("sagemaker:DescribeTrainingJob", "status, and everything that follows a run"),
     Permission("sagemaker:ListTags", "telling after a lost answer whether a job is this submit's"),
-    Permission("sagemaker:ListTrainingJobsForHyperParameterTuningJob", "sweep: the trials of a tuning job"),
+    Permission(
+        "sagemaker:ListTrainingJobsForHyperParameterTuningJob", "sweep: the trials of a tuning job"
+    ),
     Permission("sagemaker:Search", "list: runs of other machines"),
     Permission("sagemaker:StopHyperParameterTuningJob", "sweep: stopping a tuning job"),
     Permission("sagemaker:StopTrainingJob", "stop"),
@@ -59,18 +71,28 @@ SUBMITTER = (
 
 DOCTOR = (
     Permission("ec2:DescribeRouteTables", "endpoints: is there a way to S3", only_with="network"),
-    Permission("ec2:DescribeSecurityGroups", "security groups: do the nodes reach each other", only_with="network"),
-    Permission("ec2:DescribeSubnets", "subnets: are they there, with free addresses", only_with="network"),
+    Permission(
+        "ec2:DescribeSecurityGroups",
+        "security groups: do the nodes reach each other",
+        only_with="network",
+    ),
+    Permission(
+        "ec2:DescribeSubnets", "subnets: are they there, with free addresses", only_with="network"
+    ),
     Permission("ec2:DescribeVpcEndpoints", "endpoints: is there a way to S3", only_with="network"),
     Permission("ecr:DescribeRepositories", "repository: is it there"),
     Permission("iam:GetRole", "execution role: is it there, and whom does it trust"),
     Permission("iam:SimulatePrincipalPolicy", "PassRole, submitting, role's rights"),
     Permission("kms:DescribeKey", "key: is it there and enabled", only_with="kms_key"),
-    Permission("servicequotas:ListAWSDefaultServiceQuotas", "quota: where the account's own was never raised"),
+    Permission(
+        "servicequotas:ListAWSDefaultServiceQuotas",
+        "quota: where the account's own was never raised",
+    ),
     Permission("servicequotas:ListServiceQuotas", "quota"),
 )
-"""What `cloudtrain doctor` and `check --online` look at besides: `used_for` is the line that nobody could answer
-without it. The same people have it, unless the parameter `doctor` is `no`."""
+"""What `cloudtrain doctor` and `check --online` look at besides: `used_for` is the line that nobody
+could answer without it. The same people have it, unless the parameter `doctor` is `no`.
+"""
 
 JOB = (
     Permission("cloudwatch:PutMetricData", "the machines' load in CloudWatch"),
@@ -92,7 +114,9 @@ JOB = (
     Permission("kms:DescribeKey", "encrypting the machines' disks", only_with="kms_key"),
     Permission("kms:Encrypt", "storing results", only_with="kms_key"),
     Permission("kms:GenerateDataKey", "storing results and checkpoints", only_with="kms_key"),
-    Permission("kms:GenerateDataKeyWithoutPlaintext", "encrypting the machines' disks", only_with="kms_key"),
+    Permission(
+        "kms:GenerateDataKeyWithoutPlaintext", "encrypting the machines' disks", only_with="kms_key"
+    ),
     Permission("kms:ReEncryptFrom", "encrypting the machines' disks", only_with="kms_key"),
     Permission("kms:ReEncryptTo", "encrypting the machines' disks", only_with="kms_key"),
     Permission("logs:CreateLogGroup", "the first job's log in a region"),
@@ -106,9 +130,17 @@ JOB = (
     Permission("s3:PutObject", "storing checkpoints and results"),
     Permission("secretsmanager:GetSecretValue", "secrets of Secrets Manager"),
     Permission("ssm:GetParameter", "secrets of Parameter Store"),
-    Permission("ssmmessages:CreateControlChannel", "a shell in the container", only_with="remote_debug"),
-    Permission("ssmmessages:CreateDataChannel", "a shell in the container", only_with="remote_debug"),
-    Permission("ssmmessages:OpenControlChannel", "a shell in the container", only_with="remote_debug"),
+    Permission(
+        "ssmmessages:CreateControlChannel", "a shell in the container", only_with="remote_debug"
+    ),
+    Permission(
+        "ssmmessages:CreateDataChannel", "a shell in the container", only_with="remote_debug"
+    ),
+    Permission(
+        "ssmmessages:OpenControlChannel", "a shell in the container", only_with="remote_debug"
+    ),
     Permission("ssmmessages:OpenDataChannel", "a shell in the container", only_with="remote_debug"),
 )
-"""For jobs: what SageMaker and the launcher do in the name of the job's role ("SageMaker roles", developer guide)."""
+"""For jobs: what SageMaker and the launcher do in the name of the job's role ("SageMaker roles",
+developer guide).
+"""

@@ -1,4 +1,6 @@
-"""Translates the description of a training job: its phase, final state, instances and billing. Pure."""
+"""Translates the description of a training job: its phase, final state, instances and billing.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,13 @@ PHASES = {
     "Updating": "updating",
     "Stopping": "stopping",
     **dict.fromkeys(
-        ("Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded"), "bringing the last lines"
+        ("Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded"),
+        "bringing the last lines",
     ),
 }
-"""Secondary status -> phase. AWS may add statuses ("subject to change"); an unknown one is shown as it is."""
+"""Secondary status -> phase. AWS may add statuses ("subject to change"); an unknown one is shown as
+it is.
+"""
 
 ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
     "Completed": "succeeded",
@@ -37,7 +42,9 @@ ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
 """TrainingJobStatus -> final state. `Stopping` is not final."""
 
 _TIMED_OUT = {
-    "MaxRuntimeExceeded": "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)",
+    "MaxRuntimeExceeded": (
+        "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
+    ),
     "MaxWaitTimeExceeded": "no capacity came in time (limits.max_wait)",
 }
 
@@ -65,7 +72,8 @@ def phase_since(described: Mapping[str, Any]) -> float:
 
 def phase_event(described: Mapping[str, Any], now: float) -> Phase:
     """The event for the current phase, with the instance type once SageMaker has selected it."""
-    running, instance = described.get("SecondaryStatus") == "Training", selected_instance(described)
+    running = described.get("SecondaryStatus") == "Training"
+    instance = selected_instance(described)
     event = Phase(time=now, phase=phase_of(described), since=phase_since(described) or now)
     event = event.replace(running=True) if running else event
     return event.replace(instance=instance) if instance else event
@@ -77,12 +85,17 @@ def selected_instance(described: Mapping[str, Any]) -> str:
     return str(resources.get("SelectedInstanceType") or resources.get("InstanceType") or "")
 
 
-def warm_pool_events(described: Mapping[str, Any], now: float, usd_per_hour: float | None) -> list[Kept]:
-    """The event about machines that are kept after the job (a warm pool); empty if none were requested or granted.
+def warm_pool_events(
+    described: Mapping[str, Any], now: float, usd_per_hour: float | None
+) -> list[Kept]:
+    """The event about machines that are kept after the job (a warm pool); empty if none were
+    requested or granted.
 
-    If the quota for warm pools is 0, SageMaker returns no error and no WarmPoolStatus: nothing is kept.
+    If the quota for warm pools is 0, SageMaker returns no error and no WarmPoolStatus: nothing is
+    kept.
     """
-    pool, seconds = described.get("WarmPoolStatus"), keep_alive_seconds(described)
+    pool = described.get("WarmPoolStatus")
+    seconds = keep_alive_seconds(described)
     if not pool:
         return []
     event = Kept(time=now, status=str(pool.get("Status", "")), seconds=seconds)
@@ -115,18 +128,30 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
 
 def has_trained(described: Mapping[str, Any]) -> bool:
     """Whether the job's program ever ran; if not, its log stays empty."""
-    return any(item.get("Status") == "Training" for item in described.get("SecondaryStatusTransitions") or ())
+    return any(
+        item.get("Status") == "Training"
+        for item in described.get("SecondaryStatusTransitions") or ()
+    )
 
 
 def readable_reason(reason: str, *, began: bool = False) -> str:
-    """SageMaker's FailureReason without the names of its exceptions. `began`: whether the job's program ever ran."""
+    """SageMaker's FailureReason without the names of its exceptions. `began`: whether the job's
+    program ever ran.
+    """
     program = re.fullmatch(r"AlgorithmError: (.*), exit code: (-?\d+)", reason, re.DOTALL)
     if program:
-        message, code = program[1].strip(" ,"), program[2]
-        return f"{message} (exit code {code})" if message else f"a container ended with exit code {code}"
+        message = program[1].strip(" ,")
+        code = program[2]
+        return (
+            f"{message} (exit code {code})"
+            if message
+            else f"a container ended with exit code {code}"
+        )
     for name, words in _ERRORS.items():
         if reason.startswith(f"{name}: "):
-            if began and name == "ClientError":  # a checkpoint, or the model, that could not be stored
+            if (
+                began and name == "ClientError"
+            ):  # a checkpoint, or the model, that could not be stored
                 words = "SageMaker could not go on: "
             return words + reason.removeprefix(f"{name}: ")
     return reason
@@ -135,8 +160,8 @@ def readable_reason(reason: str, *, began: bool = False) -> str:
 def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing | None:
     """What the job cost, `usd` where the price is known; None if SageMaker does not report it yet.
 
-    `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's billable seconds
-    already include the spot discount.
+    `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's
+    billable seconds already include the spot discount.
     """
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
@@ -153,15 +178,21 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing
 
 
 def instances_of(described: Mapping[str, Any]) -> tuple[str, int]:
-    """The instance type and count; of a list of preferences those that SageMaker selected, once it has."""
+    """The instance type and count; of a list of preferences those that SageMaker selected, once it
+    has.
+    """
     resources = described.get("ResourceConfig") or {}
     instance, count = instance_of({"InstanceType": "", **resources})
-    return resources.get("SelectedInstanceType") or instance, int(resources.get("SelectedInstanceCount") or count)
+    return resources.get("SelectedInstanceType") or instance, int(
+        resources.get("SelectedInstanceCount") or count
+    )
 
 
 def ended_at(described: Mapping[str, Any]) -> float:
     """When the job ended, as a Unix timestamp; 0 if SageMaker does not say."""
-    return timestamp(described.get("TrainingEndTime")) or timestamp(described.get("LastModifiedTime"))
+    return timestamp(described.get("TrainingEndTime")) or timestamp(
+        described.get("LastModifiedTime")
+    )
 
 
 def timestamp(value: Any) -> float:

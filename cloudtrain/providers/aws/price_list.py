@@ -1,7 +1,8 @@
 """SageMaker's training prices from AWS's public price list, one file per region: no login, no SDK.
 
-The Pricing API would filter on the server, but needs credentials and the right `pricing:GetProducts`. The file of one
-region has less than 16 MB; the one of all regions together has hundreds.
+The Pricing API would filter on the server, but needs credentials and the right
+`pricing:GetProducts`. The file of one region has less than 16 MB; the one of all regions together
+has hundreds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, PriceList, dearest, price_or_none
+from cloudtrain.catalog.price_tables import (
+    REGION_NAME,
+    ListedPrice,
+    PriceList,
+    dearest,
+    price_or_none,
+)
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,7 +28,9 @@ FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
 READS_ALL_REGIONS = False
 """Each region is a download of its own, so only those that are asked for are read."""
 COMPONENT = "Training"
-"""Hosting, notebooks and HyperPod (`Cluster`) have prices of their own, and a training plan's fee has no component."""
+"""Hosting, notebooks and HyperPod (`Cluster`) have prices of their own, and a training plan's fee
+has no component.
+"""
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
 _TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
@@ -35,7 +44,9 @@ def own_region(settings: Settings) -> str:
     """The region of the settings, or else of the AWS CLI; empty when none is set."""
     if region := settings.get("aws.region"):
         return str(region)
-    from cloudtrain.providers.aws.account import configured_region  # reads the CLI's files, and needs pydantic
+    from cloudtrain.providers.aws.account import (
+        configured_region,
+    )  # reads the CLI's files, and needs pydantic
 
     return configured_region(settings)
 
@@ -50,7 +61,9 @@ def all_regions() -> tuple[str, ...]:
 
 
 def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
-    """The prices of training in those regions, of every type that the list has. CloudError when it cannot be read."""
+    """The prices of training in those regions, of every type that the list has. CloudError when it
+    cannot be read.
+    """
     del types  # the file has all of them
     found = [_read_region(region, today) for region in regions]
     prices = tuple(price for each in found for price in each.prices)
@@ -60,34 +73,56 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
 def _read_region(region: str, today: str) -> PriceList:
     pages = _pages(f"AWS's price list of SageMaker in {region}")
     document = pages.document(f"{FOLDER}/{region}/index.json")
-    products, terms = document.get("products"), (_mapping(document.get("terms"))).get("OnDemand")
-    if document.get("offerCode") != "AmazonSageMaker" or not isinstance(products, dict) or not isinstance(terms, dict):
+    products = document.get("products")
+    terms = (_mapping(document.get("terms"))).get("OnDemand")
+    if (
+        document.get("offerCode") != "AmazonSageMaker"
+        or not isinstance(products, dict)
+        or not isinstance(terms, dict)
+    ):
         raise pages.odd("is not of the form that AWS documents")
     source = f"AWS price list of {str(document.get('publicationDate', ''))[:10]}"
-    prices, left_out = [], set()
+    prices = []
+    left_out = set()
     for sku, product in products.items():
         instance_type = _training_type(_mapping(_mapping(product).get("attributes")), region)
         for amounts in _per_hour(_mapping(terms.get(sku))) if instance_type else ():
             if amounts and "USD" not in amounts:
-                raise pages.odd(f"is in {', '.join(map(str, amounts))[:40]}; only prices in US dollars are understood")
+                raise pages.odd(
+                    f"is in {', '.join(map(str, amounts))[:40]}; only prices in US dollars are"
+                    " understood"
+                )
             usd = price_or_none(amounts.get("USD"))
             if usd is None:
                 left_out.add(instance_type)
                 continue
             prices.append(
-                ListedPrice(instance_type=instance_type, usd_per_hour=usd, region=region, as_of=today, source=source)
+                ListedPrice(
+                    instance_type=instance_type,
+                    usd_per_hour=usd,
+                    region=region,
+                    as_of=today,
+                    source=source,
+                )
             )
     if not prices:
         raise pages.odd("has no price of a training machine")
-    return PriceList(prices=dearest(prices), left_out=len(left_out - {price.instance_type for price in prices}))
+    return PriceList(
+        prices=dearest(prices), left_out=len(left_out - {price.instance_type for price in prices})
+    )
 
 
 def _training_type(attributes: Mapping[str, Any], region: str) -> str:
     """The instance type whose training a product is, in this region; empty for any other product."""
-    name, usage = attributes.get("instanceName"), attributes.get("usagetype")
+    name = attributes.get("instanceName")
+    usage = attributes.get("usagetype")
     if attributes.get("component") != COMPONENT or attributes.get("regionCode", region) != region:
         return ""
-    if not isinstance(name, str) or not _TYPE.fullmatch(name) or not str(usage).endswith(f":{name}"):
+    if (
+        not isinstance(name, str)
+        or not _TYPE.fullmatch(name)
+        or not str(usage).endswith(f":{name}")
+    ):
         return ""
     return name
 
@@ -106,6 +141,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _pages(what: str) -> PricePages:
-    from cloudtrain.providers.cloud.price_pages import PricePages  # no table on the disk needs an HTTP client
+    from cloudtrain.providers.cloud.price_pages import (
+        PricePages,
+    )  # no table on the disk needs an HTTP client
 
     return PricePages(BASE, what)

@@ -35,7 +35,9 @@ class SageMakerProvider(Provider):
     contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """Region, role, bucket, instance types, image and price, from the spec, the settings and the catalog."""
+        """Region, role, bucket, instance types, image and price, from the spec, the settings and
+        the catalog.
+        """
         from cloudtrain.providers.aws.target import target
 
         return target(settings, spec, rehearsal=rehearsal)
@@ -59,7 +61,9 @@ class SageMakerProvider(Provider):
         return security_findings(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Credentials, role and rights, bucket, quota and network of the account, for the machines of this spec."""
+        """Credentials, role and rights, bucket, quota and network of the account, for the machines
+        of this spec.
+        """
         try:
             cloud = connect(target.config_as(AwsConfig).region, target.config_as(AwsConfig).profile)
         except UsageError as error:
@@ -82,11 +86,15 @@ class SageMakerProvider(Provider):
             from cloudtrain.providers.aws.tuning_request import trial_body, tuning_document
 
             if is_rehearsed_trial(plan):
-                return Request(provider=self.name, document=trial_body(plan), job=tuning_document(plan))
+                return Request(
+                    provider=self.name, document=trial_body(plan), job=tuning_document(plan)
+                )
         return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
-        """An ECR repository. A name alone is in the account of the role and the region of the settings."""
+        """An ECR repository. A name alone is in the account of the role and the region of the
+        settings.
+        """
         from cloudtrain.providers.aws.account import image_repository
 
         return image_repository(settings)
@@ -100,22 +108,32 @@ class SageMakerProvider(Provider):
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Upload the source and the job document, then create the job: three calls if the source is small or known."""
+        """Upload the source and the job document, then create the job: three calls if the source is
+        small or known.
+        """
         from cloudtrain.providers.aws.submit import submit_job
 
-        return submit_job(client_of_run(run), request.document, request.job, archive, progress, record)
+        return submit_job(
+            client_of_run(run), request.document, request.job, archive, progress, record
+        )
 
     def poll_seconds(self, run: RunFolder) -> float:
         """`aws.poll` as it was when the job was planned, in seconds."""
         return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """The job's status, and the log lines and events of all its nodes; after its end the warm pool."""
+        """The job's status, and the log lines and events of all its nodes; after its end the warm
+        pool.
+        """
         from cloudtrain.providers.aws.status import observe
         from cloudtrain.providers.aws.stop import warm_pool_observation
 
         if state.has_ended and not state.may_have_started:
-            return [warm_pool_observation(client_of_run(run), run, state)] if state.keeps_machines else []
+            return (
+                [warm_pool_observation(client_of_run(run), run, state)]
+                if state.keeps_machines
+                else []
+            )
         return observe(client_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
@@ -129,7 +147,9 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.request import published_uri, uri_parts
 
         request = request_of(run)
-        bucket, key = uri_parts(published_uri(request["OutputDataConfig"]["S3OutputPath"], run.run_id))
+        bucket, key = uri_parts(
+            published_uri(request["OutputDataConfig"]["S3OutputPath"], run.run_id)
+        )
         kms_key = request["OutputDataConfig"].get("KmsKeyId")
         client_of_run(run).put(bucket, f"{key}/{name}", text.encode(), kms_key)
 
@@ -147,12 +167,20 @@ class SageMakerProvider(Provider):
         return uri if uri and any(True for _ in client_of_run(run).objects(*uri_parts(uri))) else ""
 
     def fetch(
-        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+        self,
+        run: RunFolder,
+        state: RunState,
+        names: Sequence[str],
+        folder: Path,
+        progress: Progress | None,
+        note: Note,
     ) -> list[str]:
         """Download the artifacts and extract the archives."""
         from cloudtrain.providers.aws.results import fetch
 
-        return fetch(client_of_run(run), dict(self.artifacts(run, state)), names, folder, progress, note)
+        return fetch(
+            client_of_run(run), dict(self.artifacts(run, state)), names, folder, progress, note
+        )
 
     def release(self, run: RunFolder, state: RunState) -> Observation:
         """End the warm pool, by UpdateTrainingJob."""
@@ -160,7 +188,9 @@ class SageMakerProvider(Provider):
 
         return release(client_of_run(run), run, state)
 
-    def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
+    def discover_runs(
+        self, settings: Settings, run_id: str | None, known: KnownRuns
+    ) -> list[DiscoveredRun]:
         """Jobs with our tags in the region of the settings."""
         from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
@@ -176,7 +206,9 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.cloud.log_attempt import backfill
 
         cloud = client_of_run(run)
-        return backfill(lambda positions: new_lines(cloud, run.run_id, state.nodes, positions), state)
+        return backfill(
+            lambda positions: new_lines(cloud, run.run_id, state.nodes, positions), state
+        )
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """The CloudFormation stack of that name."""
@@ -186,7 +218,9 @@ class SageMakerProvider(Provider):
         where = region or configured_region(settings)
         if where:
             refuse_unusable(where)
-        return AwsInfrastructure(connect(where) if where else None, name, min(2.0, settings["aws.poll"]))
+        return AwsInfrastructure(
+            connect(where) if where else None, name, min(2.0, settings["aws.poll"])
+        )
 
     def native_sweeps(self) -> NativeSweeps:
         """Hyperparameter tuning jobs."""
@@ -198,7 +232,8 @@ class SageMakerProvider(Provider):
         """The `sagemaker.core` TrainingJob."""
         if state.ref is None:
             raise UsageError(
-                f"run {run.run_id} is {state.state}: there is no training job", hint=f"cloudtrain status {run.run_id}"
+                f"run {run.run_id} is {state.state}: there is no training job",
+                hint=f"cloudtrain status {run.run_id}",
             )
         from cloudtrain.providers.aws.native import native_job
 

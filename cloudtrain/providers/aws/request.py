@@ -27,14 +27,18 @@ DEFAULT_VOLUME_GIB = 30
 """The volume of types without NVMe if the spec has no disk size: SageMaker's own default."""
 
 WAIT_SECONDS = 86_400
-"""How long a spot job may wait for capacity, besides its runtime, if the spec has no `limits.max_wait`."""
+"""How long a spot job may wait for capacity, besides its runtime, if the spec has no
+`limits.max_wait`.
+"""
 
 BOOTSTRAP = (
     "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
     "a,d=(m+p for p in sys.argv[1:]);x=t.open(a);x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
-"""Extracts the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256 characters."""
+"""Extracts the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256
+characters.
+"""
 
 
 def run_uri(bucket: str, run_id: str) -> str:
@@ -48,21 +52,28 @@ def source_uri(bucket: str, digest: str) -> str:
 
 
 def published_uri(output: str, run_id: str) -> str:
-    """Where a job finds what is published for it while it runs. `output`: S3OutputPath of its request."""
+    """Where a job finds what is published for it while it runs. `output`: S3OutputPath of its
+    request.
+    """
     return f"{output.rstrip('/')}/{run_id}/published"
 
 
 def body_of(
     plan: Plan, image: ResolvedImage | None = None, document: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The request, a body of CreateTrainingJob: `aws sagemaker create-training-job --cli-input-json` accepts it.
+    """The request, a body of CreateTrainingJob: `aws sagemaker create-training-job
+    --cli-input-json` accepts it.
 
-    `image`: the image that was built or looked up; None: the planned address. `document`: the job document, by default
-    that of `job_of`.
+    `image`: the image that was built or looked up; None: the planned address. `document`: the job
+    document, by default that of `job_of`.
     """
-    spec, config = plan.spec, plan.target.config_as(AwsConfig)
-    aws, limits, bucket = section_of(plan), spec.limits, config.bucket
-    base, address = run_uri(bucket, plan.run_id), image.address if image else plan.target.image_address
+    spec = plan.spec
+    config = plan.target.config_as(AwsConfig)
+    aws = section_of(plan)
+    limits = spec.limits
+    bucket = config.bucket
+    base = run_uri(bucket, plan.run_id)
+    address = image.address if image else plan.target.image_address
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
         "RoleArn": config.role,
@@ -89,7 +100,10 @@ def body_of(
     if limits.retries:
         body["RetryStrategy"] = {"MaximumRetryAttempts": limits.retries}
     if config.subnets or config.security_groups:
-        body["VpcConfig"] = {"SecurityGroupIds": list(config.security_groups), "Subnets": list(config.subnets)}
+        body["VpcConfig"] = {
+            "SecurityGroupIds": list(config.security_groups),
+            "Subnets": list(config.subnets),
+        }
     if aws.network_isolation:
         body["EnableNetworkIsolation"] = True
     if aws.encrypt_traffic:
@@ -133,22 +147,30 @@ def _published(plan: Plan) -> dict[str, str]:
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
-    """For the console's charts: the trainer's own metrics, and those that `metrics` finds in what is printed."""
+    """For the console's charts: the trainer's own metrics, and those that `metrics` finds in what
+    is printed.
+    """
     from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 
     names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
     found = [{"Name": name, "Regex": event_pattern(name)} for name in names]
-    found += [{"Name": name, "Regex": _of_first_rank(pattern)} for name, pattern in plan.spec.metrics.items()]
+    found += [
+        {"Name": name, "Regex": _of_first_rank(pattern)}
+        for name, pattern in plan.spec.metrics.items()
+    ]
     return {"MetricDefinitions": found} if found else {}
 
 
 def event_pattern(name: str) -> str:
-    """The expression for a metric in the lines that `log_metrics` prints, which only the first rank does."""
+    """The expression for a metric in the lines that `log_metrics` prints, which only the first rank
+    does.
+    """
     return rf'"{re.escape(name)}": ?(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)'
 
 
 def _of_first_rank(pattern: str) -> str:
-    """The expression for the log that SageMaker reads, in which the launcher has put the rank before each line.
+    """The expression for the log that SageMaker reads, in which the launcher has put the rank
+    before each line.
 
     Only the first rank's: SageMaker would count a value once for each rank that prints it.
     """
@@ -186,13 +208,19 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
         "ChannelName": name,
         "InputMode": mode,
         "DataSource": {
-            "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+            "S3DataSource": {
+                "S3DataType": "S3Prefix",
+                "S3Uri": uri,
+                "S3DataDistributionType": "FullyReplicated",
+            }
         },
     }
 
 
 def input_uri(item: Input, provider: str) -> str:
-    """The S3 URI of an input. A folder's ends in a slash: S3 would match longer names with the same prefix too."""
+    """The S3 URI of an input. A folder's ends in a slash: S3 would match longer names with the same
+    prefix too.
+    """
     uri = item.on(provider) or ""
     return uri if single_file(item, uri) else as_folder(uri)
 
@@ -204,12 +232,18 @@ def single_file(item: Input, uri: str) -> dict[str, str]:
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
-    spec, key = plan.spec, plan.target.config_as(AwsConfig).kms_key
-    types, nodes = plan.target.instances, spec.resources.nodes
+    spec = plan.spec
+    key = plan.target.config_as(AwsConfig).kms_key
+    types = plan.target.instances
+    nodes = spec.resources.nodes
     resources: dict[str, Any] = (
         {"InstanceType": types[0], "InstanceCount": nodes}
         if len(types) == 1
-        else {"InstancePreferences": [{"InstanceType": name, "InstanceCount": nodes} for name in types]}
+        else {
+            "InstancePreferences": [
+                {"InstanceType": name, "InstanceCount": nodes} for name in types
+            ]
+        }
     )
     if needs_volume(types):
         disk = spec.resources.disk
@@ -222,17 +256,22 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def has_own_disk(types: Sequence[str]) -> bool:
-    """Whether any of these types has local NVMe disks, which are always encrypted and accept no key."""
+    """Whether any of these types has local NVMe disks, which are always encrypted and accept no
+    key.
+    """
     return any(map(local_disks, types))
 
 
 def needs_volume(types: Sequence[str]) -> bool:
-    """Whether any of these types has no local disk: with one, SageMaker does not accept a volume size."""
+    """Whether any of these types has no local disk: with one, SageMaker does not accept a volume
+    size.
+    """
     return not all(map(local_disks, types))
 
 
 def _stopping(plan: Plan) -> dict[str, int]:
-    limits, estimate = plan.spec.limits, plan.target.cost_estimate
+    limits = plan.spec.limits
+    estimate = plan.target.cost_estimate
     if estimate is None:
         raise ValueError("a target that bills has a cost estimate")
     stopping = {"MaxRuntimeInSeconds": estimate.max_seconds}

@@ -1,4 +1,6 @@
-"""Downloads a job's model, output and checkpoints from S3. The archives are extracted as untrusted input."""
+"""Downloads a job's model, output and checkpoints from S3. The archives are extracted as untrusted
+input.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
 
 
 _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
-"""The folder in the container that SageMaker makes each archive of; absolute links below it are kept."""
+"""The folder in the container that SageMaker makes each archive of; absolute links below it are
+kept.
+"""
 
 
 def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
     """The S3 URIs of a job's model, output and checkpoints, by its request."""
-    output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
+    output = (
+        f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
+    )
     keep = body.get("CheckpointConfig", {}).get("S3Uri")
     return {
         "model": f"{output}/model.tar.gz",
@@ -35,7 +41,9 @@ def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
 
 
 def trial_request(request: dict[str, Any]) -> dict[str, Any]:
-    """The request of a tuning job's trial with its own checkpoints: the launcher keeps them in a folder of its name."""
+    """The request of a tuning job's trial with its own checkpoints: the launcher keeps them in a
+    folder of its name.
+    """
     shared = request.get("CheckpointConfig")
     if not shared:
         return request
@@ -44,9 +52,16 @@ def trial_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def fetch(
-    cloud: AwsClient, found: dict[str, str], names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+    cloud: AwsClient,
+    found: dict[str, str],
+    names: Sequence[str],
+    folder: Path,
+    progress: Progress | None,
+    note: Note,
 ) -> list[str]:
-    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see `Provider.fetch`."""
+    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see
+    `Provider.fetch`.
+    """
     fetched = []
     for name in names:
         uri = found.get(name, "")
@@ -62,7 +77,9 @@ def fetch(
 def existing_artifacts(cloud: AwsClient, found: Mapping[str, str]) -> list[str] | None:
     """The names of the artifacts that exist; None if S3 refuses to list them."""
     try:
-        return [name for name, uri in found.items() if any(True for _ in cloud.objects(*uri_parts(uri)))]
+        return [
+            name for name, uri in found.items() if any(True for _ in cloud.objects(*uri_parts(uri)))
+        ]
     except CloudError:
         return None
 
@@ -71,7 +88,8 @@ def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress
     """Download all objects below a prefix, or the one of exactly that name; False if there is none."""
     bucket, prefix = uri_parts(uri)
     objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
-    total, done = sum(size for _, size in objects), 0
+    total = sum(size for _, size in objects)
+    done = 0
     for key, size in objects:
         path = safe_join(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
         with storing(path):
@@ -82,7 +100,9 @@ def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress
     return bool(objects)
 
 
-def _fetch_archive(cloud: AwsClient, uri: str, folder: Path, progress: Progress | None, note: Note) -> bool:
+def _fetch_archive(
+    cloud: AwsClient, uri: str, folder: Path, progress: Progress | None, note: Note
+) -> bool:
     bucket, key = uri_parts(uri)
     size = next((size for name, size in cloud.objects(bucket, key) if name == key), None)
     if size is None:

@@ -1,7 +1,7 @@
 """SageMaker's rules that involve several fields, or that its service model cannot express. Pure.
 
-After the API reference of CreateTrainingJob and the developer guide (managed spot training, warm pools, instance
-preferences). `cloudtrain.providers.aws.shapes` checks what the model itself says.
+After the API reference of CreateTrainingJob and the developer guide (managed spot training, warm
+pools, instance preferences). `cloudtrain.providers.aws.shapes` checks what the model itself says.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from cloudtrain.providers.cloud.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
-MAX_DISK_GIB, QUOTA_DISK_GIB = 16_384, 1_024
-"""The largest EBS volume (gp2, the kind that SageMaker uses), and an account's quota before it is raised."""
+MAX_DISK_GIB = 16_384
+QUOTA_DISK_GIB = 1_024
+"""The largest EBS volume (gp2, the kind that SageMaker uses), and an account's quota before it is
+raised.
+"""
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
@@ -41,8 +44,10 @@ _PARTITIONS = {
 """The partition of regions whose names begin so; all others are in `aws`."""
 
 _TAG_PUNCTUATION = "_.:/=+-@"
-"""Allowed in a tag besides letters, numbers and spaces of all languages: SageMaker's API reference (Tag), as of
-2026-11-22. The service model has the same rule as a pattern that only Java understands."""
+"""Allowed in a tag besides letters, numbers and spaces of all languages: SageMaker's API reference
+(Tag), as of 2026-11-22. The service model has the same rule as a pattern that only Java
+understands.
+"""
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
@@ -59,39 +64,55 @@ def broken_rules(plan: Plan) -> list[Issue]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Notes on a valid plan: checkpoints that are kept nevertheless, a disk that needs a raised quota."""
+    """Notes on a valid plan: checkpoints that are kept nevertheless, a disk that needs a raised
+    quota.
+    """
     kept = plan.spec.checkpoints.keep
     few = (
-        [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {kept}: {_WHY_KEPT}"] if kept < MIN_KEPT_CHECKPOINTS else []
+        [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {kept}: {_WHY_KEPT}"]
+        if kept < MIN_KEPT_CHECKPOINTS
+        else []
     )
     return few + _disk_notes(plan)
 
 
-_WHY_KEPT = "SageMaker deletes in S3 what a job deletes, perhaps before the newest one is stored there"
+_WHY_KEPT = (
+    "SageMaker deletes in S3 what a job deletes, perhaps before the newest one is stored there"
+)
 
 
 def _disk_notes(plan: Plan) -> list[str]:
-    disk, types = plan.spec.resources.disk, plan.target.instances
+    disk = plan.spec.resources.disk
+    types = plan.target.instances
     if not disk or not needs_volume(types) or not QUOTA_DISK_GIB < disk / 2**30 <= MAX_DISK_GIB:
         return []
     quota = "Size of EBS volume for a training job instance"
-    return [f"a disk of {disk / 2**30:,.0f} GiB needs a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB by default)"]
+    return [
+        f"a disk of {disk / 2**30:,.0f} GiB needs a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB"
+        " by default)"
+    ]
 
 
 def unused_fields(types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
-    """Paths of fields that have no effect on these instance types. `disk`: whether the spec has a disk size."""
+    """Paths of fields that have no effect on these instance types. `disk`: whether the spec has a
+    disk size.
+    """
     return ("resources.disk",) if disk and not needs_volume(types) else ()
 
 
 def _account(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
-    region, role = config.region, config.role
+    region = config.region
+    role = config.role
     yield from format_issues("role", role)
     yield from format_issues("bucket", config.bucket)
     partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
     given = role.split(":")[1:2]
     if role.startswith("arn:") and given != [partition]:
-        yield Issue(("aws", "role"), f"belongs to the partition {given[0]}, the region {region} to {partition}")
+        yield Issue(
+            ("aws", "role"),
+            f"belongs to the partition {given[0]}, the region {region} to {partition}",
+        )
     yield from _key(config.kms_key or "", region, plan.target.instances)
 
 
@@ -103,16 +124,24 @@ def _storage(plan: Plan) -> Iterator[Issue]:
     resume = plan.context.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
-        yield Issue((), f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}", hint)
+        yield Issue(
+            (),
+            f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}",
+            hint,
+        )
     for name, item in spec.inputs.items():
         location = item.on(plan.target.provider) or ""
         if item.mode == "stream" and single_file(item, location):
             hint = "mode: copy; or a slash at the end, if it is a folder"
-            yield Issue(("inputs", name), f"{location} is one object; only a folder can be streamed", hint)
+            yield Issue(
+                ("inputs", name), f"{location} is one object; only a folder can be streamed", hint
+            )
 
 
 def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
-    """Disks accept a key's id or ARN, S3 an alias too (API reference: ResourceConfig, OutputDataConfig)."""
+    """Disks accept a key's id or ARN, S3 an alias too (API reference: ResourceConfig,
+    OutputDataConfig).
+    """
     at = ("aws", "kms_key")
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
@@ -120,7 +149,9 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
         return
     key_region = key.split(":")[3] if key.startswith("arn:") else region
     if key_region != region:
-        yield Issue(at, f"is in {key_region or repr(key)}, the job runs in {region}", "a key of that region")
+        yield Issue(
+            at, f"is in {key_region or repr(key)}, the job runs in {region}", "a key of that region"
+        )
     if not key or not needs_volume(types):
         return
     if has_own_disk(types):
@@ -132,19 +163,38 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
 
 
 def _capacity(plan: Plan) -> Iterator[Issue]:
-    resources, types = plan.spec.resources, plan.target.instances
-    field = ("resources", "instance", plan.target.provider) if resources.instance else ("resources", "gpu")
+    resources = plan.spec.resources
+    types = plan.target.instances
+    field = (
+        ("resources", "instance", plan.target.provider)
+        if resources.instance
+        else ("resources", "gpu")
+    )
     if resources.spot and len(types) > 1:
         hint = (
-            "name one instance type for spot, or leave spot out and let SageMaker take the first type that is available"
+            "name one instance type for spot, or leave spot out and let SageMaker take the first"
+            " type that is available"
         )
-        yield Issue(field, f"a choice of {len(types)} instance types cannot be combined with spot", hint)
+        yield Issue(
+            field, f"a choice of {len(types)} instance types cannot be combined with spot", hint
+        )
     if plan.spec.section(AwsSection).keep_alive and len(types) > 1:
         hint = "machines that are kept are all of one instance type"
-        yield Issue(field, f"a choice of {len(types)} instance types cannot be combined with aws.keep_alive", hint)
+        yield Issue(
+            field,
+            f"a choice of {len(types)} instance types cannot be combined with aws.keep_alive",
+            hint,
+        )
     if resources.disk and needs_volume(types) and resources.disk > MAX_DISK_GIB * 2**30:
-        message = f"{resources.disk / 2**30:,.0f} GiB are more than one volume holds: {MAX_DISK_GIB:,} GiB"
-        yield Issue(("resources", "disk"), message, "a type with disks of its own, or inputs with mode: stream")
+        message = (
+            f"{resources.disk / 2**30:,.0f} GiB are more than one volume holds:"
+            f" {MAX_DISK_GIB:,} GiB"
+        )
+        yield Issue(
+            ("resources", "disk"),
+            message,
+            "a type with disks of its own, or inputs with mode: stream",
+        )
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
             yield Issue(
@@ -155,7 +205,8 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
 
 
 def _time(plan: Plan) -> Iterator[Issue]:
-    limits, estimate = plan.spec.limits, plan.target.cost_estimate
+    limits = plan.spec.limits
+    estimate = plan.target.cost_estimate
     runtime = estimate.max_seconds if estimate else 0
     if runtime > MAX_RUNTIME_SECONDS:
         cap = estimate.cap if estimate and estimate.cap else "limits.max_runtime"
@@ -166,38 +217,66 @@ def _time(plan: Plan) -> Iterator[Issue]:
     at = ("limits", "max_wait")
     if plan.spec.resources.spot:
         if limits.max_wait < runtime:
-            message = f"{exact_duration(limits.max_wait)} is shorter than the job may run: {exact_duration(runtime)}"
-            yield Issue(at, message, "for spot it counts from the submission to the end, running included")
+            message = (
+                f"{exact_duration(limits.max_wait)} is shorter than the job may run:"
+                f" {exact_duration(runtime)}"
+            )
+            yield Issue(
+                at, message, "for spot it counts from the submission to the end, running included"
+            )
         return
     rows = [find_instance("aws", name) for name in plan.target.instances]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
-        yield Issue(at, "SageMaker limits the waiting time of GPU machines and of spot jobs only", "leave it out")
+        yield Issue(
+            at,
+            "SageMaker limits the waiting time of GPU machines and of spot jobs only",
+            "leave it out",
+        )
 
 
 def _network(plan: Plan) -> Iterator[Issue]:
-    config, spec = plan.target.config_as(AwsConfig), plan.spec
+    config = plan.target.config_as(AwsConfig)
+    spec = plan.spec
     if bool(config.subnets) != bool(config.security_groups):
-        missing, present = ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
+        missing, present = (
+            ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
+        )
         yield Issue(("aws", present), f"needs aws.{missing} beside it", "both, or neither")
     if spec.section(AwsSection).network_isolation:
         if dependencies_document(plan) and not spec.dependencies.vendor:
-            hint = "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
-            yield Issue(("aws", "network_isolation"), "keeps the nodes from the index that packages come from", hint)
+            hint = (
+                "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
+            )
+            yield Issue(
+                ("aws", "network_isolation"),
+                "keeps the nodes from the index that packages come from",
+                hint,
+            )
         if spec.secrets:
             yield Issue(
-                ("aws", "network_isolation"), "prevents the job from reading its secrets", "leave one of them out"
+                ("aws", "network_isolation"),
+                "prevents the job from reading its secrets",
+                "leave one of them out",
             )
         if spec.section(AwsSection).remote_debug:
-            yield Issue(("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out")
+            yield Issue(
+                ("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out"
+            )
         if plan.context.trial and not plan.context.trial.measures:
             message = "keeps trials from reading the values of the others, by which they end early"
-            yield Issue(("aws", "network_isolation"), message, "leave it out, or sweep.early_stopping")
+            yield Issue(
+                ("aws", "network_isolation"), message, "leave it out, or sweep.early_stopping"
+            )
 
 
 def _image(plan: Plan) -> Iterator[Issue]:
-    image, region = plan.target.image_address, plan.target.config_as(AwsConfig).region
+    image = plan.target.image_address
+    region = plan.target.config_as(AwsConfig).region
     match = ECR.fullmatch(image)
-    hint = "push it to a repository of Elastic Container Registry in that region, and give that address"
+    hint = (
+        "push it to a repository of Elastic Container Registry in that region, and give that"
+        " address"
+    )
     if match is None:
         yield Issue(("image",), f"SageMaker cannot pull {image!r}", hint)
     elif match[2] != region and misspelt_region(region):
@@ -210,16 +289,28 @@ def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if name.startswith(TAG_PREFIX):
-            yield Issue(("inputs", name), f"names that begin with {TAG_PREFIX} are reserved", "choose another name")
+            yield Issue(
+                ("inputs", name),
+                f"names that begin with {TAG_PREFIX} are reserved",
+                "choose another name",
+            )
     for key, value in spec.tags.items():
         forbidden = [char for char in key + value if not _is_allowed_in_tag(char)]
         if forbidden:
             allowed = f"letters, numbers, spaces and {' '.join(_TAG_PUNCTUATION)}"
             yield Issue(("tags", key), f"{forbidden[0]!r} is not allowed in a tag: only {allowed}")
         if key.lower().startswith("aws:"):
-            yield Issue(("tags", key), "names that begin with aws: are reserved by AWS", "choose another name")
+            yield Issue(
+                ("tags", key),
+                "names that begin with aws: are reserved by AWS",
+                "choose another name",
+            )
         if key.startswith(TAG_PREFIX):
-            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are reserved", "choose another name")
+            yield Issue(
+                ("tags", key),
+                f"names that begin with {TAG_PREFIX} are reserved",
+                "choose another name",
+            )
     for name in spec.env:
         if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
             yield Issue(("env", name), "is reserved by SageMaker", "choose another name")

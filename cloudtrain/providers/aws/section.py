@@ -1,4 +1,6 @@
-"""The section `aws` of job.yaml: settings of the account, and what a SageMaker job may be asked for."""
+"""The section `aws` of job.yaml: settings of the account, and what a SageMaker job may be asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,47 @@ from cloudtrain.spec.section import Duration, Section, Strings
 
 
 class AwsSection(Section):
-    """What is particular to SageMaker; region, role, bucket and network may be in the settings instead."""
+    """What is particular to SageMaker; region, role, bucket and network may be in the settings
+    instead.
+    """
 
     region: str | None = Field(None, description="where jobs run, such as us-east-1")
     role: str | None = Field(None, description="ARN of the role that the job runs as")
     bucket: str | None = Field(None, description="bucket for source, checkpoints and models")
-    repository: str | None = Field(None, description="ECR repository for images that are built, its name or address")
+    repository: str | None = Field(
+        None, description="ECR repository for images that are built, its name or address"
+    )
     subnets: Strings = Field((), description="run inside these subnets of your network")
     security_groups: Strings = Field((), description="with these security groups")
-    kms_key: str | None = Field(None, description="key that encrypts the machines' disks and what the job writes")
-    keep_alive: Duration = Field(None, description="keep the machines this long for the next job; they are billed")
-    network_isolation: bool = Field(False, description="no network for the container but the other nodes")
-    encrypt_traffic: bool = Field(False, description="encrypt what the nodes send each other; slower")
-    remote_debug: bool = Field(False, description="allow a shell in the container through Systems Manager")
+    kms_key: str | None = Field(
+        None, description="key that encrypts the machines' disks and what the job writes"
+    )
+    keep_alive: Duration = Field(
+        None, description="keep the machines this long for the next job; they are billed"
+    )
+    network_isolation: bool = Field(
+        False, description="no network for the container but the other nodes"
+    )
+    encrypt_traffic: bool = Field(
+        False, description="encrypt what the nodes send each other; slower"
+    )
+    remote_debug: bool = Field(
+        False, description="allow a shell in the container through Systems Manager"
+    )
     infra_check: bool = Field(False, description="test hardware and network before the job starts")
-    tensorboard: bool = Field(False, description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes")
+    tensorboard: bool = Field(
+        False, description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes"
+    )
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
         """Warm pools keep machines, and spot machines are taken away."""
         resources = spec.get("resources")
-        if not (isinstance(resources, dict) and resources.get("spot") is True and section.get("keep_alive")):
+        if not (
+            isinstance(resources, dict)
+            and resources.get("spot") is True
+            and section.get("keep_alive")
+        ):
             return []
         message = "cannot go with spot: SageMaker keeps no interruptible machine"
         return [Issue(("aws", "keep_alive"), message, "leave one of them out")]

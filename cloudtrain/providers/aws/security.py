@@ -1,8 +1,8 @@
 """What a reviewer of security would say of a SageMaker job that would be sent. Pure.
 
-The rules are the four that Prowler has for training jobs of live accounts (sagemaker_training_jobs_…: VPC settings,
-network isolation, encryption of volume and output, encryption between containers), and one of ours: a shell into the
-container.
+The rules are the four that Prowler has for training jobs of live accounts
+(sagemaker_training_jobs_…: VPC settings, network isolation, encryption of volume and output,
+encryption between containers), and one of ours: a shell into the container.
 """
 
 from __future__ import annotations
@@ -17,35 +17,51 @@ from cloudtrain.providers.aws.request import has_own_disk, needs_volume, section
 
 
 def security_findings(plan: Plan) -> list[Issue]:
-    """An issue for each rule that the job breaks, with the path of the field that would set it right."""
+    """An issue for each rule that the job breaks, with the path of the field that would set it
+    right.
+    """
     return [*_network(plan), *_encryption(plan), *_access(plan)]
 
 
 def _network(plan: Plan) -> Iterator[Issue]:
     section = section_of(plan)
     if not plan.target.config_as(AwsConfig).subnets:
-        message = "is not set: the job runs in no network of yours, and nothing that you own limits what it reaches"
+        message = (
+            "is not set: the job runs in no network of yours, and nothing that you own limits what"
+            " it reaches"
+        )
         yield Issue(("aws", "subnets"), message, "aws.subnets and aws.security_groups of your VPC")
     if not section.network_isolation and not _needs_network(plan):
         message = "is off: the containers may reach any network, and nothing in the job needs one"
-        yield Issue(("aws", "network_isolation"), message, "aws.network_isolation: true, unless your program does")
+        yield Issue(
+            ("aws", "network_isolation"),
+            message,
+            "aws.network_isolation: true, unless your program does",
+        )
 
 
 def _needs_network(plan: Plan) -> bool:
-    """Whether isolation would keep the job from something that it asks for: see the rules of `network_isolation`."""
+    """Whether isolation would keep the job from something that it asks for: see the rules of
+    `network_isolation`.
+    """
     installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
     return installs or bool(plan.spec.secrets) or section_of(plan).remote_debug
 
 
 def _encryption(plan: Plan) -> Iterator[Issue]:
-    nodes, types = plan.spec.resources.nodes, plan.target.instances
+    nodes = plan.spec.resources.nodes
+    types = plan.target.instances
     if nodes > 1 and not section_of(plan).encrypt_traffic:
         message = f"is off: what the {nodes} nodes send each other is not encrypted"
-        yield Issue(("aws", "encrypt_traffic"), message, "aws.encrypt_traffic: true; training takes longer")
+        yield Issue(
+            ("aws", "encrypt_traffic"), message, "aws.encrypt_traffic: true; training takes longer"
+        )
     if not plan.target.config_as(AwsConfig).kms_key:
         volumes = needs_volume(types) and not has_own_disk(types)
         what = (
-            "neither the machines' volumes nor what the job writes has a" if volumes else "what the job writes has no"
+            "neither the machines' volumes nor what the job writes has a"
+            if volumes
+            else "what the job writes has no"
         )
         yield Issue(("aws", "kms_key"), f"is not set: {what} key of yours", "aws.kms_key: its ARN")
 

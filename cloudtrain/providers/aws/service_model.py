@@ -1,13 +1,14 @@
-"""SageMaker's own model of the requests that start jobs, from a table of ours: a plan has no time to import an SDK.
+"""SageMaker's own model of the requests that start jobs, from a table of ours: a plan has no time
+to import an SDK.
 
-`create_training_job.json` in the catalog is the part of botocore's service model that they consist of: those of a
-training job and of a tuning job. tests/unit/test_service_model.py compares it with botocore, and makes it anew. The
-model of a botocore that is installed is read as a file where the table finds fault: a newer SDK may know an instance
-type that the table does not.
+`create_training_job.json` in the catalog is the part of botocore's service model that they consist
+of: those of a training job and of a tuning job. tests/unit/test_service_model.py compares it with
+botocore, and makes it anew. The model of a botocore that is installed is read as a file where the
+table finds fault: a newer SDK may know an instance type that the table does not.
 
-Required members and types hold for every version. An enum, a pattern or a maximum goes out of date, and botocore holds
-no request against them (it took its check of the maximum out: boto/botocore#779); what breaks them is a warning that
-names the versions.
+Required members and types hold for every version. An enum, a pattern or a maximum goes out of date,
+and botocore holds no request against them (it took its check of the maximum out:
+boto/botocore#779); what breaks them is a warning that names the versions.
 """
 
 from __future__ import annotations
@@ -21,20 +22,26 @@ from typing import Any
 from cloudtrain.issues import Issue
 
 TABLE = "create_training_job.json"
-OPERATION_INPUT, TUNING_INPUT = "CreateTrainingJobRequest", "CreateHyperParameterTuningJobRequest"
+OPERATION_INPUT = "CreateTrainingJobRequest"
+TUNING_INPUT = "CreateHyperParameterTuningJobRequest"
 
 
 class TableShape:
     """One shape of a service model as JSON, with the attributes that botocore's own shapes have."""
 
     def __init__(self, name: str, traits: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-        self.name, self.type_name, self.metadata = name, traits["type"], traits
+        self.name = name
+        self.type_name = traits["type"]
+        self.metadata = traits
         self._shapes = shapes
 
     @cached_property
     def members(self) -> dict[str, TableShape]:
         """Of a structure."""
-        return {name: self._of(reference) for name, reference in self.metadata.get("members", {}).items()}
+        return {
+            name: self._of(reference)
+            for name, reference in self.metadata.get("members", {}).items()
+        }
 
     @property
     def member(self) -> TableShape:
@@ -57,7 +64,8 @@ class TableShape:
 
 
 def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT) -> list[Issue]:
-    """All that is wrong with a request by the table; what a botocore at hand lets pass is no mistake.
+    """All that is wrong with a request by the table; what a botocore at hand lets pass is no
+    mistake.
 
     `operation`: the shape of the request: OPERATION_INPUT or TUNING_INPUT.
     """
@@ -72,10 +80,15 @@ def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT
 
 
 def models() -> str:
-    """The models that were asked: `botocore 1.40.2 and 1.43.4`; one version where both are of the same."""
+    """The models that were asked: `botocore 1.40.2 and 1.43.4`; one version where both are of the
+    same.
+    """
     from importlib.metadata import version
 
-    versions = {str(_file()["botocore"]), *([version("botocore")] if _installed(OPERATION_INPUT) else [])}
+    versions = {
+        str(_file()["botocore"]),
+        *([version("botocore")] if _installed(OPERATION_INPUT) else []),
+    }
     return f"botocore {' and '.join(sorted(versions))}"
 
 
@@ -88,14 +101,21 @@ def shapes_of(model: Mapping[str, Any]) -> dict[str, Any]:
         if name in found:
             continue
         found[name] = _without_prose(model["shapes"][name])
-        parts = [*found[name].get("members", {}).values(), *(found[name].get(k) for k in ("member", "key", "value"))]
+        parts = [
+            *found[name].get("members", {}).values(),
+            *(found[name].get(k) for k in ("member", "key", "value")),
+        ]
         names += [part["shape"] for part in parts if part]
     return dict(sorted(found.items()))
 
 
 def _without_prose(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {k: _without_prose(v) for k, v in value.items() if not (k == "documentation" and isinstance(v, str))}
+        return {
+            k: _without_prose(v)
+            for k, v in value.items()
+            if not (k == "documentation" and isinstance(v, str))
+        }
     return [_without_prose(item) for item in value] if isinstance(value, list) else value
 
 
@@ -114,7 +134,9 @@ def _file() -> dict[str, Any]:
 
 @cache
 def _installed(operation: str) -> TableShape | None:
-    """The same from the data of the botocore that is installed, which is not imported; None where there is none."""
+    """The same from the data of the botocore that is installed, which is not imported; None where
+    there is none.
+    """
     import gzip
     from importlib.util import find_spec
 

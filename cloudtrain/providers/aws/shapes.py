@@ -1,9 +1,11 @@
-"""Validates a value against a shape of a botocore service model; reports every mistake before anything is sent.
+"""Validates a value against a shape of a botocore service model; reports every mistake before
+anything is sent.
 
-botocore itself checks required members, types and `min` only: a wrong enum value, a name that is too long, or text that
-does not match a pattern would be found by the service, after the upload. A pattern must match the whole text, as it
-must for the services; one that only Java understands is skipped. A message shows at most the beginning of a value, and
-nothing of a value that the model marks as sensitive.
+botocore itself checks required members, types and `min` only: a wrong enum value, a name that is
+too long, or text that does not match a pattern would be found by the service, after the upload. A
+pattern must match the whole text, as it must for the services; one that only Java understands is
+skipped. A message shows at most the beginning of a value, and nothing of a value that the model
+marks as sensitive.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from typing import Any
 from cloudtrain.issues import Issue, Keys, did_you_mean, nearest, warning
 
 SHOWN = 60
-"""How many characters of a value are shown; of one in a map, such as an environment variable, `SHOWN_IN_MAP`."""
+"""How many characters of a value are shown; of one in a map, such as an environment variable,
+`SHOWN_IN_MAP`.
+"""
 SHOWN_IN_MAP = 40
 FEW = 6
 """An enum with at most this many values is listed in full."""
@@ -42,10 +46,12 @@ _EXPECTED = {
 
 
 def violations(shape: Any, value: Any) -> list[Issue]:
-    """All violations of a shape, such as an operation's `input_shape`, by a value; empty if it is valid.
+    """All violations of a shape, such as an operation's `input_shape`, by a value; empty if it is
+    valid.
 
-    The path of an issue leads to the member, map key or list item that is wrong. A violation of an enum, a pattern or a
-    maximum is a warning: services allow more over time, and the model may be older.
+    The path of an issue leads to the member, map key or list item that is wrong. A violation of an
+    enum, a pattern or a maximum is a warning: services allow more over time, and the model may be
+    older.
 
     `shape`: a shape of botocore, or any object with the same attributes.
     """
@@ -56,7 +62,9 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
     if getattr(shape, "is_document_type", False):
         yield from _document(value, path)
     elif not _has_type(shape.type_name, value):
-        yield Issue(path, f"expected {_EXPECTED.get(shape.type_name, shape.type_name)}, got {_kind(value)}")
+        yield Issue(
+            path, f"expected {_EXPECTED.get(shape.type_name, shape.type_name)}, got {_kind(value)}"
+        )
     elif shape.type_name == "structure":
         yield from _structure(shape, value, path, limit)
     elif shape.type_name == "list":
@@ -68,19 +76,25 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
         for key, item in value.items():
             at = (*path, str(key))
             for violation in _walk(shape.key, key, at, SHOWN):
-                message = f"the name {violation.message}".replace("name expected", "name: expected", 1)
+                message = f"the name {violation.message}".replace(
+                    "name expected", "name: expected", 1
+                )
                 yield replace(violation, path=at, message=message)
             yield from _walk(shape.value, item, at, SHOWN_IN_MAP)
     elif shape.type_name == "string":
         yield from _text(shape, value, path, limit)
     elif shape.type_name == "blob":
-        yield from _bounds(shape, len(value) if hasattr(value, "__len__") else None, "{} bytes long", path)
+        yield from _bounds(
+            shape, len(value) if hasattr(value, "__len__") else None, "{} bytes long", path
+        )
     elif shape.type_name in ("integer", "long", "float", "double"):
         yield from _bounds(shape, value, "{}", path)
 
 
 def _has_type(type_name: str, value: Any) -> bool:
-    """Whether botocore could send this value as that type. Types that are unknown here are accepted."""
+    """Whether botocore could send this value as that type. Types that are unknown here are
+    accepted.
+    """
     match type_name:
         case "structure" | "map":
             return isinstance(value, Mapping)
@@ -123,7 +137,9 @@ def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> 
             yield Issue((*path, name), "is missing")
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
         yield Issue(
-            path, f"expected exactly one of {', '.join(shape.members)}, got {' and '.join(map(str, value)) or 'none'}"
+            path,
+            f"expected exactly one of {', '.join(shape.members)}, got"
+            f" {' and '.join(map(str, value)) or 'none'}",
         )
     for name, item in value.items():
         if name in shape.members:
@@ -144,7 +160,8 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     wrong = list(_bounds(shape, len(value), "{} characters long", path))
     yield from wrong
     pattern = shape.metadata.get("pattern")
-    # A text that is too long or too short rarely matches the pattern: that would report one mistake twice.
+    # A text that is too long or too short rarely matches the pattern: that would report one mistake
+    # twice.
     if pattern and not wrong:
         compiled = _compiled(pattern)
         if compiled is not None and not compiled.fullmatch(value):
@@ -153,7 +170,9 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """The pattern; None for one that only Java understands, such as `\\p{L}`, and for an invalid one."""
+    """The pattern; None for one that only Java understands, such as `\\p{L}`, and for an invalid
+    one.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Python warns of syntax that it reads differently
         try:

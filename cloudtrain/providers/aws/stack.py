@@ -1,4 +1,6 @@
-"""One CloudFormation stack: its state, its change sets, what happens to it, and why something failed."""
+"""One CloudFormation stack: its state, its change sets, what happens to it, and why something
+failed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 CAPABILITIES = ["CAPABILITY_IAM"]
-"""What the template does that has to be acknowledged: it makes roles and a policy, under generated names."""
+"""What the template does that has to be acknowledged: it makes roles and a policy, under generated
+names.
+"""
 
 _NO_CHANGES = re.compile(r"didn't contain changes|No updates are to be performed")
 _CANCELLED = re.compile(r"cancelled$|The following resource\(s\) failed")
@@ -44,12 +48,16 @@ class Stack:
 
     @property
     def is_changing(self) -> bool:
-        """Whether CloudFormation is at work. A stack under review waits for a change set: nothing is done."""
+        """Whether CloudFormation is at work. A stack under review waits for a change set: nothing
+        is done.
+        """
         return self.status.endswith("_IN_PROGRESS") and self.status != "REVIEW_IN_PROGRESS"
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is a name alone: under review, or left by a first attempt that was rolled back."""
+        """Whether it is a name alone: under review, or left by a first attempt that was rolled
+        back.
+        """
         return self.status in ("REVIEW_IN_PROGRESS", "ROLLBACK_COMPLETE")
 
 
@@ -57,12 +65,18 @@ class Stacks:
     """The stacks of one name in one region."""
 
     def __init__(self, cloud: AwsClient, name: str, poll_seconds: float) -> None:
-        self.cloud, self.name, self.poll_seconds = cloud, name, poll_seconds
+        self.cloud = cloud
+        self.name = name
+        self.poll_seconds = poll_seconds
 
     def find(self, stack_id: str = "") -> Stack | None:
-        """The stack of this name, or the one of this id even if it was deleted; None if there is none."""
+        """The stack of this name, or the one of this id even if it was deleted; None if there is
+        none.
+        """
         try:
-            found = self.cloud.call("cloudformation", "describe_stacks", StackName=stack_id or self.name)["Stacks"][0]
+            found = self.cloud.call(
+                "cloudformation", "describe_stacks", StackName=stack_id or self.name
+            )["Stacks"][0]
         except CloudError as error:
             if error.code == "ValidationError" and "does not exist" in error.what:
                 return None
@@ -71,24 +85,45 @@ class Stacks:
             id=found["StackId"],
             status=found["StackStatus"],
             reason=found.get("StackStatusReason", ""),
-            parameters={each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])},
+            parameters={
+                each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])
+            },
             outputs={each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])},
         )
 
     def resources(self, stack_id: str = "") -> list[dict[str, Any]]:
         """The resources, as CloudFormation tells them; those of a deleted stack for 90 days."""
-        pages = self.cloud.pages("cloudformation", "list_stack_resources", StackName=stack_id or self.name)
+        pages = self.cloud.pages(
+            "cloudformation", "list_stack_resources", StackName=stack_id or self.name
+        )
         return [each for page in pages for each in page["StackResourceSummaries"]]
 
     def kept_resources(self) -> Iterator[dict[str, Any]]:
         """What deleted stacks of this name have left, newest first. It may have been deleted since."""
-        pages = self.cloud.pages("cloudformation", "list_stacks", StackStatusFilter=["DELETE_COMPLETE"])
-        deleted = [each for page in pages for each in page["StackSummaries"] if each["StackName"] == self.name]
-        for stack in sorted(deleted, key=lambda each: str(each.get("DeletionTime", "")), reverse=True):
-            yield from (each for each in self.resources(stack["StackId"]) if each["ResourceStatus"] == "DELETE_SKIPPED")
+        pages = self.cloud.pages(
+            "cloudformation", "list_stacks", StackStatusFilter=["DELETE_COMPLETE"]
+        )
+        deleted = [
+            each
+            for page in pages
+            for each in page["StackSummaries"]
+            if each["StackName"] == self.name
+        ]
+        for stack in sorted(
+            deleted, key=lambda each: str(each.get("DeletionTime", "")), reverse=True
+        ):
+            yield from (
+                each
+                for each in self.resources(stack["StackId"])
+                if each["ResourceStatus"] == "DELETE_SKIPPED"
+            )
 
-    def create_change_set(self, template: str, parameters: Mapping[str, str], *, is_new: bool) -> dict[str, Any] | None:
-        """A change set that is ready, described; None if the stack is as the template says. CloudError if refused."""
+    def create_change_set(
+        self, template: str, parameters: Mapping[str, str], *, is_new: bool
+    ) -> dict[str, Any] | None:
+        """A change set that is ready, described; None if the stack is as the template says.
+        CloudError if refused.
+        """
         answer = self.cloud.call(
             "cloudformation",
             "create_change_set",
@@ -96,11 +131,16 @@ class Stacks:
             ChangeSetName=f"cloudtrain-{time.time_ns()}",
             ChangeSetType="CREATE" if is_new else "UPDATE",
             TemplateBody=template,
-            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
+            Parameters=[
+                {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
+            ],
             Capabilities=CAPABILITIES,
             Tags=[{"Key": "cloudtrain", "Value": self.name}],
         )
-        while (found := self._change_set(answer["Id"]))["Status"] in ("CREATE_PENDING", "CREATE_IN_PROGRESS"):
+        while (found := self._change_set(answer["Id"]))["Status"] in (
+            "CREATE_PENDING",
+            "CREATE_IN_PROGRESS",
+        ):
             time.sleep(self.poll_seconds)
         if found["Status"] == "CREATE_COMPLETE":
             return found
@@ -111,7 +151,9 @@ class Stacks:
         raise CloudError(f"CloudFormation refuses the change set: {reason}", code="ChangeSetFailed")
 
     def _change_set(self, change_set: str) -> dict[str, Any]:
-        pages = list(self.cloud.pages("cloudformation", "describe_change_set", ChangeSetName=change_set))
+        pages = list(
+            self.cloud.pages("cloudformation", "describe_change_set", ChangeSetName=change_set)
+        )
         return {**pages[0], "Changes": [each for page in pages for each in page.get("Changes", [])]}
 
     def delete_change_set(self, change_set: str) -> None:
@@ -130,7 +172,9 @@ class Stacks:
         self.cloud.call("cloudformation", "delete_stack", StackName=stack.id)
 
     def watch(self, stack: Stack, since: str, report: Report) -> Stack:
-        """Report what happens to a stack until nothing does any more; returns it. `since`: the last old event."""
+        """Report what happens to a stack until nothing does any more; returns it. `since`: the last
+        old event.
+        """
         last = since
         while True:
             found = self.find(stack.id) or stack
@@ -148,10 +192,18 @@ class Stacks:
         return str(page["StackEvents"][0]["EventId"]) if page["StackEvents"] else ""
 
     def failures(self, stack_id: str, since: str) -> list[dict[str, Any]]:
-        """The events after one by which resources failed, the first one first; without those that it took along."""
-        failed = [each for each in self._events_after(stack_id, since) if each["ResourceStatus"].endswith("_FAILED")]
+        """The events after one by which resources failed, the first one first; without those that
+        it took along.
+        """
+        failed = [
+            each
+            for each in self._events_after(stack_id, since)
+            if each["ResourceStatus"].endswith("_FAILED")
+        ]
         reasons = [each for each in failed if each["PhysicalResourceId"] != stack_id]
-        return [each for each in reasons if not _CANCELLED.search(each.get("ResourceStatusReason", ""))] or failed
+        return [
+            each for each in reasons if not _CANCELLED.search(each.get("ResourceStatusReason", ""))
+        ] or failed
 
     def _events_after(self, stack_id: str, since: str) -> list[dict[str, Any]]:
         """The events after one, oldest first."""
@@ -166,8 +218,11 @@ class Stacks:
 
 def failure_of(event: Mapping[str, Any], name: str, again: str) -> CloudError:
     """Our error for a resource that failed: which, why, and what to do before the command `again`."""
-    what, reason = failure_words(event, f" of the stack {name}"), event.get("ResourceStatusReason", "")
-    return CloudError(what, code=event["ResourceStatus"], hint=f"{_remedy(event, reason)}; then again: {again}")
+    what = failure_words(event, f" of the stack {name}")
+    reason = event.get("ResourceStatusReason", "")
+    return CloudError(
+        what, code=event["ResourceStatus"], hint=f"{_remedy(event, reason)}; then again: {again}"
+    )
 
 
 def failure_words(event: Mapping[str, Any], of: str = "") -> str:
@@ -182,10 +237,19 @@ def _remedy(event: Mapping[str, Any], reason: str) -> str:
         return f"these credentials lack {denied[1]}"
     if re.search("already exists|EntityAlreadyExists|AlreadyOwnedByYou", reason):
         if event["ResourceType"] == "AWS::IAM::OIDCProvider":
-            return "there is one already: --set github_provider=ARN (aws iam list-open-id-connect-providers)"
-        return f"it was made outside the stack: delete {event.get('PhysicalResourceId') or 'it'}, or use it by --set"
+            return (
+                "there is one already: --set github_provider=ARN (aws iam"
+                " list-open-id-connect-providers)"
+            )
+        return (
+            f"it was made outside the stack: delete {event.get('PhysicalResourceId') or 'it'}, or"
+            " use it by --set"
+        )
     if "attached" in reason and event["ResourceType"] == "AWS::IAM::ManagedPolicy":
-        return f"detach it from them: aws iam list-entities-for-policy --policy-arn {event['PhysicalResourceId']}"
+        return (
+            "detach it from them: aws iam list-entities-for-policy --policy-arn"
+            f" {event['PhysicalResourceId']}"
+        )
     if re.search("limit|quota|maximum number", reason, re.IGNORECASE):
         return "ask for more in Service Quotas, or delete what is not needed"
     return "put that right"
@@ -193,9 +257,12 @@ def _remedy(event: Mapping[str, Any], reason: str) -> str:
 
 def _told(event: Mapping[str, Any]) -> ResourceEvent | None:
     """An event as progress; None for one that says nothing new."""
-    status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
+    status = event["ResourceStatus"]
+    reason = event.get("ResourceStatusReason", "")
     state: Any = "failed" if status.endswith("_FAILED") else _STATES.get(status)
-    if state is None or (status.endswith("_IN_PROGRESS") and reason == "Resource creation Initiated"):
+    if state is None or (
+        status.endswith("_IN_PROGRESS") and reason == "Resource creation Initiated"
+    ):
         return None
     return ResourceEvent(
         resource=event["LogicalResourceId"],

@@ -12,10 +12,13 @@ from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, KEPT_TYPES, id
 
 def change_of(found: Mapping[str, Any]) -> Change:
     """One change of a change set."""
-    action, kind = found["Action"], found["ResourceType"]
+    action = found["Action"]
+    kind = found["ResourceType"]
     keeps = kind in KEPT_TYPES and action == "Remove"
     replaced = found.get("Replacement") in ("True", "Conditional")
-    names = sorted({each["Target"]["Name"] for each in found.get("Details", []) if "Name" in each["Target"]})
+    names = sorted(
+        {each["Target"]["Name"] for each in found.get("Details", []) if "Name" in each["Target"]}
+    )
     return Change(
         action="keep" if keeps else "create" if action == "Add" else "delete" if action == "Remove"
         else "replace" if replaced else "update",
@@ -29,21 +32,34 @@ def change_of(found: Mapping[str, Any]) -> Change:
 
 
 def unchanged_costs(found: Iterable[Mapping[str, Any]], changes: Iterable[Change]) -> list[Change]:
-    """What a change set leaves as it is and costs something all the same. `found`: the resources of the stack."""
+    """What a change set leaves as it is and costs something all the same. `found`: the resources of
+    the stack.
+    """
     changed = {each.resource for each in changes}
-    rest = [each for each in found if each["LogicalResourceId"] not in changed and each.get("PhysicalResourceId")]
-    kept = [removal_of(each, delete_data=False) for each in rest if each["ResourceStatus"] != "DELETE_COMPLETE"]
+    rest = [
+        each
+        for each in found
+        if each["LogicalResourceId"] not in changed and each.get("PhysicalResourceId")
+    ]
+    kept = [
+        removal_of(each, delete_data=False)
+        for each in rest
+        if each["ResourceStatus"] != "DELETE_COMPLETE"
+    ]
     return [replace(each, action="keep", detail="") for each in kept if each.idle_cost]
 
 
 def stack_removal(name: str) -> Change:
     """That of a stack without resources, which an attempt that failed has left."""
-    return Change(action="delete", resource=name, kind="stack", detail="it has no resources any more")
+    return Change(
+        action="delete", resource=name, kind="stack", detail="it has no resources any more"
+    )
 
 
 def removal_of(found: Mapping[str, Any], *, delete_data: bool) -> Change:
     """What `infra down` does to one resource."""
-    kind, holds = found["ResourceType"], found["ResourceType"] in DATA_TYPES
+    kind = found["ResourceType"]
+    holds = found["ResourceType"] in DATA_TYPES
     is_log = kind == "AWS::Logs::LogGroup"
     keeps = is_log or (kind in KEPT_TYPES and not delete_data)
     detail = ""
@@ -53,7 +69,9 @@ def removal_of(found: Mapping[str, Any], *, delete_data: bool) -> Change:
         detail = "protects the bucket"
     elif kind == "AWS::KMS::Key":
         detail = (
-            "what it has encrypted is lost 30 days later" if delete_data else "needed to read what it has encrypted"
+            "what it has encrypted is lost 30 days later"
+            if delete_data
+            else "needed to read what it has encrypted"
         )
     return Change(
         action="keep" if keeps else "delete",
@@ -68,4 +86,6 @@ def removal_of(found: Mapping[str, Any], *, delete_data: bool) -> Change:
 
 def deletion_of(change: Change) -> ResourceEvent:
     """That it is done."""
-    return ResourceEvent(resource=change.resource, kind=change.kind, state="deleted", identity=change.identity)
+    return ResourceEvent(
+        resource=change.resource, kind=change.kind, state="deleted", identity=change.identity
+    )

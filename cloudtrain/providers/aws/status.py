@@ -1,4 +1,6 @@
-"""Observes a job: one DescribeTrainingJob, then the new log lines, and from both the events that the run lacks."""
+"""Observes a job: one DescribeTrainingJob, then the new log lines, and from both the events that
+the run lacks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.aws.submit import describe, reconcile, require_same_account
 from cloudtrain.providers.cloud.idempotent_create import is_new
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
+from cloudtrain.providers.cloud.outcome import (
+    FinalState,
+    all_nodes_reported,
+    ended_event,
+    incomplete_shutdown,
+)
 from cloudtrain.runs.events import Ended, Event, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation
@@ -34,11 +41,16 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 LOG_LAG_POLLS = 3
-"""CloudWatch lags: after the end of a job its last lines are waited for during this many polling intervals."""
+"""CloudWatch lags: after the end of a job its last lines are waited for during this many polling
+intervals.
+"""
 
 
-def observe(cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: float) -> Iterator[Observation]:
-    """What is new since the last call. `state` must be kept up to date with each observation before the next one.
+def observe(
+    cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: float
+) -> Iterator[Observation]:
+    """What is new since the last call. `state` must be kept up to date with each observation before
+    the next one.
 
     CloudError if the job is missing and the credentials are those of another account.
     """
@@ -61,7 +73,9 @@ def observe(cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: flo
         return
     yield Observation(events=list(_progress(described, state, now)))
     _, nodes = instances_of(described)
-    log = LogAttempt(lambda positions: new_lines(cloud, described["TrainingJobName"], nodes, positions))
+    log = LogAttempt(
+        lambda positions: new_lines(cloud, described["TrainingJobName"], nodes, positions)
+    )
     yield from log.observations(state)
     final = final_state(described)
     if final is not None:  # the lines just read may contain the nodes' own reports
@@ -71,7 +85,9 @@ def observe(cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: flo
 
 
 def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
-    """US dollars per hour of all machines of the job, by the prices in its plan; None if the price is not known."""
+    """US dollars per hour of all machines of the job, by the prices in its plan; None if the price
+    is not known.
+    """
     instance, nodes = instances_of(described)
     price = config_of(run).prices.get(instance)
     return price * nodes if price is not None else None
@@ -87,10 +103,15 @@ def _progress(described: Mapping[str, Any], state: RunState, now: float) -> Iter
 
 
 def _end_events(
-    cloud: AwsClient, run: RunFolder, described: Mapping[str, Any], state: RunState, final: FinalState
+    cloud: AwsClient,
+    run: RunFolder,
+    described: Mapping[str, Any],
+    state: RunState,
+    final: FinalState,
 ) -> list[Event]:
     """The end of a job with the artifacts that exist, and the warm pool that it leaves."""
-    now, price = time.time(), usd_per_hour(described, run)
+    now = time.time()
+    price = usd_per_hour(described, run)
     if final.state == "stopped":
         final = final._replace(reason=final.reason + incomplete_shutdown(state))
     end = ended_event(state, final, ended_at(described) or now, billing(described, price))
@@ -98,8 +119,12 @@ def _end_events(
     return [end.replace(left=left), *warm_pool_events(described, now, price)]
 
 
-def _log_lag_is_over(described: Mapping[str, Any], state: RunState, now: float, poll_seconds: float) -> bool:
-    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as clocks differ."""
+def _log_lag_is_over(
+    described: Mapping[str, Any], state: RunState, now: float, poll_seconds: float
+) -> bool:
+    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as
+    clocks differ.
+    """
     if not has_trained(described):
         return True  # it never printed anything
     first_seen = state.phase_seen if state.phase == phase_of(described) else now

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 TAG_DELAY_SECONDS = 300
-"""Policies that look at tags may deny access to a new job for this long; AWS's own SDK waits as long."""
+"""Policies that look at tags may deny access to a new job for this long; AWS's own SDK waits as
+long.
+"""
 
 
 def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> bool:
-    """StopTrainingJob, unless the job is stopping or over. False: it cannot be stopped yet, try again."""
+    """StopTrainingJob, unless the job is stopping or over. False: it cannot be stopped yet, try
+    again.
+    """
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
     if state.ref is None:
@@ -74,18 +78,29 @@ def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
     described = describe(cloud, run.run_id)
     status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
     if described is None or status not in ("InUse", "Available"):
-        why = {"Reused": "another job has taken them over", "Terminated": "they were given back"}.get(status)
+        why = {
+            "Reused": "another job has taken them over",
+            "Terminated": "they were given back",
+        }.get(status)
         message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
         raise UsageError(message, hint="aws.keep_alive keeps them after a job")
     resources = {"KeepAlivePeriodInSeconds": 0}
     try:
-        cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
+        cloud.call(
+            "sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources
+        )
     except CloudError as error:
         if error.is_denied and has_new_tags(described):
-            error.hint = f"{error.hint}; or the job is too new: repeat it when the job is 5 minutes old"
+            error.hint = (
+                f"{error.hint}; or the job is too new: repeat it when the job is 5 minutes old"
+            )
         raise
     now = time.time()
-    kept = Kept(time=now, status="Terminated") if state.has_ended else Kept(time=now, status=status, seconds=0)
+    kept = (
+        Kept(time=now, status="Terminated")
+        if state.has_ended
+        else Kept(time=now, status=status, seconds=0)
+    )
     return Observation(events=[kept])
 
 

@@ -1,4 +1,6 @@
-"""Deletes what holds data: a bucket with every version in it, a repository with its images, a key. Only on request."""
+"""Deletes what holds data: a bucket with every version in it, a repository with its images, a key.
+Only on request.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _MISSING = ("NoSuchBucket", "404", "RepositoryNotFoundException", "NotFoundExcep
 
 
 def exists(cloud: AwsClient, resource_type: str, identity: str) -> bool:
-    """Whether a bucket, repository or key that a stack has left is still there. CloudError if AWS does not say."""
+    """Whether a bucket, repository or key that a stack has left is still there. CloudError if AWS
+    does not say.
+    """
     try:
         if resource_type == "AWS::KMS::Key":
             state = cloud.call("kms", "describe_key", KeyId=identity)["KeyMetadata"]["KeyState"]
@@ -35,7 +39,9 @@ def delete_for_good(cloud: AwsClient, resource_type: str, identity: str) -> None
     try:
         _DELETIONS[resource_type](cloud, identity)
     except CloudError as error:
-        if error.code not in _MISSING and not (error.code == "KMSInvalidStateException" and "pending" in error.what):
+        if error.code not in _MISSING and not (
+            error.code == "KMSInvalidStateException" and "pending" in error.what
+        ):
             raise
 
 
@@ -47,9 +53,14 @@ def _delete_bucket(cloud: AwsClient, bucket: str) -> None:
         if not found:
             continue
         objects = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
-        answer = cloud.call("s3", "delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        answer = cloud.call(
+            "s3", "delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True}
+        )
         for error in answer.get("Errors", []):
-            what = f"s3://{bucket}/{error['Key']} cannot be deleted: {error['Code']}: {error['Message']}"
+            what = (
+                f"s3://{bucket}/{error['Key']} cannot be deleted: {error['Code']}:"
+                f" {error['Message']}"
+            )
             raise CloudError(what, code=error["Code"])
     cloud.call("s3", "delete_bucket", Bucket=bucket)
 

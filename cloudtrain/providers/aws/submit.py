@@ -1,4 +1,6 @@
-"""Submits a request so that it creates exactly one job or none: upload, record, create, and look when in doubt."""
+"""Submits a request so that it creates exactly one job or none: upload, record, create, and look
+when in doubt.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,11 @@ def submit_job(
     progress: Progress | None,
     record: Record,
 ) -> dict[str, Any]:
-    """Upload the source archive and the job document, then create the job; returns the job's reference.
+    """Upload the source archive and the job document, then create the job; returns the job's
+    reference.
 
-    Three calls if the archive exists already or is small. CloudError with `Outcome.UNKNOWN` if it is unknown whether
-    the job exists; `reconcile` finds out later.
+    Three calls if the archive exists already or is small. CloudError with `Outcome.UNKNOWN` if it
+    is unknown whether the job exists; `reconcile` finds out later.
     """
     upload(cloud, body, job, archive, progress)
     name = body["TrainingJobName"]
@@ -64,9 +67,14 @@ def submit_job(
 
 
 def upload(
-    cloud: AwsClient, body: Mapping[str, Any], job: JobDocument, archive: Path, progress: Progress | None
+    cloud: AwsClient,
+    body: Mapping[str, Any],
+    job: JobDocument,
+    archive: Path,
+    progress: Progress | None,
 ) -> None:
-    """Store the source archive, unless it is there, and the job document, where the channels of a request expect them.
+    """Store the source archive, unless it is there, and the job document, where the channels of a
+    request expect them.
 
     CloudError with `Outcome.NOT_STARTED` if that fails.
     """
@@ -77,12 +85,16 @@ def upload(
         bucket, folder = uri_parts(_channel(body, JOB))
         cloud.put(bucket, folder + JOB_FILE, as_text(job.to_json()).encode(), key)
     except CloudError as error:
-        error.outcome = Outcome.NOT_STARTED  # whether or not the object was stored, the job was not requested
+        error.outcome = (
+            Outcome.NOT_STARTED
+        )  # whether or not the object was stored, the job was not requested
         raise
 
 
 def reconcile(cloud: AwsClient, run: RunFolder, now: float) -> list[Event]:
-    """Events that say what became of an interrupted submission; none while it may still be in progress."""
+    """Events that say what became of an interrupted submission; none while it may still be in
+    progress.
+    """
     body = request_of(run)
 
     def find() -> dict[str, Any] | None:
@@ -106,9 +118,12 @@ def describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
 
 def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
     """CloudError unless the credentials belong to the account of the job with this ARN."""
-    account, job_account = cloud.call("sts", "get_caller_identity")["Account"], arn.split(":")[4]
+    account = cloud.call("sts", "get_caller_identity")["Account"]
+    job_account = arn.split(":")[4]
     if account != job_account:
-        message = f"these credentials belong to the account {account}, the run {name} to {job_account}"
+        message = (
+            f"these credentials belong to the account {account}, the run {name} to {job_account}"
+        )
         raise CloudError(message, hint="look at AWS_PROFILE, then try again", code="OtherAccount")
 
 
@@ -123,12 +138,18 @@ def job_reference(cloud: AwsClient, name: str, arn: str) -> dict[str, Any]:
 
 def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
     """Our tags of a job, without their prefix."""
-    found = [tag for page in cloud.pages("sagemaker", "list_tags", ResourceArn=arn) for tag in page.get("Tags", [])]
+    found = [
+        tag
+        for page in cloud.pages("sagemaker", "list_tags", ResourceArn=arn)
+        for tag in page.get("Tags", [])
+    ]
     return own_tags({tag["Key"]: tag["Value"] for tag in found})
 
 
 def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The reference of the job if it exists and is of this submission, else None. RunExists if it is of another one."""
+    """The reference of the job if it exists and is of this submission, else None. RunExists if it
+    is of another one.
+    """
     described = describe(cloud, name)
     if described is None:
         return None
@@ -139,7 +160,9 @@ def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any
     raise RunExists(message, hint="choose another --run-id")
 
 
-def is_own(cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_request: Callable[[], bool]) -> bool:
+def is_own(
+    cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_request: Callable[[], bool]
+) -> bool:
     """Whether what has this ARN was created by the submission with these tags.
 
     The tags decide. If they are not visible, for want of a permission or because the service does
@@ -158,20 +181,27 @@ def is_own(cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_r
 def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
     """Whether a job was created from this request, by what its description repeats.
 
-    The URIs of the channels contain the digests of the source and the job document and the run id, so another
-    submission's job of the same name has different ones.
+    The URIs of the channels contain the digests of the source and the job document and the run id,
+    so another submission's job of the same name has different ones.
     """
     return all(
-        contains(described.get(field), body[field]) for field in ("InputDataConfig", "OutputDataConfig", "RoleArn")
+        contains(described.get(field), body[field])
+        for field in ("InputDataConfig", "OutputDataConfig", "RoleArn")
     )
 
 
 def contains(found: Any, requested: Any) -> bool:
     """Whether a description has everything that was requested; SageMaker adds fields of its own."""
     if isinstance(requested, Mapping):
-        return isinstance(found, Mapping) and all(contains(found.get(key), item) for key, item in requested.items())
+        return isinstance(found, Mapping) and all(
+            contains(found.get(key), item) for key, item in requested.items()
+        )
     if isinstance(requested, list):
-        return isinstance(found, list) and len(requested) == len(found) and all(map(contains, found, requested))
+        return (
+            isinstance(found, list)
+            and len(requested) == len(found)
+            and all(map(contains, found, requested))
+        )
     return bool(requested == found)
 
 

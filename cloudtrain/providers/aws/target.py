@@ -1,4 +1,6 @@
-"""Resolves a spec and the settings to a SageMaker target: account, machines, image, cost. No network."""
+"""Resolves a spec and the settings to a SageMaker target: account, machines, image, cost. No
+network.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ UNUSED = ("resources.shm",)
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
-    """The target, with all that `render` needs; missing or impossible settings are listed in its `problems`.
+    """The target, with all that `render` needs; missing or impossible settings are listed in its
+    `problems`.
 
     `rehearsal`: placeholders replace account settings that are missing.
     """
@@ -59,8 +62,14 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     if region and (wrong_image or wrong_limits) and misspelt_region(region):
         problems += misspelt_region(region)
-        wrong_image, wrong_limits = [], []
-    problems += wrong + wrong_image + [*prices.problems] + ([] if rehearsal or wrong or not region else wrong_limits)
+        wrong_image = []
+        wrong_limits = []
+    problems += (
+        wrong
+        + wrong_image
+        + [*prices.problems]
+        + ([] if rehearsal or wrong or not region else wrong_limits)
+    )
     return Target(
         provider="aws",
         contract="sagemaker",

@@ -1,4 +1,6 @@
-"""SageMaker's own service for sweeps: a tuning job from its request to its trials, by the protocol of native sweeps."""
+"""SageMaker's own service for sweeps: a tuning job from its request to its trials, by the protocol
+of native sweeps.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class SageMakerTuning:
         return strategy_words(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The body of CreateHyperParameterTuningJob as plain JSON, and the job document of all trials."""
+        """The body of CreateHyperParameterTuningJob as plain JSON, and the job document of all
+        trials.
+        """
         from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
 
         return Request(provider="aws", document=tuning_body(plan, image), job=tuning_document(plan))
@@ -63,10 +67,13 @@ class SageMakerTuning:
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Upload the source and the job document, then create the tuning job: three calls if the source is small."""
+        """Upload the source and the job document, then create the tuning job: three calls if the
+        source is small.
+        """
         from cloudtrain.providers.aws.submit import upload
 
-        cloud, body = client_of_run(folder), request.document
+        cloud = client_of_run(folder)
+        body = request.document
         upload(cloud, body["TrainingJobDefinition"], request.job, archive, progress)
         operation = "create_hyper_parameter_tuning_job"
         return idempotent_create.create(
@@ -78,12 +85,15 @@ class SageMakerTuning:
             name_taken_codes=("ResourceInUse",),
         )
 
-    def observe(self, folder: RunFolder, state: RunState, record: Record) -> NativeSweepState | None:
+    def observe(
+        self, folder: RunFolder, state: RunState, record: Record
+    ) -> NativeSweepState | None:
         """One DescribeHyperParameterTuningJob, and a list of its trials of 100 per page."""
         from cloudtrain.providers.aws.submit import require_same_account
         from cloudtrain.providers.aws.tuning_trials import sweep_state
 
-        cloud, body = client_of_run(folder), request_of_sweep(folder)
+        cloud = client_of_run(folder)
+        body = request_of_sweep(folder)
         self._settle(cloud, folder, body, state, record)
         if state.ref is None:
             return None
@@ -94,14 +104,23 @@ class SageMakerTuning:
                 return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
             return None
-        question = {"HyperParameterTuningJobName": folder.run_id, "MaxResults": 100, "SortBy": "CreationTime"}
-        pages = cloud.pages("sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question)
+        question = {
+            "HyperParameterTuningJobName": folder.run_id,
+            "MaxResults": 100,
+            "SortBy": "CreationTime",
+        }
+        pages = cloud.pages(
+            "sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question
+        )
         listed = [each for page in pages for each in page.get("TrainingJobSummaries", [])]
-        url, asked = state.ref.get("url", ""), state.stop_requested
+        url = state.ref.get("url", "")
+        asked = state.stop_requested
         return sweep_state(folder, body, described, listed, stop_requested=bool(asked), url=url)
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
-        """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further trials."""
+        """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further
+        trials.
+        """
         from cloudtrain.providers.aws.stop import has_new_tags
 
         cloud = client_of_run(folder)
@@ -116,7 +135,8 @@ class SageMakerTuning:
                 return False
             if error.code not in ("ValidationException", "NotFound"):
                 raise
-            # SageMaker refuses to stop a tuning job that is over; the next observation says how it ended.
+            # SageMaker refuses to stop a tuning job that is over; the next observation says how it
+            # ended.
             described = _describe(cloud, folder.run_id)
             if described is None or described["HyperParameterTuningJobStatus"] != "InProgress":
                 return True
@@ -125,7 +145,12 @@ class SageMakerTuning:
         return True
 
     def _settle(
-        self, cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any], state: RunState, record: Record
+        self,
+        cloud: AwsClient,
+        folder: RunFolder,
+        body: Mapping[str, Any],
+        state: RunState,
+        record: Record,
     ) -> None:
         """Record what became of a submission that was interrupted."""
         if state.ref is None and (state.may_have_started or not state.has_ended):
@@ -155,7 +180,9 @@ def _reconcile(cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any]) -> 
 
 
 def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The reference of the tuning job if it is of this submission; None if there is none. RunExists for another's."""
+    """The reference of the tuning job if it is of this submission; None if there is none. RunExists
+    for another's.
+    """
     from cloudtrain.providers.aws.submit import contains, is_own
 
     name = body["HyperParameterTuningJobName"]
@@ -177,7 +204,9 @@ def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
 def _describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
     """SageMaker's description of a tuning job; None if none has that name."""
     try:
-        return cloud.call("sagemaker", "describe_hyper_parameter_tuning_job", HyperParameterTuningJobName=name)
+        return cloud.call(
+            "sagemaker", "describe_hyper_parameter_tuning_job", HyperParameterTuningJobName=name
+        )
     except CloudError as error:
         if error.code == "NotFound":
             return None
@@ -185,8 +214,15 @@ def _describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
 
 
 def _reference(cloud: AwsClient, described: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a tuning job to find it again: name, ARN, region and the URL of the console."""
+    """What is stored of a tuning job to find it again: name, ARN, region and the URL of the
+    console.
+    """
     arn = described["HyperParameterTuningJobArn"]
     name = arn.rpartition("/")[2]
     console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"
-    return {"name": name, "arn": arn, "region": cloud.region, "url": f"{console}#/hyper-tuning-jobs/{name}"}
+    return {
+        "name": name,
+        "arn": arn,
+        "region": cloud.region,
+        "url": f"{console}#/hyper-tuning-jobs/{name}",
+    }

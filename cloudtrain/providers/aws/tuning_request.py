@@ -1,7 +1,8 @@
 """Turns a plan with a `sweep` section into the body of CreateHyperParameterTuningJob. Pure.
 
-A trial is the training job that the same plan would be without a sweep: image, channels, role, network and limits are
-those of its request. What a tuning job's definition has no place for is refused by `tuning_rules`.
+A trial is the training job that the same plan would be without a sweep: image, channels, role,
+network and limits are those of its request. What a tuning job's definition has no place for is
+refused by `tuning_rules`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ SWEEP_TAG = f"{TAG_PREFIX}sweep"
 STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "asha": "Hyperband"}
 
 _DEFINED = (
-    *("RoleArn", "InputDataConfig", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "Environment"),
+    *(
+        "RoleArn",
+        "InputDataConfig",
+        "OutputDataConfig",
+        "ResourceConfig",
+        "StoppingCondition",
+        "Environment",
+    ),
     *("EnableManagedSpotTraining", "RetryStrategy", "VpcConfig", "EnableNetworkIsolation"),
     "EnableInterContainerTrafficEncryption",
 )
@@ -54,13 +62,17 @@ def strategy_words(plan: Plan) -> str:
 
 
 def tuning_document(plan: Plan) -> JobDocument:
-    """The job document that all trials share: their launchers put the chosen values in, and their own run ids."""
+    """The job document that all trials share: their launchers put the chosen values in, and their
+    own run ids.
+    """
     room, rules = room_for(plan)
     return replace(job_of(room), tuned=rules)
 
 
 def trial_body(plan: Plan) -> dict[str, Any]:
-    """The training job that SageMaker makes of the definition for a trial, whose values are arguments of the plan."""
+    """The training job that SageMaker makes of the definition for a trial, whose values are
+    arguments of the plan.
+    """
     body = tuning_body(plan)
     definition = body["TrainingJobDefinition"]
     flexible = definition.pop("HyperParameterTuningResourceConfig", None)
@@ -69,19 +81,25 @@ def trial_body(plan: Plan) -> dict[str, Any]:
     return {
         "TrainingJobName": plan.run_id,
         **definition,
-        "HyperParameters": {**trial_texts(plan), "_tuning_objective_metric": sweep_of(plan).objective.metric},
+        "HyperParameters": {
+            **trial_texts(plan),
+            "_tuning_objective_metric": sweep_of(plan).objective.metric,
+        },
         "Tags": body["Tags"],
     }
 
 
 def comes_back(plan: Plan) -> bool:
-    """Whether a trial's machines may be replaced while it trains, so that it needs its checkpoints in S3."""
+    """Whether a trial's machines may be replaced while it trains, so that it needs its checkpoints
+    in S3.
+    """
     return bool(plan.spec.resources.spot or plan.spec.limits.retries)
 
 
 def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = training["AlgorithmSpecification"]
-    metrics, wanted = list(algorithm.get("MetricDefinitions", [])), sweep_of(plan).objective.metric
+    metrics = list(algorithm.get("MetricDefinitions", []))
+    wanted = sweep_of(plan).objective.metric
     if all(each["Name"] != wanted for each in metrics):
         metrics.append({"Name": wanted, "Regex": event_pattern(wanted)})
     definition: dict[str, Any] = {
@@ -116,13 +134,16 @@ def _config(sweep: Sweep) -> dict[str, Any]:
         },
         "ResourceLimits": _limits(sweep),
         "ParameterRanges": _ranges(sweep),
-        "TrainingJobEarlyStoppingType": "Off",  # Auto is a rule of SageMaker's own, which the section does not have
+        # Auto is a rule of SageMaker's own, which the section does not have
+        "TrainingJobEarlyStoppingType": "Off",
     }
     if sweep.method == "asha" and sweep.stopping is not None and sweep.stopping.max is not None:
         resources = {"MinResource": sweep.stopping.grace or 1, "MaxResource": sweep.stopping.max}
         config["StrategyConfig"] = {"HyperbandStrategyConfig": resources}
     if sweep.objective.target is not None:
-        config["TuningJobCompletionCriteria"] = {"TargetObjectiveMetricValue": sweep.objective.target}
+        config["TuningJobCompletionCriteria"] = {
+            "TargetObjectiveMetricValue": sweep.objective.target
+        }
     if sweep.method != "grid":
         config["RandomSeed"] = sweep.seed
     return config
@@ -150,9 +171,15 @@ def _ranges(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
 def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
     """The member of ParameterRanges that a dimension belongs to, and its range without its name."""
     if isinstance(dimension, Choice):
-        return "CategoricalParameterRanges", {"Values": [text_of(value) for value in dimension.values]}
+        return "CategoricalParameterRanges", {
+            "Values": [text_of(value) for value in dimension.values]
+        }
     if grid and isinstance(dimension, Integers):
-        return "CategoricalParameterRanges", {"Values": [text_of(value) for value in dimension.values]}
-    kind = "IntegerParameterRanges" if isinstance(dimension, Integers) else "ContinuousParameterRanges"
+        return "CategoricalParameterRanges", {
+            "Values": [text_of(value) for value in dimension.values]
+        }
+    kind = (
+        "IntegerParameterRanges" if isinstance(dimension, Integers) else "ContinuousParameterRanges"
+    )
     ends = {"MinValue": text_of(dimension.low), "MaxValue": text_of(dimension.high)}
     return kind, {**ends, "ScalingType": "Logarithmic" if dimension.log else "Linear"}

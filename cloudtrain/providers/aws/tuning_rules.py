@@ -1,7 +1,9 @@
-"""What a tuning job cannot express of a `sweep` section, or cannot hold of its budget: each at its line. Pure.
+"""What a tuning job cannot express of a `sweep` section, or cannot hold of its budget: each at its
+line. Pure.
 
-After the API reference of CreateHyperParameterTuningJob and the developer guide's pages "How hyperparameter tuning
-works", "Resource limits for automatic model tuning" and "HyperbandStrategyConfig". Nothing is approximated.
+After the API reference of CreateHyperParameterTuningJob and the developer guide's pages "How
+hyperparameter tuning works", "Resource limits for automatic model tuning" and
+"HyperbandStrategyConfig". Nothing is approximated.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from cloudtrain.units import exact_duration
 
 MAX_NAME = 32
 MAX_METRICS = 20
-MAX_TRIALS, DEFAULT_TRIALS = 10_000, 750
+MAX_TRIALS = 10_000
+DEFAULT_TRIALS = 750
 """The first for random search and on request only."""
 DEFAULT_PARALLEL = 10
-MIN_SECONDS, MAX_SECONDS = 120, 30 * 86_400
+MIN_SECONDS = 120
+MAX_SECONDS = 30 * 86_400
 MAX_RESOURCE = 20_000
 PORTABLE = "engine: portable runs it from this machine, with the same section"
 _NO_MEMBER = {
@@ -34,12 +38,21 @@ _NO_MEMBER = {
     "remote_debug": "allows no shell in its trials",
     "infra_check": "tests no hardware before its trials",
 }
-"""Keys of `aws` that HyperParameterTrainingJobDefinition has no member for, and what a tuning job does instead."""
+"""Keys of `aws` that HyperParameterTrainingJobDefinition has no member for, and what a tuning job
+does instead.
+"""
 
 
 def tuning_issues(plan: Plan) -> list[Issue]:
     """Errors refuse the sweep; warnings say how a tuning job differs from trials of our own."""
-    found = [*_names(plan), *_space(plan), *_method(plan), *_stopping(plan), *_job(plan), *_time(plan)]
+    found = [
+        *_names(plan),
+        *_space(plan),
+        *_method(plan),
+        *_stopping(plan),
+        *_job(plan),
+        *_time(plan),
+    ]
     found += [*budget_issues(plan), *gap_issues(plan, "a tuning job")]
     found += _model(plan, {issue.path for issue in found if issue.is_error})
     return [plan.located(issue) for issue in (*found, *_notes(plan))]
@@ -48,7 +61,8 @@ def tuning_issues(plan: Plan) -> list[Issue]:
 def _names(plan: Plan) -> Iterator[Issue]:
     if len(plan.run_id) > MAX_NAME:
         message = (
-            f"the sweep's id {plan.run_id} is {len(plan.run_id)} characters long, a tuning job's at most {MAX_NAME}"
+            f"the sweep's id {plan.run_id} is {len(plan.run_id)} characters long, a tuning job's at"
+            f" most {MAX_NAME}"
         )
         yield Issue(("name",), message, "a shorter name, or a shorter --run-id")
 
@@ -58,15 +72,26 @@ def _space(plan: Plan) -> Iterator[Issue]:
     for key, dimension in sweep.space.items():
         at = ("sweep", "space", key)
         if not argument_of(key):
-            yield Issue(at, "is no argument of the program: a tuning job varies arguments alone", PORTABLE)
+            yield Issue(
+                at, "is no argument of the program: a tuning job varies arguments alone", PORTABLE
+            )
         elif key.startswith("_tuning_"):
-            yield Issue(at, "begins with _tuning_, as SageMaker's own hyperparameters do", "choose another name")
+            yield Issue(
+                at,
+                "begins with _tuning_, as SageMaker's own hyperparameters do",
+                "choose another name",
+            )
         elif isinstance(dimension, Integers) and dimension.step > 1 and sweep.method != "grid":
-            yield Issue(at, f"has a step of {dimension.step}, and SageMaker's ranges have none", PORTABLE)
+            yield Issue(
+                at, f"has a step of {dimension.step}, and SageMaker's ranges have none", PORTABLE
+            )
         elif sweep.method == "grid" and isinstance(dimension, Integers):
             count = dimension.size
             if count > MAX_CHOICES:
-                message = f"has {count} values, and a grid of SageMaker takes at most {MAX_CHOICES} of each setting"
+                message = (
+                    f"has {count} values, and a grid of SageMaker takes at most {MAX_CHOICES} of"
+                    " each setting"
+                )
                 yield Issue(at, message, PORTABLE)
 
 
@@ -77,46 +102,81 @@ def _method(plan: Plan) -> Iterator[Issue]:
         message = f"SageMaker has no sampler {sweep.sampler}: its {sweep.method} is its own"
         yield Issue(("sweep", "sampler"), message, f"leave it out, or {PORTABLE}")
     if sweep.method == "grid" and sweep.trials is not None and sweep.trials < sweep.grid_size:
-        message = f"SageMaker runs all {sweep.grid_size} points of a grid, not {sweep.trials} of them"
+        message = (
+            f"SageMaker runs all {sweep.grid_size} points of a grid, not {sweep.trials} of them"
+        )
         yield Issue(("sweep", "trials"), message, f"leave it out, or {PORTABLE}")
     most = MAX_TRIALS if sweep.method == "random" else DEFAULT_TRIALS
     if sweep.trial_count > most:
-        yield Issue(_trials_at(plan), f"{sweep.trial_count} trials are more than a tuning job has: {most}", PORTABLE)
+        yield Issue(
+            _trials_at(plan),
+            f"{sweep.trial_count} trials are more than a tuning job has: {most}",
+            PORTABLE,
+        )
     if sweep.retries:
-        message = "SageMaker starts no failed trial again, unless it was its own error that limits.retries is for"
-        yield Issue(("sweep", "retries"), message, f"limits: {{retries: {sweep.retries}}}, or {PORTABLE}")
+        message = (
+            "SageMaker starts no failed trial again, unless it was its own error that"
+            " limits.retries is for"
+        )
+        yield Issue(
+            ("sweep", "retries"), message, f"limits: {{retries: {sweep.retries}}}, or {PORTABLE}"
+        )
 
 
 def _stopping(plan: Plan) -> Iterator[Issue]:
-    sweep, at = sweep_of(plan), ("sweep", "early_stopping")
+    sweep = sweep_of(plan)
+    at = ("sweep", "early_stopping")
     rules = sweep.early_stopping
     if sweep.method != "asha":
         if rules is not None:
-            message = "SageMaker compares no rungs: its own early stopping is another rule, by the median"
+            message = (
+                "SageMaker compares no rungs: its own early stopping is another rule, by the median"
+            )
             yield Issue(at, message, f"method: asha, as Hyperband; or {PORTABLE}")
         return
     if rules is None or rules.max is None:
         hint = "early_stopping: {max: 27}, the reports of a whole trial, such as its epochs"
-        yield Issue((*at, "max") if rules else at, "is missing: Hyperband needs to know how long a trial is", hint)
+        yield Issue(
+            (*at, "max") if rules else at,
+            "is missing: Hyperband needs to know how long a trial is",
+            hint,
+        )
     elif rules.max > MAX_RESOURCE:
-        yield Issue((*at, "max"), f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}", PORTABLE)
+        yield Issue(
+            (*at, "max"), f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}", PORTABLE
+        )
     if rules is not None and "eta" in rules.model_fields_set:
-        yield Issue((*at, "eta"), "SageMaker's Hyperband decides itself how many trials go on", PORTABLE)
+        yield Issue(
+            (*at, "eta"), "SageMaker's Hyperband decides itself how many trials go on", PORTABLE
+        )
     if rules is not None and rules.promote == "always":
-        yield Issue((*at, "promote"), "SageMaker's Hyperband brings no trial back from its checkpoints", PORTABLE)
+        yield Issue(
+            (*at, "promote"),
+            "SageMaker's Hyperband brings no trial back from its checkpoints",
+            PORTABLE,
+        )
 
 
 def _job(plan: Plan) -> Iterator[Issue]:
-    address, section = plan.target.image_address, section_of(plan)
+    address = plan.target.image_address
+    section = section_of(plan)
     if "/pytorch-training" in address:
-        message = "AWS's containers start programs their own way, and a tuning job cannot name another command"
+        message = (
+            "AWS's containers start programs their own way, and a tuning job cannot name another"
+            " command"
+        )
         yield Issue(("image",), message, f"aws.repository, for our own image; or {PORTABLE}")
     for name, instead in _NO_MEMBER.items():
         if getattr(section, name):
             yield Issue(("aws", name), f"a tuning job {instead}", f"leave it out, or {PORTABLE}")
-    count = len(tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"])
+    count = len(
+        tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"]
+    )
     if count > MAX_METRICS:
-        yield Issue(("metrics",), f"are {count} with the trainer's, and a tuning job takes at most {MAX_METRICS}")
+        yield Issue(
+            ("metrics",),
+            f"are {count} with the trainer's, and a tuning job takes at most {MAX_METRICS}",
+        )
 
 
 def _time(plan: Plan) -> Iterator[Issue]:
@@ -128,34 +188,47 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
-    sweep, image = sweep_of(plan), plan.target.image
+    sweep = sweep_of(plan)
+    image = plan.target.image
     if sweep.parallel > DEFAULT_PARALLEL:
         yield warning(
-            f"{sweep.parallel} trials at once need a raised quota ('parallel training jobs per hyperparameter tuning "
-            f"job': {DEFAULT_PARALLEL} by default)",
+            f"{sweep.parallel} trials at once need a raised quota ('parallel training jobs per"
+            f" hyperparameter tuning job': {DEFAULT_PARALLEL} by default)",
             path=("sweep", "parallel"),
         )
     if sweep.method == "random" and sweep.trial_count > DEFAULT_TRIALS:
-        message = f"{sweep.trial_count} trials need a raised quota ({DEFAULT_TRIALS} per tuning job by default)"
+        message = (
+            f"{sweep.trial_count} trials need a raised quota ({DEFAULT_TRIALS} per tuning job by"
+            " default)"
+        )
         yield warning(message, path=("sweep", "trials"))
     if image is None or image.recipe is None or not image.recipe.kind:
         yield warning(
-            "the image must have our program `train` (docker/train) on its PATH: a tuning job cannot name a command",
+            "the image must have our program `train` (docker/train) on its PATH: a tuning job"
+            " cannot name a command",
             path=("image",),
         )
     if sweep.method == "asha":
-        yield warning("asha runs as SageMaker's Hyperband, which chooses its rungs itself", path=("sweep", "method"))
+        yield warning(
+            "asha runs as SageMaker's Hyperband, which chooses its rungs itself",
+            path=("sweep", "method"),
+        )
     if comes_back(plan):
-        yield warning("each trial also downloads the checkpoints of those before it: SageMaker keeps them together")
+        yield warning(
+            "each trial also downloads the checkpoints of those before it: SageMaker keeps them"
+            " together"
+        )
     elif not plan.spec.checkpoints.uri:
         yield warning(
-            "checkpoints of a trial end with it: a tuning job has no folder in S3 for each (model and output stay)"
+            "checkpoints of a trial end with it: a tuning job has no folder in S3 for each (model"
+            " and output stay)"
         )
 
 
 def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
     """Violations of SageMaker's service model, at the fields that they come from."""
-    body, found = tuning_body(plan), []
+    body = tuning_body(plan)
+    found = []
     for violation in request_violations(body, TUNING_INPUT):
         path = _path_of(plan, violation.path, body)
         if path in reported:
@@ -177,7 +250,11 @@ def _path_of(plan: Plan, path: Keys, body: dict[str, object]) -> Keys:
         value: object = body
         for key in path[:4]:
             value = value[key]  # type: ignore[index]
-        return ("sweep", "space", str(value["Name"])) if isinstance(value, dict) else ("sweep", "space")
+        return (
+            ("sweep", "space", str(value["Name"]))
+            if isinstance(value, dict)
+            else ("sweep", "space")
+        )
     known: dict[str, Keys] = {
         "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
         "StrategyConfig": ("sweep", "early_stopping"),

@@ -1,4 +1,6 @@
-"""Translates what SageMaker says of a tuning job and its training jobs into a sweep and its trials. Pure."""
+"""Translates what SageMaker says of a tuning job and its training jobs into a sweep and its trials.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,17 @@ def sweep_state(
     url: str,
 ) -> NativeSweepState:
     """The sweep and its trials. `body`: the request of the tuning job; `listed`: its training jobs."""
-    rules, config = folder.document("job.json", {"tuned": dict})["tuned"], config_of(folder)
+    rules = folder.document("job.json", {"tuned": dict})["tuned"]
+    config = config_of(folder)
     title = RunRecord(folder).name
     status = str(described["HyperParameterTuningJobStatus"])
     state: State = _STATES.get(status, "running")
     is_stopping = state in ("stopping", "stopped")
     trials = []
     # Creation times are whole seconds, and the names hold a number of three digits that grows.
-    for number, job in enumerate(sorted(listed, key=lambda each: (timestamp(each["CreationTime"]), _count(each)))):
+    for number, job in enumerate(
+        sorted(listed, key=lambda each: (timestamp(each["CreationTime"]), _count(each)))
+    ):
         trials.append(
             NativeTrial(
                 number=number,
@@ -66,9 +71,11 @@ def sweep_state(
         )
     reason = readable_reason(str(described.get("FailureReason") or ""))
     if state == "stopped" and not stop_requested and "MaxRuntimeInSeconds" in _limits(body):
-        state, reason = "succeeded", "the time of the budget is over"
+        state = "succeeded"
+        reason = "the time of the budget is over"
     if state == "succeeded" and all(trial.value is None for trial in trials):
-        state, reason = "failed", reason or f"no trial reported {_metric(body)}"
+        state = "failed"
+        reason = reason or f"no trial reported {_metric(body)}"
     return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
 
 
@@ -81,7 +88,9 @@ def _count(job: Mapping[str, Any]) -> int:
 def _trial_state(
     job: Mapping[str, Any], *, is_stopping: bool
 ) -> Literal["running", "completed", "pruned", "failed", "stopped"]:
-    """A trial that is stopped while nobody stops the sweep was ended by Hyperband, or by the time of the budget."""
+    """A trial that is stopped while nobody stops the sweep was ended by Hyperband, or by the time
+    of the budget.
+    """
     match str(job["TrainingJobStatus"]):
         case "Completed":
             return "completed"
@@ -103,20 +112,31 @@ def _limits(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _metric(body: Mapping[str, Any]) -> str:
-    return str(body["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"])
+    return str(
+        body["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"]
+    )
 
 
 def _seconds(job: Mapping[str, Any]) -> float:
     began = timestamp(job.get("TrainingStartTime"))
-    return max(0.0, (timestamp(job.get("TrainingEndTime")) or time.time()) - began) if began else 0.0
+    return (
+        max(0.0, (timestamp(job.get("TrainingEndTime")) or time.time()) - began) if began else 0.0
+    )
 
 
-def _run_of(title: str, config: AwsConfig, body: Mapping[str, Any], job: Mapping[str, Any]) -> DiscoveredRun:
+def _run_of(
+    title: str, config: AwsConfig, body: Mapping[str, Any], job: Mapping[str, Any]
+) -> DiscoveredRun:
     """An ordinary run of a trial: its request is what its tuning job has made of the definition."""
-    name, definition = str(job["TrainingJobName"]), body["TrainingJobDefinition"]
+    name = str(job["TrainingJobName"])
+    definition = body["TrainingJobDefinition"]
     resources = definition.get("ResourceConfig")
     if resources is None:
-        resources = {"InstancePreferences": definition["HyperParameterTuningResourceConfig"]["InstanceConfigs"]}
+        resources = {
+            "InstancePreferences": definition["HyperParameterTuningResourceConfig"][
+                "InstanceConfigs"
+            ]
+        }
     instance, nodes = instance_of(resources)
     request = {
         "TrainingJobName": name,

@@ -1,4 +1,6 @@
-"""Checks a request by our rules and SageMaker's service model; issues name the line of the spec that is the cause."""
+"""Checks a request by our rules and SageMaker's service model; issues name the line of the spec
+that is the cause.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ INSTALL = 'pip install "cloudtrain[aws]"'
 
 
 def rule_issues(plan: Plan) -> list[Issue]:
-    """Broken rules, and members of the request that SageMaker's service model does not allow. Imports no SDK.
+    """Broken rules, and members of the request that SageMaker's service model does not allow.
+    Imports no SDK.
 
-    A violation of an enum, a pattern or a maximum is a warning: the service may be newer than the model.
+    A violation of an enum, a pattern or a maximum is a warning: the service may be newer than the
+    model.
     """
     found = [plan.located(issue) for issue in broken_rules(plan)]
     found += _spec_issues(plan, request_violations(body_of(plan)), found)
@@ -32,7 +36,8 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 
 def model_issues(plan: Plan) -> list[Issue]:
-    """Members of the request that the installed boto3 would refuse to send: an older one may not know them all.
+    """Members of the request that the installed boto3 would refuse to send: an older one may not
+    know them all.
 
     Empty for a rehearsal, which sends nothing; an error where boto3 is not installed.
     """
@@ -44,13 +49,18 @@ def model_issues(plan: Plan) -> list[Issue]:
     except ImportError:
         return [Issue((), "boto3 is not installed", INSTALL)]
     found = violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan))
-    refused = _spec_issues(plan, [violation for violation in found if violation.is_error], rule_issues(plan))
+    refused = _spec_issues(
+        plan, [violation for violation in found if violation.is_error], rule_issues(plan)
+    )
     return [replace(issue, hint="pip install --upgrade boto3") for issue in refused]
 
 
 def _spec_issues(plan: Plan, violations: list[Issue], others: list[Issue]) -> list[Issue]:
-    """Violations of the model at the fields of the spec, except fields that `others` has errors about already."""
-    reported, issues = {other.path for other in others if other.path and other.is_error}, []
+    """Violations of the model at the fields of the spec, except fields that `others` has errors
+    about already.
+    """
+    reported = {other.path for other in others if other.path and other.is_error}
+    issues = []
     for violation in violations:
         path = spec_path(plan, violation.path)
         if path in reported:
@@ -64,7 +74,9 @@ def _spec_issues(plan: Plan, violations: list[Issue], others: list[Issue]) -> li
 
 
 def _own_share(plan: Plan, violation: Issue) -> str:
-    """`, 10 of them set by cloudtrain`, if a list has too many entries and some are not the user's; else empty."""
+    """`, 10 of them set by cloudtrain`, if a list has too many entries and some are not the user's;
+    else empty.
+    """
     body = body_of(plan)
     ours: dict[tuple[str, ...], int] = {
         ("Tags",): len(body["Tags"]) - len(plan.spec.tags),

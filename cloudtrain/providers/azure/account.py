@@ -1,4 +1,6 @@
-"""The settings of the Azure ML workspace and its compute: from the spec, the settings or the Azure CLI."""
+"""The settings of the Azure ML workspace and its compute: from the spec, the settings or the Azure
+CLI.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +32,46 @@ _SUBSCRIPTION = RequiredSetting(
     "the subscription's id (az account show)",
     placeholder="00000000-0000-0000-0000-000000000000",
 )
-_RESOURCE_GROUP = RequiredSetting("my-group", "the resource group of the workspace", placeholder="not-set-yet")
-_WORKSPACE = RequiredSetting("my-workspace", "the Azure ML workspace to run in", placeholder="not-set-yet")
+_RESOURCE_GROUP = RequiredSetting(
+    "my-group", "the resource group of the workspace", placeholder="not-set-yet"
+)
+_WORKSPACE = RequiredSetting(
+    "my-workspace", "the Azure ML workspace to run in", placeholder="not-set-yet"
+)
 
 _FORMS = {
-    "subscription": (r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "its id: az account show"),
+    "subscription": (
+        r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        "its id: az account show",
+    ),
     "resource_group": (r"[\w.()-]{0,89}[\w()-]", "up to 90 letters, digits, and -_.()"),
     "workspace": (r"[a-zA-Z0-9][\w-]{2,32}", "3 to 33 letters, digits, hyphens and underscores"),
     "location": (r"[a-z]+[a-z0-9]*", "such as eastus, westeurope (az account list-locations)"),
-    "compute": (r"[a-zA-Z][a-zA-Z0-9-]{1,31}", "the cluster's name alone: letters, digits and hyphens"),
+    "compute": (
+        r"[a-zA-Z][a-zA-Z0-9-]{1,31}",
+        "the cluster's name alone: letters, digits and hyphens",
+    ),
     "datastore": (r"[a-zA-Z0-9_]{1,255}", "its name alone, such as workspaceblobstore"),
-    "repository": (r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)+", "myregistry.azurecr.io/train, without a tag"),
+    "repository": (
+        r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)+",
+        "myregistry.azurecr.io/train, without a tag",
+    ),
 }
 
 _DEFAULTS = {"resource_group": "group", "workspace": "workspace", "location": "location"}
 """Our settings, and their names in `az configure --defaults`."""
 
 
-def account(azure: AzureSection, settings: Settings, *, rehearsal: bool) -> tuple[AzureConfig, SettingsReader]:
+def account(
+    azure: AzureSection, settings: Settings, *, rehearsal: bool
+) -> tuple[AzureConfig, SettingsReader]:
     """The workspace's settings, and the reader with their origins and what is missing."""
     reader = SettingsReader("azure", azure, settings, cli_default_account, rehearsal=rehearsal)
     subscription = reader.required("subscription", _SUBSCRIPTION)
-    group, workspace = reader.required("resource_group", _RESOURCE_GROUP), reader.required("workspace", _WORKSPACE)
-    location, compute = reader.optional("location"), reader.optional("compute")
+    group = reader.required("resource_group", _RESOURCE_GROUP)
+    workspace = reader.required("workspace", _WORKSPACE)
+    location = reader.optional("location")
+    compute = reader.optional("compute")
     config = AzureConfig(
         subscription=subscription,
         resource_group=group,
@@ -80,15 +99,25 @@ def setting_issues(settings: Mapping[str, str | None]) -> Iterator[Issue]:
 
 
 def workspace_of(settings: Settings) -> tuple[str, str, str]:
-    """Subscription, resource group and workspace, for commands that read no spec. UsageError names those not set."""
+    """Subscription, resource group and workspace, for commands that read no spec. UsageError names
+    those not set.
+    """
     defaults = cli_default_account()
     found = {
-        n: (settings[f"azure.{n}"], settings.origins[f"azure.{n}"]) for n in WORKSPACE if settings.get(f"azure.{n}")
+        n: (settings[f"azure.{n}"], settings.origins[f"azure.{n}"])
+        for n in WORKSPACE
+        if settings.get(f"azure.{n}")
     }
-    found = {name: found.get(name) or defaults[name] for name in WORKSPACE if name in found or name in defaults}
+    found = {
+        name: found.get(name) or defaults[name]
+        for name in WORKSPACE
+        if name in found or name in defaults
+    }
     missing = [f"azure.{name}" for name in WORKSPACE if name not in found]
     if missing:
-        hint = "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
+        hint = (
+            "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
+        )
         raise UsageError(f"{', '.join(missing)} not set", hint=hint)
     subscription, group, workspace = (str(found[name][0]) for name in WORKSPACE)
     for issue in setting_issues({name: value for name, (value, _) in found.items()}):
@@ -97,10 +126,11 @@ def workspace_of(settings: Settings) -> tuple[str, str, str]:
 
 
 def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, CliDefault]:
-    """The settings that the Azure CLI has, each with its origin: variables first, then `~/.azure/config`.
+    """The settings that the Azure CLI has, each with its origin: variables first, then
+    `~/.azure/config`.
 
-    As in "Azure CLI configuration" of Microsoft's documentation. `az account set` stores the chosen subscription in
-    `~/.azure/azureProfile.json`.
+    As in "Azure CLI configuration" of Microsoft's documentation. `az account set` stores the chosen
+    subscription in `~/.azure/azureProfile.json`.
     """
     folder = Path(environ.get("AZURE_CONFIG_DIR") or "~/.azure").expanduser()
     found: dict[str, CliDefault] = {}

@@ -1,4 +1,5 @@
-"""Recognizes answers that are not the service's, such as a proxy's page, before Azure's SDKs read them.
+"""Recognizes answers that are not the service's, such as a proxy's page, before Azure's SDKs read
+them.
 
 The SDKs read some as an answer without content, and fail at others by a mistake of Python's. Here
 they become errors of a lost response, which the SDKs try again and `errors` reports as transient.
@@ -30,9 +31,13 @@ class ReadableAnswers(SansIOHTTPPolicy[Any, Any]):
 
 
 def refuse_unreadable_storage(response: Any) -> None:
-    """Raise UnreadableAnswer if an answer is not the one of Azure's storage. For `raw_response_hook`."""
-    request, answer = response.http_request, response.http_response
-    status, headers = answer.status_code, answer.headers
+    """Raise UnreadableAnswer if an answer is not the one of Azure's storage. For
+    `raw_response_hook`.
+    """
+    request = response.http_request
+    answer = response.http_response
+    status = answer.status_code
+    headers = answer.headers
     if not any(name in headers for name in ("x-ms-version", "x-ms-error-code", "x-ms-request-id")):
         raise UnreadableAnswer(f"status {status} without the headers that storage always sends")
     if status == 200 and request.method == "GET" and "comp=list" in request.url:

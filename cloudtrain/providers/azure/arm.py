@@ -1,4 +1,6 @@
-"""Requests to Azure Resource Manager with the user's credentials. Calls azure-core, and azure-ai-ml for the cloud."""
+"""Requests to Azure Resource Manager with the user's credentials. Calls azure-core, and azure-ai-ml
+for the cloud.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Found:
 
 
 class ResourceManager:
-    """Azure Resource Manager. Every method may raise CloudError; `request` and `pages` raise the SDK's errors."""
+    """Azure Resource Manager. Every method may raise CloudError; `request` and `pages` raise the
+    SDK's errors.
+    """
 
     @cached_property
     def cloud(self) -> str:
@@ -51,18 +55,24 @@ class ResourceManager:
             return str(environments._get_base_url_from_metadata(cloud_name=self.cloud))
 
     def claims(self) -> Mapping[str, Any]:
-        """What the user's token says of its owner: `upn` or `appid`, and `oid`. Empty where it is not readable."""
+        """What the user's token says of its owner: `upn` or `appid`, and `oid`. Empty where it is
+        not readable.
+        """
         with calling("logging in"):
             token = credential().get_token(f"{self.address}/.default").token
         try:
             middle = token.split(".")[1]
-            claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
+            claims: dict[str, Any] = json.loads(
+                base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
+            )
         except (IndexError, ValueError):
             return {}
         return claims
 
     def get(self, path: str, version: str, **query: str) -> Found:
-        """One resource, by its id. CloudError with the code NotFound or NoWorkspace if there is none."""
+        """One resource, by its id. CloudError with the code NotFound or NoWorkspace if there is
+        none.
+        """
         with _looking(path):
             answer = self.request("GET", path, {**query, "api-version": version})
             return Found(answer.json(), str(answer.headers.get("Date", "")))
@@ -78,7 +88,9 @@ class ResourceManager:
 
     def listed(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
         """What a list has, on all its pages. `query`: `filter` for `$filter`."""
-        pages = self.pages(path, {**{f"${name}": value for name, value in query.items()}, "api-version": version})
+        pages = self.pages(
+            path, {**{f"${name}": value for name, value in query.items()}, "api-version": version}
+        )
         while True:
             with _looking(path):
                 page = next(pages, None)
@@ -89,7 +101,9 @@ class ResourceManager:
     def pages(
         self, path: str, query: Mapping[str, str], allowed: tuple[int, ...] = ()
     ) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """The pages of a list, requested as it is needed; none where the answer is an allowed 404 (see `request`)."""
+        """The pages of a list, requested as it is needed; none where the answer is an allowed 404
+        (see `request`).
+        """
         answer = self.request("GET", path, query, allowed=allowed)
         while answer.status_code < 400:
             page = answer.json()
@@ -108,12 +122,14 @@ class ResourceManager:
         *,
         allowed: tuple[int, ...] = (),
     ) -> HttpResponse:
-        """The answer to one request, at a path or at a whole address. HttpResponseError for one of 400 or more, unless
-        its status is allowed.
+        """The answer to one request, at a path or at a whole address. HttpResponseError for one of
+        400 or more, unless its status is allowed.
         """
         address = f"{self.address}{path}" if path.startswith("/") else path
         content: dict[str, Any] = {} if body is None else {"json": dict(body)}
-        answer = self._client.send_request(HttpRequest(method, address, params=dict(query), **content))
+        answer = self._client.send_request(
+            HttpRequest(method, address, params=dict(query), **content)
+        )
         if answer.status_code >= 400 and answer.status_code not in allowed:
             raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
         return answer
@@ -121,7 +137,9 @@ class ResourceManager:
     @cached_property
     def _client(self) -> PipelineClient[HttpRequest, HttpResponse]:
         token = BearerTokenCredentialPolicy(credential(), f"{self.address}/.default")
-        return PipelineClient(self.address, policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token], **TIMEOUTS)
+        return PipelineClient(
+            self.address, policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token], **TIMEOUTS
+        )
 
 
 def _looking(path: str) -> AbstractContextManager[None]:

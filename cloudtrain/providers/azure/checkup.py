@@ -1,4 +1,6 @@
-"""Checks of an Azure ML workspace for `cloudtrain doctor azure`, in the order in which one would set things right."""
+"""Checks of an Azure ML workspace for `cloudtrain doctor azure`, in the order in which one would
+set things right.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
 
-def account_checks(cloud: Workspace, arm: ResourceManager, target: Target, spec: JobSpec) -> Iterator[Check]:
-    """All checks for a job of this spec, each as soon as it is answered. What has no answer without a login, or
-    without the workspace, is not asked then.
+def account_checks(
+    cloud: Workspace, arm: ResourceManager, target: Target, spec: JobSpec
+) -> Iterator[Check]:
+    """All checks for a job of this spec, each as soon as it is answered. What has no answer without
+    a login, or without the workspace, is not asked then.
     """
     config = target.config_as(AzureConfig)
     malformed = list(format_issues(config))

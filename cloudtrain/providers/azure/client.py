@@ -1,4 +1,6 @@
-"""The only module that calls azure-ai-ml. Translates its errors, and its entities into values of ours."""
+"""The only module that calls azure-ai-ml. Translates its errors, and its entities into values of
+ours.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ from cloudtrain.providers.azure.storage import (
 )
 from cloudtrain.providers.cloud.idempotent_create import Attempt
 
-with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its loggers keep this stream
+with (
+    warnings.catch_warnings(),
+    redirect_stderr(io.StringIO()),
+):  # some of its loggers keep this stream
     warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
     from azure.ai.ml import MLClient, load_job
     from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
@@ -40,7 +45,9 @@ with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its l
 # The SDK uploads the source with a client of its own, which takes no options.
 _uploads: Any = own_uploads
 _uploads.ContainerClient = CheckedContainerClient
-_uploads.BlobServiceClient = partial(_uploads.BlobServiceClient, raw_response_hook=refuse_unreadable_storage)
+_uploads.BlobServiceClient = partial(
+    _uploads.BlobServiceClient, raw_response_hook=refuse_unreadable_storage
+)
 
 MAX_TRIALS = 1000
 """The most that a sweep job has."""
@@ -50,7 +57,8 @@ class Workspace:
     """One workspace, with the user's credentials. Every method may raise CloudError."""
 
     def __init__(self, subscription: str, resource_group: str, workspace: str) -> None:
-        self.name, self._scope = workspace, (subscription, resource_group, workspace)
+        self.name = workspace
+        self._scope = (subscription, resource_group, workspace)
 
     def create(self, document: Mapping[str, Any], attempt: Attempt) -> JobInfo:
         """Upload the new files of a command or sweep job, then send one request that creates it.
@@ -72,7 +80,9 @@ class Workspace:
             raise
 
     def jobs(self, tag: str) -> Iterator[JobInfo]:
-        """The command jobs with a tag, archived ones too, newest first. Pages are requested as they are needed."""
+        """The command jobs with a tag, archived ones too, newest first. Pages are requested as they
+        are needed.
+        """
         with self._calling("listing jobs"):
             found = iter(self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL))
         while True:
@@ -95,13 +105,17 @@ class Workspace:
         ]
 
     def parameters(self, trial: str) -> dict[str, str]:
-        """The values that a sweep job has chosen for a trial, by name; empty as long as the service tells none."""
+        """The values that a sweep job has chosen for a trial, by name; empty as long as the service
+        tells none.
+        """
         with self._calling("looking at the trial"):
             found = getattr(self._client.jobs.get(trial), "parameters", None) or {}
         return {str(name): str(value) for name, value in found.items()}
 
     def details(self, name: str) -> dict[str, Any] | None:
-        """A job's entry in the run history: status, times, error, signed URLs of its logs. None if there is no job."""
+        """A job's entry in the run history: status, times, error, signed URLs of its logs. None if
+        there is no job.
+        """
         try:
             with self._calling("looking at the job"):
                 return dict(self._history().get_run_details(name).as_dict())
@@ -168,7 +182,9 @@ class Workspace:
         return "/workspaces/" not in usage_id or own.lower() in usage_id
 
     def container(self, datastore: str) -> BlobContainer:
-        """The blob container of a datastore, opened with the datastore's credentials or else with the user's."""
+        """The blob container of a datastore, opened with the datastore's credentials or else with
+        the user's.
+        """
         if datastore not in self._containers:
             store = self._datastore(datastore)
             address = f"https://{store.account_name}.blob.{store.endpoint}"
@@ -176,7 +192,9 @@ class Workspace:
             sas = _sas_of(store)
             if sas:
                 secret = RenewedSas(sas, lambda: _sas_of(self._datastore(datastore)))
-            self._containers[datastore] = BlobContainer(address, store.container_name, secret or None, credential)
+            self._containers[datastore] = BlobContainer(
+                address, store.container_name, secret or None, credential
+            )
         return self._containers[datastore]
 
     def _datastore(self, name: str) -> Any:
@@ -185,7 +203,9 @@ class Workspace:
             store = self._client.datastores.get(name, include_secrets=True)
         if getattr(store, "container_name", None) is None:
             message = f"the datastore {name} is not a blob container"
-            raise CloudError(message, hint="azure.datastore names one of type azure_blob", code="NoContainer")
+            raise CloudError(
+                message, hint="azure.datastore names one of type azure_blob", code="NoContainer"
+            )
         return store
 
     def read_log(self, address: str, start: int, created: str) -> LogChunk | None:
@@ -200,7 +220,9 @@ class Workspace:
     def _job_info(self, job: Any) -> JobInfo:
         return JobInfo(
             name=job.name,
-            status=str(getattr(job.status, "value", job.status)),  # an enumeration, for statuses that the SDK knows
+            status=str(
+                getattr(job.status, "value", job.status)
+            ),  # an enumeration, for statuses that the SDK knows
             tags=dict(job.tags or {}),
             url=job.studio_url or "",
             created=_created(job),
@@ -219,10 +241,15 @@ class Workspace:
         return document
 
     def _history(self) -> Any:
-        """The client of the run history: the SDK's public methods give neither times nor logs of all nodes."""
+        """The client of the run history: the SDK's public methods give neither times nor logs of
+        all nodes.
+        """
         try:
             return self._client.jobs._runs_operations
-        except (KeyError, ValueError) as error:  # the SDK does not check what the service answers for its address
+        except (
+            KeyError,
+            ValueError,
+        ) as error:  # the SDK does not check what the service answers for its address
             where = f"looking for the run history of the workspace {self.name}"
             raise unreadable(where, f"{type(error).__name__}: {error}") from error
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AzureConfig(CloudConfig):
-    """Workspace, compute and storage of an Azure ML job. Less is known of runs that another machine started."""
+    """Workspace, compute and storage of an Azure ML job. Less is known of runs that another machine
+    started.
+    """
 
     subscription: str
     """Its id."""

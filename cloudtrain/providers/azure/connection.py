@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def client_of_run(run: RunFolder) -> Workspace:
-    """The client of the workspace for which a run or a sweep was planned. UsageError without azure-ai-ml."""
+    """The client of the workspace for which a run or a sweep was planned. UsageError without
+    azure-ai-ml.
+    """
     config = config_of(run)
     return connect(config.subscription, config.resource_group, config.workspace)
 

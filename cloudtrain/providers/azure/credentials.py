@@ -1,4 +1,6 @@
-"""The credentials of the Azure SDKs, with their tokens cached, and the login to Azure's registries that they allow."""
+"""The credentials of the Azure SDKs, with their tokens cached, and the login to Azure's registries
+that they allow.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,17 @@ class CachedCredential:
         self._known: dict[tuple[Any, ...], AccessToken] = {}
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
-        """A token for these scopes, from the cache unless it is about to expire or `claims` are given."""
+        """A token for these scopes, from the cache unless it is about to expire or `claims` are
+        given.
+        """
         wanted = (*scopes, options.get("tenant_id"))
         with self._lock:
             token = self._known.get(wanted)
-            if token is None or options.get("claims") or token.expires_on - REFRESH_SECONDS < time.time():
+            if (
+                token is None
+                or options.get("claims")
+                or token.expires_on - REFRESH_SECONDS < time.time()
+            ):
                 token = self._known[wanted] = self._source.get_token(*scopes, **options)
         return token
 
@@ -65,14 +73,20 @@ def registry_login(registry: str) -> RegistryLogin:
     try:
         client: Any = PipelineClient(address, connection_timeout=15, read_timeout=15)
         with client:
-            answer = client.send_request(HttpRequest("POST", f"{address}/oauth2/exchange", data=form))
+            answer = client.send_request(
+                HttpRequest("POST", f"{address}/oauth2/exchange", data=form)
+            )
             answer.raise_for_status()
             return RegistryLogin(TOKEN_USER, str(answer.json()["refresh_token"]))
     except HttpResponseError as error:
         message = f"{doing}: it answered {error.status_code}"
-        raise CloudError(message, hint="the role AcrPush there, and az login", code=DENIED) from error
+        raise CloudError(
+            message, hint="the role AcrPush there, and az login", code=DENIED
+        ) from error
     except AzureError as error:
         message = f"{doing}: it cannot be reached: {error.message}"
-        raise CloudError(message, hint="look at the registry's name (az acr list) and the network") from error
+        raise CloudError(
+            message, hint="look at the registry's name (az acr list) and the network"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CloudError(f"{doing}: its answer is not a token") from error

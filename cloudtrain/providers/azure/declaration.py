@@ -36,11 +36,17 @@ DECLARATION = Declaration(
         "workspace": Setting("Azure ML workspace"),
         "location": Setting("where the workspace is, such as eastus: prices depend on it"),
         "compute": Setting("compute cluster; none: serverless"),
-        "datastore": Setting("where checkpoints, model and output are kept", default="workspaceblobstore"),
-        "repository": Setting("where images that are built are pushed: myregistry.azurecr.io/train"),
+        "datastore": Setting(
+            "where checkpoints, model and output are kept", default="workspaceblobstore"
+        ),
+        "repository": Setting(
+            "where images that are built are pushed: myregistry.azurecr.io/train"
+        ),
         "poll": Setting("seconds between two looks at a job", "seconds", 10.0),
         "stop_grace": Setting(
-            "how long a job that is stopped may take to save and to store what it saved", "grace", 60
+            "how long a job that is stopped may take to save and to store what it saved",
+            "grace",
+            60,
         ),
     },
 )

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.resources import JobInfo
 
 KNOWN_IN_A_ROW = 50
-"""The list is newest first: after this many consecutive jobs whose end is known, older ones are not requested."""
+"""The list is newest first: after this many consecutive jobs whose end is known, older ones are not
+requested.
+"""
 
 
 def discovered_runs(
@@ -63,10 +65,14 @@ def _is_ours(job: JobInfo) -> bool:
     return tags.get("run") == job.name and "sweep" not in tags
 
 
-def _discovered_run(cloud: Workspace, scope: AzureConfig, job: JobInfo, regional: RegionalPrices) -> DiscoveredRun:
-    tags, document = own_tags(job.tags), {**job.document(), "name": job.name, "tags": job.tags}
+def _discovered_run(
+    cloud: Workspace, scope: AzureConfig, job: JobInfo, regional: RegionalPrices
+) -> DiscoveredRun:
+    tags = own_tags(job.tags)
+    document = {**job.document(), "name": job.name, "tags": job.tags}
     resources = document.get("resources") or {}
-    nodes, size = int(resources.get("instance_count") or 1), str(resources.get("instance_type") or "")
+    nodes = int(resources.get("instance_count") or 1)
+    size = str(resources.get("instance_type") or "")
     prices = known_prices(regional, [size]) if size else {}
     submitting = Submitting(
         adopted=True,
@@ -90,8 +96,12 @@ def _discovered_run(cloud: Workspace, scope: AzureConfig, job: JobInfo, regional
     )
 
 
-def _updates(cloud: Workspace, job: JobInfo, nodes: int, prices: Mapping[str, float]) -> list[Event]:
-    """The phase of a job and, if it is over, its end. The list has its status; time and reason are in the history."""
+def _updates(
+    cloud: Workspace, job: JobInfo, nodes: int, prices: Mapping[str, float]
+) -> list[Event]:
+    """The phase of a job and, if it is over, its end. The list has its status; time and reason are
+    in the history.
+    """
     now = time.time()
     listed = {"status": job.status}
     updates: list[Event] = [phase_event(listed, now)]
@@ -105,12 +115,16 @@ def _updates(cloud: Workspace, job: JobInfo, nodes: int, prices: Mapping[str, fl
     if final is not None:
         when = ended_at(details) or job.created or now
         ended = Ended(time=when, state=final.state, reason=final.reason)
-        updates.append(with_billing(ended, billing(details, nodes, max(prices.values(), default=None))))
+        updates.append(
+            with_billing(ended, billing(details, nodes, max(prices.values(), default=None)))
+        )
     return updates
 
 
 def _grace_seconds(document: Mapping[str, Any]) -> int:
-    """The grace period in the job document that was sent with the job; the default if it cannot be read."""
+    """The grace period in the job document that was sent with the job; the default if it cannot be
+    read.
+    """
     try:
         found = json.loads(document["environment_variables"]["CLOUDTRAIN_JOB"])["grace_seconds"]
     except (KeyError, TypeError, ValueError):

@@ -57,10 +57,11 @@ _ROLES = {
 
 
 def translated(error: Exception, call: str, place: str, action: str = "") -> CloudtrainError:
-    """Our error for one of the SDK's. Its `outcome` is UNKNOWN where the request may have taken effect.
+    """Our error for one of the SDK's. Its `outcome` is UNKNOWN where the request may have taken
+    effect.
 
-    `call`: in words, `creating the job`; `place`: the workspace or an address, may be empty; `action`: the one that is
-    lacking where the call is denied and the service does not name it.
+    `call`: in words, `creating the job`; `place`: the workspace or an address, may be empty;
+    `action`: the one that is lacking where the call is denied and the service does not name it.
     """
     if isinstance(error, CloudtrainError):
         return error
@@ -74,10 +75,14 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
             return _from_response(found, where, action)
         if isinstance(found, sdk.ServiceResponseError):
             message = f"{where}: no answer came: {_one_line(found)}"
-            return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
+            return CloudError(
+                message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN
+            )
         if isinstance(found, (sdk.ServiceRequestError, ConnectionError)):
             message = f"{where}: Azure cannot be reached: {_one_line(found)}"
-            return CloudError(message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True)
+            return CloudError(
+                message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True
+            )
     if any(type(found).__name__ in _REFUSALS for found in _chain(error)):
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {_one_line(error)}")
     if _raised_by_sdk(error) or isinstance(error, json.JSONDecodeError):
@@ -87,13 +92,23 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
 
 def is_foreign(error: Exception) -> bool:
     """Whether an error comes from the SDK or the system, not from a bug of ours."""
-    known = isinstance(error, (OSError, ValueError)) or type(error).__module__.partition(".")[0] in _FOREIGN
-    return known or _raised_by_sdk(error) or any(isinstance(found, sdk.AzureError) for found in _chain(error))
+    known = (
+        isinstance(error, (OSError, ValueError))
+        or type(error).__module__.partition(".")[0] in _FOREIGN
+    )
+    return (
+        known
+        or _raised_by_sdk(error)
+        or any(isinstance(found, sdk.AzureError) for found in _chain(error))
+    )
 
 
 def _raised_by_sdk(error: BaseException) -> bool:
     """Whether the SDK failed by a mistake of Python's, as it does at JSON of another form."""
-    if not isinstance(error, (AttributeError, KeyError, IndexError, TypeError)) or error.__traceback__ is None:
+    if (
+        not isinstance(error, (AttributeError, KeyError, IndexError, TypeError))
+        or error.__traceback__ is None
+    ):
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _FOREIGN
@@ -115,7 +130,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: str) -> CloudError:
     answer = _one_line(error)
     if error.status_code == 401 or any(word in str(error) for word in _STALE):
-        return CloudError(f"{where}: the credentials have expired: {answer}", hint=_LOGIN, code="Expired")
+        return CloudError(
+            f"{where}: the credentials have expired: {answer}", hint=_LOGIN, code="Expired"
+        )
     if error.status_code == 403:
         return _denied(error, where, action)
     hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}"
@@ -123,11 +140,15 @@ def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: s
 
 
 def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
-    status, code, answer = error.status_code or 0, _code(error), _one_line(error)
+    status = error.status_code or 0
+    code = _code(error)
+    answer = _one_line(error)
     if status < 400:  # the SDK could not parse it
         return unreadable(where, answer)
     if status == 401:
-        return CloudError(f"{where}: Azure does not accept these credentials: {answer}", hint=_LOGIN, code=code)
+        return CloudError(
+            f"{where}: Azure does not accept these credentials: {answer}", hint=_LOGIN, code=code
+        )
     if status == 403:
         return _denied(error, where, action)
     if status == 404 or code in _MISSING:
@@ -135,8 +156,12 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
     if "already exists" in answer and "job" in answer.lower():
         return CloudError(f"{where}: {answer}", code=NAME_TAKEN)
     if status in (408, 429):
-        return CloudError(f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True)
-    if code == "BlobAlreadyExists":  # an earlier attempt of the SDK to upload it, whose answer was lost
+        return CloudError(
+            f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True
+        )
+    if (
+        code == "BlobAlreadyExists"
+    ):  # an earlier attempt of the SDK to upload it, whose answer was lost
         return CloudError(f"{where}: {answer}", hint="try again", code=code, transient=True)
     if status >= 500:
         message = f"{where}: Azure failed ({code or status}): {answer}"
@@ -147,9 +172,15 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
 
 def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
     answer = _one_line(error)
-    if _code(error) == "AuthenticationFailed":  # the storage service's code for an invalid or expired signature
-        message = f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
-        return CloudError(message, hint=f"check this machine's clock with date -u; {_LOGIN}", code="Expired")
+    if (
+        _code(error) == "AuthenticationFailed"
+    ):  # the storage service's code for an invalid or expired signature
+        message = (
+            f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
+        )
+        return CloudError(
+            message, hint=f"check this machine's clock with date -u; {_LOGIN}", code="Expired"
+        )
     if _code(error) == KEYS_FORBIDDEN:
         message = f"{where}: the storage account takes no keys: {answer}"
         return CloudError(message, hint=USE_IDENTITY, code=KEYS_FORBIDDEN)
@@ -158,19 +189,23 @@ def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError
     action = next(filter(None, named.groups())) if named else action
     needed = f"{action}: " if action else ""
     hint = (
-        f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and is not in force yet"
+        f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and"
+        " is not in force yet"
     )
     return CloudError(f"{where}: not authorized: {answer}", hint=hint, code=DENIED)
 
 
 def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
-    code, answer = _code(error), _one_line(error)
+    code = _code(error)
+    answer = _one_line(error)
     missing = _MISSING.get(code)
     if missing is None and re.search(r"workspaces/[^/'\s]+'? .*not found", answer, re.IGNORECASE):
         missing = _MISSING["WorkspaceNotFound"]
     if missing is None:
         return CloudError(f"{where}: {answer}", code="NotFound")
-    return CloudError(f"{where}: {answer}", hint=f"check {missing[0]}: {missing[1]}", code="NoWorkspace")
+    return CloudError(
+        f"{where}: {answer}", hint=f"check {missing[0]}: {missing[1]}", code="NoWorkspace"
+    )
 
 
 def _is_of_storage(error: sdk.HttpResponseError) -> bool:
@@ -186,7 +221,9 @@ def _code(error: Exception) -> str:
 
 
 def _fields(text: str) -> str:
-    """`limits.timeout: Not a valid integer.`, from azure-ai-ml's nested JSON; empty if the text is not of that form."""
+    """`limits.timeout: Not a valid integer.`, from azure-ai-ml's nested JSON; empty if the text is
+    not of that form.
+    """
     if not text.lstrip().startswith("Validation for"):
         return ""
     try:
@@ -196,7 +233,9 @@ def _fields(text: str) -> str:
     if not isinstance(found, dict):
         return ""
     if isinstance(found.get("errors"), list):
-        return "; ".join(filter(None, (_fields(str(each.get("message"))) for each in found["errors"])))
+        return "; ".join(
+            filter(None, (_fields(str(each.get("message"))) for each in found["errors"]))
+        )
     return "; ".join(_leaf(name, value) for name, value in found.items())
 
 
@@ -217,8 +256,13 @@ def _one_line(error: BaseException) -> str:
     """The message in one line of at most 500 characters, without the help that follows in some."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
-    lines = [line.strip() for line in _plain(text).splitlines() if line.strip() and not line.startswith(_NOISE)]
-    # azure-ai-ml begins with "One or more fields are invalid"; which ones and why follow after a mark.
+    lines = [
+        line.strip()
+        for line in _plain(text).splitlines()
+        if line.strip() and not line.startswith(_NOISE)
+    ]
+    # azure-ai-ml begins with "One or more fields are invalid"; which ones and why follow after a
+    # mark.
     marked = next((number for number, line in enumerate(lines) if line.startswith(_MARK)), 0)
     lines = [line.removeprefix(_MARK).strip() for line in lines[marked:]]
     brief = _fields(text) or " ".join(lines[:3]) or type(error).__name__

@@ -1,4 +1,6 @@
-"""The environment of an Azure ML job: turns the spec's `image` into an image, a curated environment or a build."""
+"""The environment of an Azure ML job: turns the spec's `image` into an image, a curated environment
+or a build.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,27 @@ from collections.abc import Mapping, Sequence
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.images.contents import usual_contents
-from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, planned_build, recipe_for, select_image
+from cloudtrain.images.selection import (
+    CLOUD_PLATFORM,
+    PlannedImage,
+    planned_build,
+    recipe_for,
+    select_image,
+)
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import Settings
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
-"""Microsoft's own PyTorch environment: what `auto` means. The official cifar-distributed example runs in it."""
-CURATED_TORCH, CURATED_PYTHON = "2.8.0", "3.10"
-CURATED_MORE = "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime azure-identity"
+"""Microsoft's own PyTorch environment: what `auto` means. The official cifar-distributed example
+runs in it.
+"""
+CURATED_TORCH = "2.8.0"
+CURATED_PYTHON = "3.10"
+CURATED_MORE = (
+    "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime"
+    " azure-identity"
+)
 """Packages of it besides the usual ones, by its documentation."""
 
 # Compiled when they are needed: most plans need few of them.
@@ -30,8 +44,9 @@ def image_of(
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
     """The image or environment as one text, and the problems with it.
 
-    If `azure.repository` is set, `auto` is our own image, and a Dockerfile is built on this machine. Otherwise `auto`
-    is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`, whose path is the address.
+    If `azure.repository` is set, `auto` is our own image, and a Dockerfile is built on this
+    machine. Otherwise `auto` is Microsoft's own environment, and Azure ML itself builds `{build:
+    Dockerfile}`, whose path is the address.
     `types`: the instance types it is for.
     """
     selected = select_image(image, "azure")
@@ -43,14 +58,21 @@ def image_of(
         return PlannedImage(selected.text), []
     problems: list[Issue] = []
     if platform != CLOUD_PLATFORM:
-        hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
+        hint = (
+            "azure.repository, for an image of ours that is built for them; or an image of your own"
+        )
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
         problems.append(Issue(selected.path, message, hint))
-    return PlannedImage(CURATED, contents=usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)), problems
+    return (
+        PlannedImage(CURATED, contents=usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)),
+        problems,
+    )
 
 
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
-    """Problems with the address or the name of an environment in a spec's `image`; empty for `auto` and builds."""
+    """Problems with the address or the name of an environment in a spec's `image`; empty for `auto`
+    and builds.
+    """
     selected = select_image(image, "azure")
     at, text = selected
     if selected.is_build or text == "auto":
@@ -69,7 +91,10 @@ def _wrong(image: str) -> tuple[str, str] | None:
     if image.startswith("azureml:"):
         if re.fullmatch(f"{_ASSET}|{_REGISTRY}", image):
             return None
-        hint = "azureml:NAME:VERSION, azureml:NAME@latest or azureml://registries/…/environments/NAME/versions/VERSION"
+        hint = (
+            "azureml:NAME:VERSION, azureml:NAME@latest or"
+            " azureml://registries/…/environments/NAME/versions/VERSION"
+        )
         return f"{image!r} does not name an environment", hint
     if not re.fullmatch(_DOCKER, image):
         return f"{image!r} is not an image address", "registry/name:tag, or azureml:NAME@latest"
@@ -77,7 +102,9 @@ def _wrong(image: str) -> tuple[str, str] | None:
 
 
 def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:
-    """The `environment` of a command job. `build`: the folder of a Dockerfile, and its path in that folder."""
+    """The `environment` of a command job. `build`: the folder of a Dockerfile, and its path in that
+    folder.
+    """
     if build is not None:
         return {"build": {"path": build[0], "dockerfile_path": build[1]}}
     return image if image.startswith("azureml:") else {"image": image}

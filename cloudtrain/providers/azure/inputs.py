@@ -1,7 +1,8 @@
-"""Uploads inputs of this machine completely, into a folder of the datastore that is named by their digest.
+"""Uploads inputs of this machine completely, into a folder of the datastore that is named by their
+digest.
 
-The SDK could upload them too, but leaves out files that a .gitignore or .amlignore in the folder lists, and data
-folders often have a .gitignore with `*`, so that they are not committed.
+The SDK could upload them too, but leaves out files that a .gitignore or .amlignore in the folder
+lists, and data folders often have a .gitignore with `*`, so that they are not committed.
 """
 
 from __future__ import annotations
@@ -26,32 +27,48 @@ UPLOADS_AT_ONCE = 8
 
 
 def with_uploaded_inputs(
-    cloud: Workspace, document: Mapping[str, Any], datastore: str, cache_dir: Path, progress: Progress | None
+    cloud: Workspace,
+    document: Mapping[str, Any],
+    datastore: str,
+    cache_dir: Path,
+    progress: Progress | None,
 ) -> dict[str, Any]:
-    """The request, with each path of this machine replaced by the URI in the datastore that it was uploaded to.
+    """The request, with each path of this machine replaced by the URI in the datastore that it was
+    uploaded to.
 
-    Inputs that are there already are not uploaded again. `progress` is called with bytes. SourceError if a file cannot
-    be read or changes meanwhile; CloudError, with `Outcome.NOT_STARTED`, if an upload fails.
+    Inputs that are there already are not uploaded again. `progress` is called with bytes.
+    SourceError if a file cannot be read or changes meanwhile; CloudError, with
+    `Outcome.NOT_STARTED`, if an upload fails.
     """
     inputs = {}
     try:
         for name, item in document.get("inputs", {}).items():
             is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
-            uploaded = {"path": _uploaded(cloud, item["path"], datastore, cache_dir, progress)} if is_local else {}
+            uploaded = (
+                {"path": _uploaded(cloud, item["path"], datastore, cache_dir, progress)}
+                if is_local
+                else {}
+            )
             inputs[name] = {**item, **uploaded}
     except CloudError as error:
-        error.outcome = Outcome.NOT_STARTED  # whether or not the blob was stored, the job was not requested
+        error.outcome = (
+            Outcome.NOT_STARTED
+        )  # whether or not the blob was stored, the job was not requested
         raise
     return {**document, "inputs": inputs}
 
 
-def _uploaded(cloud: Workspace, path: str, datastore: str, cache_dir: Path, progress: Progress | None) -> str:
+def _uploaded(
+    cloud: Workspace, path: str, datastore: str, cache_dir: Path, progress: Progress | None
+) -> str:
     files = list_input(path).files
     digest, _ = digest_input(files, path, cache_dir)
-    container, folder = cloud.container(datastore), f"{PREFIX}/inputs/{digest}"
+    container = cloud.container(datastore)
+    folder = f"{PREFIX}/inputs/{digest}"
     complete_mark = f"{folder}.complete"
     if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
-        total, done = sum(file.about.st_size for file in files), 0
+        total = sum(file.about.st_size for file in files)
+        done = 0
         for size in _upload(container, folder, files):
             done += size
             if progress is not None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 LOG = re.compile(r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt")
-"""Name of a process's log; without a number if there is only one. (The SDK streams only the first.)"""
+"""Name of a process's log; without a number if there is only one. (The SDK streams only the first.)
+"""
 
 MAX_READS = 8
 """Reads per log and call; the rest follows at the next call."""
@@ -24,22 +25,32 @@ def new_lines(
 ) -> Generator[LogPart, None, bool]:
     """Yields the new lines of all nodes; returns whether there is nothing more for now.
 
-    `logs`: signed URLs by name, from the run history. `is_over`: the job has ended, so text after the last newline is a
-    line too.
+    `logs`: signed URLs by name, from the run history. `is_over`: the job has ended, so text after
+    the last newline is a line too.
     """
     complete = True
     for name in sorted(logs):
         found = LOG.fullmatch(name)
         if found is not None:
-            position, node = positions.get(name, {}), int(found[1] or 0)
-            complete &= yield from _new_lines_of(cloud, name, logs[name], node, position, is_over=is_over)
+            position = positions.get(name, {})
+            node = int(found[1] or 0)
+            complete &= yield from _new_lines_of(
+                cloud, name, logs[name], node, position, is_over=is_over
+            )
     return complete
 
 
 def _new_lines_of(
-    cloud: Workspace, name: str, address: str, node: int, position: Mapping[str, Any], *, is_over: bool
+    cloud: Workspace,
+    name: str,
+    address: str,
+    node: int,
+    position: Mapping[str, Any],
+    *,
+    is_over: bool,
 ) -> Generator[LogPart, None, bool]:
-    # The offset of the next byte, and when the log was created: after a preemption a new log replaces it.
+    # The offset of the next byte, and when the log was created: after a preemption a new log
+    # replaces it.
     at = {"offset": 0, "created": "", **position}
     for _ in range(MAX_READS):
         part = cloud.read_log(address, at["offset"], at["created"])

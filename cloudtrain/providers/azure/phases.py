@@ -46,21 +46,28 @@ def phase_of(details: Mapping[str, Any]) -> str:
 
 
 def phase_event(details: Mapping[str, Any], now: float, state: RunState | None = None) -> Phase:
-    """The event for the current phase. A job that is first seen while it runs began to run when the history says so.
+    """The event for the current phase. A job that is first seen while it runs began to run when the
+    history says so.
 
-    `state`: what is known of the run so far. The history has the first start alone: after a wait for other machines a
-    job goes on when it is seen to.
+    `state`: what is known of the run so far. The history has the first start alone: after a wait
+    for other machines a job goes on when it is seen to.
     """
     event = Phase(time=now, phase=phase_of(details))
     if status_of(details) != "Running":
         return event
     began = min(started_at(details), now)  # clocks differ
     is_new = state is None or (not state.waiting_since and not 0 < state.started <= began)
-    return event.replace(running=True, since=began) if began and is_new else event.replace(running=True)
+    return (
+        event.replace(running=True, since=began)
+        if began and is_new
+        else event.replace(running=True)
+    )
 
 
 def final_state(details: Mapping[str, Any]) -> FinalState | None:
-    """The final state and Azure ML's reason; None while the job is not over, including unknown statuses."""
+    """The final state and Azure ML's reason; None while the job is not over, including unknown
+    statuses.
+    """
     state = ENDED.get(status_of(details))
     if state is None:
         return None
@@ -79,14 +86,18 @@ def ended_at(details: Mapping[str, Any]) -> float:
     return timestamp(details.get("endTimeUtc"))
 
 
-def billing(details: Mapping[str, Any], nodes: int, usd_per_hour: float | None, waited: float = 0.0) -> Billing | None:
-    """How long the job ran (`training_seconds`), and `usd` where the price is known; None before its end.
+def billing(
+    details: Mapping[str, Any], nodes: int, usd_per_hour: float | None, waited: float = 0.0
+) -> Billing | None:
+    """How long the job ran (`training_seconds`), and `usd` where the price is known; None before
+    its end.
 
-    `usd_per_hour`: on-demand price of one machine; None: unknown. `waited`: the seconds in between in which it was seen
-    to have no machines, after they were taken away. Azure bills machines, not jobs, so this is an
-    estimate.
+    `usd_per_hour`: on-demand price of one machine; None: unknown. `waited`: the seconds in between
+    in which it was seen to have no machines, after they were taken away. Azure bills machines, not
+    jobs, so this is an estimate.
     """
-    started, ended = started_at(details), ended_at(details)
+    started = started_at(details)
+    ended = ended_at(details)
     if not started or not ended:
         return None
     duration = max(0.0, ended - started - waited)  # clocks differ

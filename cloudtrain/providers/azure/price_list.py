@@ -1,8 +1,10 @@
-"""Azure's prices of virtual machines from its public retail price API: no login, no SDK, all regions at once.
+"""Azure's prices of virtual machines from its public retail price API: no login, no SDK, all
+regions at once.
 
-Azure ML bills a machine at the price of its virtual machine (how-to-manage-optimize-cost). What Microsoft's pages call
-low priority there has a meter `Low Priority`; `Spot` is the price of virtual machines outside of Azure ML, and is left
-out. Which of the two a job of the tier `spot` pays has not been seen in an account.
+Azure ML bills a machine at the price of its virtual machine (how-to-manage-optimize-cost). What
+Microsoft's pages call low priority there has a meter `Low Priority`; `Spot` is the price of virtual
+machines outside of Azure ML, and is left out. Which of the two a job of the tier `spot` pays has
+not been seen in an account.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.catalog.price_tables import REGION_NAME, ListedPrice, PriceList, dearest, price_or_none
+from cloudtrain.catalog.price_tables import (
+    REGION_NAME,
+    ListedPrice,
+    PriceList,
+    dearest,
+    price_or_none,
+)
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,12 +61,16 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
     low: dict[tuple[str, str], float] = {}
     unknown: set[tuple[str, str]] = set()
     for item in _items(pages, list(spelling.values()), regions):
-        name, region = spelling.get(str(item.get("armSkuName")).lower(), ""), str(item.get("armRegionName"))
+        name = spelling.get(str(item.get("armSkuName")).lower(), "")
+        region = str(item.get("armRegionName"))
         tier = _tier(item, today)
         if not name or not tier or not is_region(region) or (regions and region not in regions):
             continue
         if item.get("currencyCode") != "USD":
-            raise pages.odd(f"is in {str(item.get('currencyCode'))[:10]}; only prices in US dollars are understood")
+            raise pages.odd(
+                f"is in {str(item.get('currencyCode'))[:10]}; only prices in US dollars are"
+                " understood"
+            )
         usd = price_or_none(item.get("retailPrice"))
         if usd is None:
             unknown.add((region, name))
@@ -67,21 +79,29 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
         else:
             source = "Azure retail price list"
             dedicated.append(
-                ListedPrice(instance_type=name, usd_per_hour=usd, region=region, as_of=today, source=source)
+                ListedPrice(
+                    instance_type=name, usd_per_hour=usd, region=region, as_of=today, source=source
+                )
             )
     if not dedicated:
         where = f" in {', '.join(regions)}" if regions else ""
         raise pages.odd(f"has no price of these machines{where}")
     found = dearest(dedicated)
     left_out = len(unknown - {(each.region, each.instance_type) for each in found})
-    prices = tuple(replace(each, spot_usd_per_hour=low.get((each.region, each.instance_type))) for each in found)
+    prices = tuple(
+        replace(each, spot_usd_per_hour=low.get((each.region, each.instance_type)))
+        for each in found
+    )
     return PriceList(prices=prices, left_out=left_out)
 
 
-def _items(pages: PricePages, types: Sequence[str], regions: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _items(
+    pages: PricePages, types: Sequence[str], regions: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
     """All items of all pages of all queries."""
     for first in range(0, len(types), SIZES_PER_QUERY):
-        path, seen = _query(types[first : first + SIZES_PER_QUERY], regions), set[str]()
+        path = _query(types[first : first + SIZES_PER_QUERY], regions)
+        seen = set[str]()
         while path:
             if path in seen or len(seen) >= MAX_PAGES:
                 raise pages.odd("never ends: a page names one before it as the next")
@@ -95,7 +115,11 @@ def _items(pages: PricePages, types: Sequence[str], regions: Sequence[str]) -> I
 
 
 def _query(types: Sequence[str], regions: Sequence[str]) -> str:
-    clauses = ["serviceName eq 'Virtual Machines'", "priceType eq 'Consumption'", _any_of("armSkuName", types)]
+    clauses = [
+        "serviceName eq 'Virtual Machines'",
+        "priceType eq 'Consumption'",
+        _any_of("armSkuName", types),
+    ]
     clauses += [_any_of("armRegionName", regions)] if regions else []
     return f"{PATH}?currencyCode='USD'&$filter={quote(' and '.join(clauses))}"
 
@@ -105,7 +129,9 @@ def _any_of(field: str, values: Sequence[str]) -> str:
 
 
 def _next_path(pages: PricePages, link: object) -> str:
-    """Path and query of the next page; empty after the last one. CloudError when it leads to another server."""
+    """Path and query of the next page; empty after the last one. CloudError when it leads to
+    another server.
+    """
     if link in (None, ""):
         return ""
     there = urlsplit(str(link))
@@ -118,13 +144,19 @@ def _server(address: str) -> tuple[str, str | None, int | None] | None:
     """Scheme, host and port of an address; None where it has no port that could be one."""
     parts = urlsplit(address)
     try:
-        return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else None)
+        return (
+            parts.scheme,
+            parts.hostname,
+            parts.port or (443 if parts.scheme == "https" else None),
+        )
     except ValueError:
         return None
 
 
 def _tier(item: Mapping[str, Any], today: str) -> str:
-    """`dedicated` or `low priority` for an hour of a machine with Linux today; empty for any other meter."""
+    """`dedicated` or `low priority` for an hour of a machine with Linux today; empty for any other
+    meter.
+    """
     if item.get("type") != "Consumption" or item.get("unitOfMeasure") != "1 Hour":
         return ""
     if str(item.get("effectiveStartDate", ""))[:10] > today:
@@ -137,6 +169,8 @@ def _tier(item: Mapping[str, Any], today: str) -> str:
 
 
 def _pages(what: str) -> PricePages:
-    from cloudtrain.providers.cloud.price_pages import PricePages  # no table on the disk needs an HTTP client
+    from cloudtrain.providers.cloud.price_pages import (
+        PricePages,
+    )  # no table on the disk needs an HTTP client
 
     return PricePages(BASE, what)

@@ -84,7 +84,9 @@ class AzureMLProvider(Provider):
             from cloudtrain.providers.azure.sweep_request import rehearsed_trial, shared_job
 
             if is_rehearsed_trial(plan):
-                return Request(provider=self.name, document=rehearsed_trial(plan), job=shared_job(plan))
+                return Request(
+                    provider=self.name, document=rehearsed_trial(plan), job=shared_job(plan)
+                )
         return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
@@ -99,13 +101,17 @@ class AzureMLProvider(Provider):
         request: Request,
         run: RunFolder,
         archive: Path,
-        progress: Progress | None,  # of inputs; the SDK uploads the source and shows its own progress
+        progress: (
+            Progress | None
+        ),  # of inputs; the SDK uploads the source and shows its own progress
         record: Record,
     ) -> dict[str, Any]:
         """Check the compute, upload what is new, create the job."""
         from cloudtrain.providers.azure.submit import submit_job
 
-        return submit_job(client_of_run(run), plan.target, request.document, run, archive, progress, record)
+        return submit_job(
+            client_of_run(run), plan.target, request.document, run, archive, progress, record
+        )
 
     def poll_seconds(self, run: RunFolder) -> float:
         """`azure.poll` as it was when the job was planned, in seconds."""
@@ -146,12 +152,19 @@ class AzureMLProvider(Provider):
         return uri if uri and has_blobs(client_of_run(run), uri) else ""
 
     def fetch(
-        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+        self,
+        run: RunFolder,
+        state: RunState,
+        names: Sequence[str],
+        folder: Path,
+        progress: Progress | None,
+        note: Note,
     ) -> list[str]:
         """Download from the URIs in the request; what Azure ML stores by itself goes into `output`."""
         from cloudtrain.providers.azure.results import fetch, fetch_artifacts
 
-        cloud, uris = client_of_run(run), self.artifacts(run, state)
+        cloud = client_of_run(run)
+        uris = self.artifacts(run, state)
         found = fetch(cloud, uris, names, folder, progress, note)
         if "output" in names and uris and fetch_artifacts(cloud, run.run_id, folder / "output"):
             found = [name for name in names if name in {*found, "output"}]
@@ -159,10 +172,15 @@ class AzureMLProvider(Provider):
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
         """UsageError: clusters keep machines, not jobs."""
-        hint = "the cluster's own setting says when idle machines go: az ml compute update --min-instances 0"
+        hint = (
+            "the cluster's own setting says when idle machines go: az ml compute update"
+            " --min-instances 0"
+        )
         raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
 
-    def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
+    def discover_runs(
+        self, settings: Settings, run_id: str | None, known: KnownRuns
+    ) -> list[DiscoveredRun]:
         """Jobs with our tags in the workspace of the settings."""
         from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import discovered_runs
@@ -202,7 +220,8 @@ class AzureMLProvider(Provider):
         """The `azure.ai.ml` Job."""
         if state.ref is None:
             raise UsageError(
-                f"run {run.run_id} is {state.state}: there is no job", hint=f"cloudtrain status {run.run_id}"
+                f"run {run.run_id} is {state.state}: there is no job",
+                hint=f"cloudtrain status {run.run_id}",
             )
         return client_of_run(run).native(state.ref["name"])
 

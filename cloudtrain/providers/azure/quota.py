@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def refuse_machines(
     cloud: Workspace, document: Mapping[str, Any], config: AzureConfig, planned: str, gpus: int
 ) -> None:
-    """RefusedError if the compute cannot run the job as planned, or the quota is too small for serverless machines.
+    """RefusedError if the compute cannot run the job as planned, or the quota is too small for
+    serverless machines.
 
-    `planned`: the VM size in the plan, or empty; `gpus`: per node. CloudError if the datastores of the job's outputs
-    cannot be opened.
+    `planned`: the VM size in the plan, or empty; `gpus`: per node. CloudError if the datastores of
+    the job's outputs cannot be opened.
     """
     _location(cloud, config)
     nodes = int(document["resources"]["instance_count"])
@@ -45,29 +46,46 @@ def _location(cloud: Workspace, config: AzureConfig) -> None:
     there = cloud.location
     if config.prices and config.location and there and there != config.location:
         hint = f"azure.location: {there}"
-        raise RefusedError(f"the workspace {cloud.name} is in {there}, not in {config.location}", hint=hint)
+        raise RefusedError(
+            f"the workspace {cloud.name} is in {there}, not in {config.location}", hint=hint
+        )
 
 
 def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:
     """RefusedError if the workspace has no such compute, or one of other or of too few machines."""
     found = cloud.cluster(name)
     if found is None:
-        hint = "az ml compute list shows those there are; leave azure.compute out for serverless machines"
+        hint = (
+            "az ml compute list shows those there are; leave azure.compute out for serverless"
+            " machines"
+        )
         raise RefusedError(f"the workspace {cloud.name} has no compute {name}", hint=hint)
     if found.kind.lower() == "computeinstance" and nodes > 1:
-        raise RefusedError(f"{name} is a compute instance: one machine, and the job asks for {nodes}")
-    if found.max_nodes is not None and nodes > found.max_nodes:
-        hint = f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
         raise RefusedError(
-            f"the cluster {name} has at most {found.max_nodes} nodes, the job asks for {nodes}", hint=hint
+            f"{name} is a compute instance: one machine, and the job asks for {nodes}"
+        )
+    if found.max_nodes is not None and nodes > found.max_nodes:
+        hint = (
+            f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
+        )
+        raise RefusedError(
+            f"the cluster {name} has at most {found.max_nodes} nodes, the job asks for {nodes}",
+            hint=hint,
         )
     size = found.size
     if planned and is_azure_size(planned) and found.kind.lower() == "kubernetes":
-        hint = "one of kubectl get instancetypes, with resources.gpus; or leave it out for the cluster's own default"
-        raise RefusedError(f"{name} is a cluster of Kubernetes, which has no instance type {planned}", hint=hint)
+        hint = (
+            "one of kubectl get instancetypes, with resources.gpus; or leave it out for the"
+            " cluster's own default"
+        )
+        raise RefusedError(
+            f"{name} is a cluster of Kubernetes, which has no instance type {planned}", hint=hint
+        )
     if planned and size and planned.lower() != size.lower():
         hint = f"resources.instance: {{azure: {size}}}"
-        raise RefusedError(f"the machines of {name} are {size}, the job was planned for {planned}", hint=hint)
+        raise RefusedError(
+            f"the machines of {name} are {size}, the job was planned for {planned}", hint=hint
+        )
     row = find_instance("azure", size)
     if row is not None and row.gpus != gpus:
         has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
@@ -76,7 +94,8 @@ def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: 
 
 
 def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> list[str]:
-    """Raise RefusedError if a vCPU quota is too small; return the names of the quotas that have room.
+    """Raise RefusedError if a vCPU quota is too small; return the names of the quotas that have
+    room.
 
     Two quotas bind: that of the VM family, and the total of the region. CloudError if the quotas
     cannot be listed.
@@ -98,7 +117,10 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
                 f"{nodes} x {size} are {vcpus} vCPUs; "
                 f"the quota {usage.name!r} is {usage.limit}, {usage.used} are in use"
             )
-            hint = f"ask for more in the studio: Quota > Azure Machine Learning > {usage.name}; or name another size"
+            hint = (
+                f"ask for more in the studio: Quota > Azure Machine Learning > {usage.name}; or"
+                " name another size"
+            )
             raise RefusedError(message, hint=hint)
     return names
 

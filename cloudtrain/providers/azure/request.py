@@ -34,18 +34,22 @@ OUTPUTS = {
 """Outputs -> the variable that tells the launcher the path."""
 
 STORING_SECONDS = 60
-"""Azure ML ends a job at its time limit without a signal. The job stops by itself this many seconds and its grace
-period earlier, so that its last checkpoint can be stored."""
+"""Azure ML ends a job at its time limit without a signal. The job stops by itself this many seconds
+and its grace period earlier, so that its last checkpoint can be stored.
+"""
 
 BOOTSTRAP = (
-    f"import os,sys,tarfile as t;x=t.open('{ARCHIVE}');x.extraction_filter=getattr(t,'data_filter',None);"
+    "import os,sys,tarfile as"
+    f" t;x=t.open('{ARCHIVE}');x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall('code');os.chdir('code');os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
 """Extracts the source and becomes the launcher."""
 
 _MOUNTS = {"DATASET_MOUNT_ATTRIBUTE_CACHE_TTL": "1000"}
-"""Milliseconds. By default mounts cache for ever what a file was like, or that it did not exist, and would miss the
-files of other nodes and the request to stop. After "Access data in a job" in Microsoft's documentation."""
+"""Milliseconds. By default mounts cache for ever what a file was like, or that it did not exist,
+and would miss the files of other nodes and the request to stop. After "Access data in a job" in
+Microsoft's documentation.
+"""
 
 _MODES = {"copy": "download", "stream": "ro_mount"}
 _TYPES = {
@@ -60,7 +64,10 @@ SERVICES: dict[str, dict[str, str]] = {
     "ssh": {"type": "ssh", "nodes": "all"},
     "jupyter": {"type": "jupyter_lab"},
     "vscode": {"type": "vs_code"},
-    "tensorboard": {"type": "tensor_board", "log_dir": "kept/output/tensorboard"},  # CLOUDTRAIN_TENSORBOARD_DIR
+    "tensorboard": {
+        "type": "tensor_board",
+        "log_dir": "kept/output/tensorboard",
+    },  # CLOUDTRAIN_TENSORBOARD_DIR
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
@@ -75,14 +82,19 @@ def code_folder(data_dir: str, digest: str) -> str:
     return str(PurePosixPath(data_dir) / "sources" / digest)
 
 
-def document_of(plan: Plan, image: ResolvedImage | None = None, job: JobDocument | None = None) -> dict[str, Any]:
+def document_of(
+    plan: Plan, image: ResolvedImage | None = None, job: JobDocument | None = None
+) -> dict[str, Any]:
     """The request, a command-job document: `az ml job create -f` accepts it.
 
-    `image`: the image that was built or looked up; None: the planned address. `job`: None: the plan's own.
+    `image`: the image that was built or looked up; None: the planned address. `job`: None: the
+    plan's own.
     """
-    spec, config = plan.spec, plan.target.config_as(AzureConfig)
+    spec = plan.spec
+    config = plan.target.config_as(AzureConfig)
     azure = section_of(plan)
-    inputs, address = _inputs(plan), image.address if image else plan.target.image_address
+    inputs = _inputs(plan)
+    address = image.address if image else plan.target.image_address
     document: dict[str, Any] = {
         "$schema": SCHEMA,
         "type": "command",
@@ -103,7 +115,9 @@ def document_of(plan: Plan, image: ResolvedImage | None = None, job: JobDocument
             "CLOUDTRAIN_PLATFORM": "azureml",
             "CLOUDTRAIN_JOB": as_variable((job or job_of(plan)).to_json()),
         },
-        "limits": {"timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0},
+        "limits": {
+            "timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
+        },
         "tags": tags(plan, address),
         "properties": _properties(plan),
     }
@@ -137,15 +151,23 @@ def job_of(plan: Plan) -> JobDocument:
 
 
 def input_name(name: str) -> str:
-    """An input's name as Azure ML accepts it: a spec cannot have two names that differ in this alone."""
+    """An input's name as Azure ML accepts it: a spec cannot have two names that differ in this
+    alone.
+    """
     return name.replace("-", "_")
 
 
 def input_uri(item: Input, plan: Plan) -> str:
-    """The URI of an input, or the absolute path of a folder or file of this machine, which will be uploaded."""
+    """The URI of an input, or the absolute path of a folder or file of this machine, which will be
+    uploaded.
+    """
     location = item.on(plan.target.provider) or ""
     if "://" in location and not location.startswith("azureml://registries/"):
-        return location if input_file(item, location) or item.type in ("model", "triton_model") else as_folder(location)
+        return (
+            location
+            if input_file(item, location) or item.type in ("model", "triton_model")
+            else as_folder(location)
+        )
     if is_address(location):
         return location
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
@@ -157,7 +179,8 @@ def is_address(location: str) -> bool:
 
 
 def command_of(inputs: list[str], more: str = "") -> str:
-    """A shell command that exports the paths, which only a node knows, and replaces itself by the launcher.
+    """A shell command that exports the paths, which only a node knows, and replaces itself by the
+    launcher.
 
     `more`: assignments of further variables, with a space before each.
     """
@@ -188,7 +211,10 @@ def _inputs(plan: Plan) -> dict[str, Any]:
 def _outputs(plan: Plan) -> dict[str, Any]:
     uri = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
     paths = {name: f"{uri}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
-    return {name: {"type": "uri_folder", "path": path, "mode": "rw_mount"} for name, path in paths.items()}
+    return {
+        name: {"type": "uri_folder", "path": path, "mode": "rw_mount"}
+        for name, path in paths.items()
+    }
 
 
 def _checkpoints(plan: Plan) -> str:
@@ -197,37 +223,53 @@ def _checkpoints(plan: Plan) -> str:
 
 
 def _properties(plan: Plan) -> dict[str, str]:
-    """Properties cannot be changed later, as tags can: which submission created the job, and the commit.
+    """Properties cannot be changed later, as tags can: which submission created the job, and the
+    commit.
 
-    Without a commit the SDK would add git facts of the current folder, among them the URL of its remote.
+    Without a commit the SDK would add git facts of the current folder, among them the URL of its
+    remote.
     """
     commit = plan.context.git_commit or "unknown"
     return {"cloudtrain-planned": f"{plan.context.time:.3f}", "mlflow.source.git.commit": commit}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
-    resources, types = plan.spec.resources, plan.target.instances
+    resources = plan.spec.resources
+    types = plan.target.instances
     found: dict[str, Any] = {"instance_count": resources.nodes}
     if not plan.target.config_as(AzureConfig).compute or (types and not is_azure_size(types[0])):
-        found["instance_type"] = types[0]  # on Kubernetes it is the name of one of the cluster's own
+        found["instance_type"] = types[
+            0
+        ]  # on Kubernetes it is the name of one of the cluster's own
     if resources.shm:
         found["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
     return found
 
 
 def _build(plan: Plan) -> tuple[str, str] | None:
-    """The folder of the Dockerfile that Azure ML is to build, and its path in that folder; None for no such build."""
+    """The folder of the Dockerfile that Azure ML is to build, and its path in that folder; None for
+    no such build.
+    """
     image = plan.spec.image
-    if isinstance(image, str) or "build" not in image or (plan.target.image and plan.target.image.recipe):
+    if (
+        isinstance(image, str)
+        or "build" not in image
+        or (plan.target.image and plan.target.image.recipe)
+    ):
         return None
     path = PurePosixPath(os.path.normpath(PurePosixPath(plan.context.folder) / image["build"]))
     return str(path.parent), path.name
 
 
 def _service(name: str, ssh_key: str | None) -> dict[str, str]:
-    return {**SERVICES.get(name, {}), **({"ssh_public_keys": (ssh_key or "").strip()} if name == "ssh" else {})}
+    return {
+        **SERVICES.get(name, {}),
+        **({"ssh_public_keys": (ssh_key or "").strip()} if name == "ssh" else {}),
+    }
 
 
 def as_variable(document: dict[str, Any]) -> str:
     """JSON in one line, in which no text looks like a placeholder `${{…}}` of Azure ML."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace("${{", "$\\u007b{")
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace(
+        "${{", "$\\u007b{"
+    )

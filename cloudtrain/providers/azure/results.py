@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.azureml import ARTIFACT_STORE, PUBLISHED_FOLDER, STOP_FILE, STORED_FOLDERS, artifact_folder
+from cloudtrain.contracts.azureml import (
+    ARTIFACT_STORE,
+    PUBLISHED_FOLDER,
+    STOP_FILE,
+    STORED_FOLDERS,
+    artifact_folder,
+)
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.cloud.paths import safe_join
@@ -26,7 +32,11 @@ _DATASTORE_URI = re.compile(r"azureml://(?:subscriptions/.*?/)?datastores/([^/]+
 def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
     """The datastore URIs of a job's model, output and checkpoints, by its request."""
     outputs = document.get("outputs", {})
-    return {name: outputs[name]["path"] for name in ("model", "output", "checkpoints") if name in outputs}
+    return {
+        name: outputs[name]["path"]
+        for name in ("model", "output", "checkpoints")
+        if name in outputs
+    }
 
 
 def published_blob(document: Mapping[str, Any], name: str) -> tuple[str, str]:
@@ -39,7 +49,9 @@ def datastore_path(uri: str) -> tuple[str, str]:
     """Name of the datastore and path in it of a datastore URI. StorageError for any other URI."""
     found = _DATASTORE_URI.fullmatch(uri)
     if found is None:
-        raise StorageError(f"{uri} is not a datastore path", hint="az ml job download brings what it can")
+        raise StorageError(
+            f"{uri} is not a datastore path", hint="az ml job download brings what it can"
+        )
     return found[1], found[2]
 
 
@@ -51,15 +63,22 @@ def fetch(
     progress: Progress | None,
     note: Note,
 ) -> list[str]:
-    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see `Provider.fetch`."""
+    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see
+    `Provider.fetch`.
+    """
     return [
-        name for name in names if name in found and download_folder(cloud, found[name], folder / name, progress, note)
+        name
+        for name in names
+        if name in found and download_folder(cloud, found[name], folder / name, progress, note)
     ]
 
 
 def fetch_artifacts(cloud: Workspace, job: str, folder: Path) -> bool:
-    """Download ./outputs and ./logs of the nodes, which Azure ML stores by itself; False if there is nothing."""
-    container, found = cloud.container(ARTIFACT_STORE), False
+    """Download ./outputs and ./logs of the nodes, which Azure ML stores by itself; False if there
+    is nothing.
+    """
+    container = cloud.container(ARTIFACT_STORE)
+    found = False
     for kept in STORED_FOLDERS:
         prefix = f"{artifact_folder(job)}{kept}/"
         for name, _ in container.blobs(prefix):
@@ -74,14 +93,17 @@ def fetch_artifacts(cloud: Workspace, job: str, folder: Path) -> bool:
 def download_folder(
     cloud: Workspace, uri: str, folder: Path, progress: Progress | None, note: Note = lambda _: None
 ) -> bool:
-    """Download all blobs below a datastore URI, or the one of exactly that name; False if there is none.
+    """Download all blobs below a datastore URI, or the one of exactly that name; False if there is
+    none.
 
-    Blobs that the launcher stored for symbolic links become links again, if they point to something inside the folder.
+    Blobs that the launcher stored for symbolic links become links again, if they point to something
+    inside the folder.
     """
     datastore, prefix = datastore_path(uri)
     container = cloud.container(datastore)
     blobs = [(name, size) for name, size in container.blobs(prefix) if _is_wanted(name)]
-    total, done = sum(size for _, size in blobs), 0
+    total = sum(size for _, size in blobs)
+    done = 0
     links = []
     for name, size in blobs:
         path = safe_join(folder, name[len(prefix) :].lstrip("/") or name.rpartition("/")[2])
@@ -128,4 +150,8 @@ def has_blobs(cloud: Workspace, uri: str) -> bool:
 
 def _is_wanted(name: str) -> bool:
     folder, _, file = name.rpartition("/")
-    return bool(file) and not file.startswith(STOP_FILE) and not folder.endswith(f"/{PUBLISHED_FOLDER}")
+    return (
+        bool(file)
+        and not file.startswith(STOP_FILE)
+        and not folder.endswith(f"/{PUBLISHED_FOLDER}")
+    )

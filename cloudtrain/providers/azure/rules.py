@@ -1,7 +1,7 @@
 """Rules for a plan: what Azure ML refuses, or would only notice once the job is running. Pure.
 
-After the command job's YAML schema, the naming rules of Azure resources, and "Manage and increase quotas and limits"
-(a job's longest life, sizes of tags) in Microsoft's documentation.
+After the command job's YAML schema, the naming rules of Azure resources, and "Manage and increase
+quotas and limits" (a job's longest life, sizes of tags) in Microsoft's documentation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.cloud.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
-MAX_RUNTIME_SECONDS, MAX_SPOT_SECONDS = 21 * 86_400, 7 * 86_400
-TAGS, TAG_NAME_CHARACTERS, TAG_CHARACTERS = 50, 100, 1000
+MAX_RUNTIME_SECONDS = 21 * 86_400
+MAX_SPOT_SECONDS = 7 * 86_400
+TAGS = 50
+TAG_NAME_CHARACTERS = 100
+TAG_CHARACTERS = 1000
 OWN_TAGS = 11
 """The most that `cloudtrain.providers.cloud.tags.tags` adds."""
 JOB_BYTES = 100_000
@@ -35,14 +38,18 @@ _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
 _INSTANCE_TYPE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-"""The name of an instance type of Kubernetes compute, by the rules of Kubernetes for names of objects."""
+"""The name of an instance type of Kubernetes compute, by the rules of Kubernetes for names of
+objects.
+"""
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
 _RESERVED = (
     r"AZUREML_((ROOT_)?RUN_\w+|ARM_\w+|EXPERIMENT_\w+|WORKSPACE_\w+|(\w+_)?(SERVICE_)?ENDPOINT|PARAMETER_\w+"
     r"|SWEEP_\w+|DATAREFERENCE_\w+|NODE_COUNT|PROCESS_NAME|CR_NODE_RANK)|AZURE_ML_(INPUT|OUTPUT)_\w+"
 )
-"""Variables that the service sets: the run, the workspace and the inputs. Other AZUREML_ variables are options of
-Microsoft's runtime and libraries, and may be set: the example deepspeed-training of azureml-examples sets three."""
+"""Variables that the service sets: the run, the workspace and the inputs. Other AZUREML_ variables
+are options of Microsoft's runtime and libraries, and may be set: the example deepspeed-training of
+azureml-examples sets three.
+"""
 _SET_BY_AZURE = {
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -57,19 +64,38 @@ _SET_BY_AZURE = {
 
 def broken_rules(plan: Plan) -> list[Issue]:
     """An error for each rule that the plan breaks, with the path of the field that breaks it."""
-    found = [*format_issues(plan.target.config_as(AzureConfig)), *check_image_name(plan.spec.image), *_size(plan)]
-    return [*found, *_locations(plan), *_machines(plan), *_time(plan), *_services(plan), *_names(plan)]
+    found = [
+        *format_issues(plan.target.config_as(AzureConfig)),
+        *check_image_name(plan.spec.image),
+        *_size(plan),
+    ]
+    return [
+        *found,
+        *_locations(plan),
+        *_machines(plan),
+        *_time(plan),
+        *_services(plan),
+        *_names(plan),
+    ]
 
 
 def notes(plan: Plan) -> list[str]:
     """Notes on a valid plan: machine types that are not tried, low priority, an unknown price."""
-    resources, types, found = plan.spec.resources, plan.target.instances, []
+    resources = plan.spec.resources
+    types = plan.target.instances
+    found = []
     config = plan.target.config_as(AzureConfig)
     if len(types) > 1 and not config.compute:
         found.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
     if resources.spot and config.compute:
-        found.append(f"whether the machines of {config.compute} are low-priority is a setting of the cluster")
-    if plan.target.cost_estimate and plan.target.cost_estimate.price is None and not config.location:
+        found.append(
+            f"whether the machines of {config.compute} are low-priority is a setting of the cluster"
+        )
+    if (
+        plan.target.cost_estimate
+        and plan.target.cost_estimate.price is None
+        and not config.location
+    ):
         found.append("azure.location is not set, and prices depend on it")
     elif not plan.is_rehearsal and "azure.workspace" in config.placeholders and not config.location:
         found.append(f"azure.location is not set: the price is that of {plan.target.where}")
@@ -81,23 +107,47 @@ def _locations(plan: Plan) -> Iterator[Issue]:
     for name, item in spec.inputs.items():
         location = item.on(plan.target.provider) or ""
         at = ("inputs", name)
-        if location.startswith("azureml://") and not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location):
-            yield Issue(at, f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/")
-        elif location.startswith("azureml:") and "://" not in location and not re.fullmatch(_ASSET, location):
-            yield Issue(at, f"{location} does not name a data asset", "azureml:NAME:VERSION or azureml:NAME@latest")
-        elif "://" in location and ("?" in location or re.match(r"https://[^/]*@", location, re.IGNORECASE)):
+        if location.startswith("azureml://") and not re.fullmatch(
+            f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location
+        ):
+            yield Issue(
+                at, f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/"
+            )
+        elif (
+            location.startswith("azureml:")
+            and "://" not in location
+            and not re.fullmatch(_ASSET, location)
+        ):
+            yield Issue(
+                at,
+                f"{location} does not name a data asset",
+                "azureml:NAME:VERSION or azureml:NAME@latest",
+            )
+        elif "://" in location and (
+            "?" in location or re.match(r"https://[^/]*@", location, re.IGNORECASE)
+        ):
             hint = "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…"
-            yield Issue(at, "holds a password or a query, such as a signature; a plan holds no secret", hint)
+            yield Issue(
+                at, "holds a password or a query, such as a signature; a plan holds no secret", hint
+            )
         elif item.mode == "stream" and not is_address(location):
-            yield Issue(at, f"{location} is uploaded first, and cannot be streamed from this machine", "mode: copy")
+            yield Issue(
+                at,
+                f"{location} is uploaded first, and cannot be streamed from this machine",
+                "mode: copy",
+            )
     uri = spec.checkpoints.uri
-    if uri is not None and (not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])):
+    if uri is not None and (
+        not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])
+    ):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not a datastore path", hint)
     resume = plan.context.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
-        yield Issue((), f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}", hint)
+        yield Issue(
+            (), f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}", hint
+        )
     for name, stores in spec.secrets.items():
         stored = stores.get(plan.target.provider, "")
         if stored and not re.fullmatch(_KEYVAULT, stored):
@@ -110,21 +160,35 @@ def _is_folder(path: str) -> bool:
 
 
 def _machines(plan: Plan) -> Iterator[Issue]:
-    resources, azure = plan.spec.resources, plan.spec.section(AzureSection)
+    resources = plan.spec.resources
+    azure = plan.spec.section(AzureSection)
     compute = plan.target.config_as(AzureConfig).compute
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
         at = ("resources", "instance", plan.target.provider, *((index,) if len(named) > 1 else ()))
         if compute and not is_azure_size(name):
             if not re.fullmatch(_INSTANCE_TYPE, name):
-                hint = "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get instancetypes"
-                yield Issue(at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint)
+                hint = (
+                    "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get"
+                    " instancetypes"
+                )
+                yield Issue(
+                    at,
+                    f"{name!r} is neither a machine size of Azure nor an instance type of"
+                    " Kubernetes",
+                    hint,
+                )
         elif not is_azure_size(name):
-            hint = "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with azure.compute"
+            hint = (
+                "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with"
+                " azure.compute"
+            )
             yield Issue(at, f"{name!r} is not an Azure VM size", hint)
     if azure.tier and compute:
         yield Issue(
-            ("azure", "tier"), "is a queue of serverless machines, but azure.compute names a cluster", "leave one out"
+            ("azure", "tier"),
+            "is a queue of serverless machines, but azure.compute names a cluster",
+            "leave one out",
         )
     if azure.tier and resources.spot:
         yield Issue(
@@ -157,40 +221,74 @@ def _services(plan: Plan) -> Iterator[Issue]:
     azure = plan.spec.section(AzureSection)
     unknown = [name for name in azure.services if name not in SERVICES]
     if unknown:
-        yield Issue(("azure", "services"), f"there is no service {unknown[0]!r}", f"known: {', '.join(SERVICES)}")
+        yield Issue(
+            ("azure", "services"),
+            f"there is no service {unknown[0]!r}",
+            f"known: {', '.join(SERVICES)}",
+        )
     key = azure.ssh_key
     if "ssh" in azure.services and not key:
         yield Issue(
-            ("azure", "services"), "ssh needs your public key", "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub"
+            ("azure", "services"),
+            "ssh needs your public key",
+            "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub",
         )
     if key and "ssh" not in azure.services:
-        yield Issue(("azure", "ssh_key"), "has no effect without the service ssh", "azure.services: [ssh]")
+        yield Issue(
+            ("azure", "ssh_key"), "has no effect without the service ssh", "azure.services: [ssh]"
+        )
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
-        yield Issue(("azure", "ssh_key"), "is not a public key", "one line that begins with ssh-ed25519 or ssh-rsa")
+        yield Issue(
+            ("azure", "ssh_key"),
+            "is not a public key",
+            "one line that begins with ssh-ed25519 or ssh-rsa",
+        )
 
 
 def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if input_name(name).lower().partition("_")[0] == "cloudtrain":
-            yield Issue(("inputs", name), "names that begin with cloudtrain are reserved", "choose another name")
-    for section, name in [*(("env", name) for name in spec.env), *(("secrets", name) for name in spec.secrets)]:
+            yield Issue(
+                ("inputs", name),
+                "names that begin with cloudtrain are reserved",
+                "choose another name",
+            )
+    for section, name in [
+        *(("env", name) for name in spec.env),
+        *(("secrets", name) for name in spec.secrets),
+    ]:
         if name in _SET_BY_AZURE or re.fullmatch(_RESERVED, name, re.IGNORECASE):
             yield Issue((section, name), "is reserved by Azure ML", "choose another name")
     if len(spec.tags) > TAGS - OWN_TAGS:
-        message = f"{len(spec.tags)} tags and up to {OWN_TAGS} set by cloudtrain are more than a job can have: {TAGS}"
+        message = (
+            f"{len(spec.tags)} tags and up to {OWN_TAGS} set by cloudtrain are more than a job can"
+            f" have: {TAGS}"
+        )
         yield Issue(("tags",), message)
     for key, value in spec.tags.items():
         if key.startswith(TAG_PREFIX):
-            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are reserved", "choose another name")
+            yield Issue(
+                ("tags", key),
+                f"names that begin with {TAG_PREFIX} are reserved",
+                "choose another name",
+            )
         if len(key) > TAG_NAME_CHARACTERS or not key:
-            yield Issue(("tags", key), f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}")
+            yield Issue(
+                ("tags", key),
+                f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}",
+            )
         if len(value) > TAG_CHARACTERS:
-            yield Issue(("tags", key), f"a tag has at most {TAG_CHARACTERS} characters, this one {len(value)}")
+            yield Issue(
+                ("tags", key),
+                f"a tag has at most {TAG_CHARACTERS} characters, this one {len(value)}",
+            )
 
 
 def _size(plan: Plan) -> Iterator[Issue]:
     size = len(as_variable(job_of(plan).to_json()).encode("utf-8", "replace"))
     if size > JOB_BYTES:
         hint = "put long values into a file in the source folder"
-        yield Issue(("args",), f"{size} bytes are more than can be sent with a job ({JOB_BYTES})", hint)
+        yield Issue(
+            ("args",), f"{size} bytes are more than can be sent with a job ({JOB_BYTES})", hint
+        )

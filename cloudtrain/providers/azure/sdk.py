@@ -1,4 +1,6 @@
-"""How Azure's SDKs are called: options, errors translated, no output on the screen, a hook before a job is created."""
+"""How Azure's SDKs are called: options, errors translated, no output on the screen, a hook before a
+job is created.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ class CreateWatch(SansIOHTTPPolicy[Any, Any]):
 
     def on_exception(self, request: Any) -> None:
         """Take a request back that was not sent: without a token or a connection."""
-        attempt, error = _ATTEMPT.get(), sys.exc_info()[1]
+        attempt = _ATTEMPT.get()
+        error = sys.exc_info()[1]
         if attempt is not None and _creates_job(request) and _is_unsent(error):
             attempt.not_sent()
 
@@ -103,11 +106,15 @@ def _is_unsent(error: BaseException | None) -> bool:
 
 @contextmanager
 def calling(
-    what: str, place: str = "", explain: Callable[[Exception, str], CloudtrainError | None] | None = None
+    what: str,
+    place: str = "",
+    explain: Callable[[Exception, str], CloudtrainError | None] | None = None,
 ) -> Iterator[None]:
-    """Translate the SDK's errors and suppress its output. `what`: the action in messages; `place`: see `translated`.
+    """Translate the SDK's errors and suppress its output. `what`: the action in messages; `place`:
+    see `translated`.
 
-    `explain`: asked first, for callers who know more of an error of this action than `translated` does.
+    `explain`: asked first, for callers who know more of an error of this action than `translated`
+    does.
     """
     try:
         with without_sdk_output():
@@ -127,7 +134,9 @@ def without_sdk_output() -> Iterator[None]:
     for name in ("azure", "msal", "urllib3", *logging.root.manager.loggerDict):
         if name.startswith(("azure", "msal", "urllib3")):  # some loggers have a level of their own
             logger = logging.getLogger(name)
-            if logger.level != logging.CRITICAL:  # setting a level takes long: it empties the caches of all loggers
+            if (
+                logger.level != logging.CRITICAL
+            ):  # setting a level takes long: it empties the caches of all loggers
                 logger.setLevel(logging.CRITICAL)
     with warnings.catch_warnings(), _without_stderr():
         warnings.simplefilter("ignore")

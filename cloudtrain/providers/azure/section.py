@@ -1,4 +1,6 @@
-"""The section `azure` of job.yaml: settings of the workspace, and what an Azure ML job may be asked for."""
+"""The section `azure` of job.yaml: settings of the workspace, and what an Azure ML job may be asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,21 @@ class AzureSection(Section):
     subscription: str | None = Field(None, description="id of the subscription")
     resource_group: str | None = Field(None, description="the workspace's resource group")
     workspace: str | None = Field(None, description="the Azure ML workspace that the job runs in")
-    location: str | None = Field(None, description="where the workspace is, such as eastus: prices depend on it")
-    compute: str | None = Field(None, description="a compute cluster of the workspace; default: serverless machines")
+    location: str | None = Field(
+        None, description="where the workspace is, such as eastus: prices depend on it"
+    )
+    compute: str | None = Field(
+        None, description="a compute cluster of the workspace; default: serverless machines"
+    )
     datastore: str | None = Field(None, description="where checkpoints, model and output are kept")
-    repository: str | None = Field(None, description="where built images are pushed: myregistry.azurecr.io/train")
-    tier: Literal["basic", "standard", "premium"] | None = Field(None, description="queue of serverless machines")
+    repository: str | None = Field(
+        None, description="where built images are pushed: myregistry.azurecr.io/train"
+    )
+    tier: Literal["basic", "standard", "premium"] | None = Field(
+        None, description="queue of serverless machines"
+    )
     identity: Literal["managed", "user"] | None = Field(None, description="whom the job acts as")
-    services: Strings = Field((), description="ways into the running job: ssh, jupyter, vscode, tensorboard")
+    services: Strings = Field(
+        (), description="ways into the running job: ssh, jupyter, vscode, tensorboard"
+    )
     ssh_key: str | None = Field(None, description="your public key, for the service ssh")

@@ -1,7 +1,7 @@
 """What a reviewer of security would say of an Azure ML job that would be sent. Pure.
 
-After those of PSRule's rules for Azure Machine Learning that a job decides and not the workspace (Azure.ML.ComputeVnet,
-Azure.ML.UserManagedIdentity), and one of ours: ways into the job.
+After those of PSRule's rules for Azure Machine Learning that a job decides and not the workspace
+(Azure.ML.ComputeVnet, Azure.ML.UserManagedIdentity), and one of ours: ways into the job.
 """
 
 from __future__ import annotations
@@ -17,29 +17,47 @@ _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 
 def security_findings(plan: Plan) -> list[Issue]:
-    """An issue for each rule that the job breaks, with the path of the field that would set it right."""
+    """An issue for each rule that the job breaks, with the path of the field that would set it
+    right.
+    """
     return [*_network(plan), *_identity(plan), *_access(plan)]
 
 
 def _network(plan: Plan) -> Iterator[Issue]:
     if not plan.target.config_as(AzureConfig).compute:
-        message = "is not set: serverless machines are in no network of yours, unless the workspace has a managed one"
+        message = (
+            "is not set: serverless machines are in no network of yours, unless the workspace has a"
+            " managed one"
+        )
         yield Issue(("azure", "compute"), message, "a cluster in a network of yours, by its name")
 
 
 def _identity(plan: Plan) -> Iterator[Issue]:
-    if not section_of(plan).identity and not plan.spec.secrets:  # with secrets it is the managed one
-        message = "is not set: the job reads and writes with the workspace's keys, or with your own rights"
+    if (
+        not section_of(plan).identity and not plan.spec.secrets
+    ):  # with secrets it is the managed one
+        message = (
+            "is not set: the job reads and writes with the workspace's keys, or with your own"
+            " rights"
+        )
         yield Issue(
-            ("azure", "identity"), message, "azure.identity: managed, an identity that may do no more than it needs"
+            ("azure", "identity"),
+            message,
+            "azure.identity: managed, an identity that may do no more than it needs",
         )
     elif section_of(plan).identity != "user" and not plan.target.config_as(AzureConfig).compute:
-        message = "is not set: a serverless job acts as the workspace itself, which may read all of its key vault"
+        message = (
+            "is not set: a serverless job acts as the workspace itself, which may read all of its"
+            " key vault"
+        )
         yield Issue(("azure", "compute"), message, "a cluster, which has an identity of its own")
 
 
 def _access(plan: Plan) -> Iterator[Issue]:
     services = [name for name in section_of(plan).services if name in _INTERACTIVE]
     if services:
-        message = f"{', '.join(services)} opens a way into the running job, with all that its identity may do"
+        message = (
+            f"{', '.join(services)} opens a way into the running job, with all that its identity"
+            " may do"
+        )
         yield Issue(("azure", "services"), message, "leave it out once the job runs")

@@ -1,4 +1,6 @@
-"""Observes a job: its entry in the run history, then the new log lines, and from both the events that are new."""
+"""Observes a job: its entry in the run history, then the new log lines, and from both the events
+that are new.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.cloud.idempotent_create import is_new
 from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
-from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
+from cloudtrain.providers.cloud.outcome import (
+    FinalState,
+    all_nodes_reported,
+    ended_event,
+    incomplete_shutdown,
+)
 from cloudtrain.runs.events import Ended, Event, Phase, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions
@@ -32,14 +39,19 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 LOG_LAG_POLLS = 3
-"""Logs lag: after the end of a job its last lines are waited for during this many polling intervals."""
+"""Logs lag: after the end of a job its last lines are waited for during this many polling
+intervals.
+"""
 
 
-def observe(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float) -> Iterator[Observation]:
-    """What is new since the last call. `state` must be kept up to date with each observation before the next one.
+def observe(
+    cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float
+) -> Iterator[Observation]:
+    """What is new since the last call. `state` must be kept up to date with each observation before
+    the next one.
 
-    CloudError if the workspace has no such job (any more). The run history knows a job a little later than the
-    workspace itself.
+    CloudError if the workspace has no such job (any more). The run history knows a job a little
+    later than the workspace itself.
     """
     now = time.time()
     if state.ref is None:
@@ -53,7 +65,9 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: flo
         raise job_not_found(cloud, run.run_id)
     yield Observation(events=list(_progress(details, state, now)))
     final = final_state(details)
-    log = LogAttempt(lambda positions: new_lines(cloud, logs_of(details), positions, is_over=final is not None))
+    log = LogAttempt(
+        lambda positions: new_lines(cloud, logs_of(details), positions, is_over=final is not None)
+    )
     yield from log.observations(state)
     if final is not None:  # the lines just read may contain the nodes' own reports
         waited = _log_lag_is_over(details, state, now, poll_seconds)
@@ -81,52 +95,81 @@ def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
 def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
     """The phase, and a stop that was requested elsewhere, where they are new."""
     phase = phase_event(details, now, state)
-    was_listed_only = phase.since and phase.since < state.started - 1  # the list says that it runs, and not since when
+    was_listed_only = (
+        phase.since and phase.since < state.started - 1
+    )  # the list says that it runs, and not since when
     if phase.phase != state.phase or was_listed_only:
         yield phase
     if status_of(details) == "CancelRequested" and not state.stop_requested:
         yield StopRequested(time=now, reason="Azure ML is cancelling it")
 
 
-def _log_lag_is_over(details: Mapping[str, Any], state: RunState, now: float, poll_seconds: float) -> bool:
-    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as clocks differ."""
+def _log_lag_is_over(
+    details: Mapping[str, Any], state: RunState, now: float, poll_seconds: float
+) -> bool:
+    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as
+    clocks differ.
+    """
     if not started_at(details) and not logs_of(details):
         return True  # it never printed anything
     first_seen = state.phase_seen if state.phase == phase_of(details) else now
     return now - min(first_seen, ended_at(details) or now) > LOG_LAG_POLLS * poll_seconds
 
 
-def _end_event(details: Mapping[str, Any], state: RunState, final: FinalState, run: RunFolder) -> Ended:
+def _end_event(
+    details: Mapping[str, Any], state: RunState, final: FinalState, run: RunFolder
+) -> Ended:
     """The end as Azure ML reports it, corrected by what the nodes reported.
 
-    After our own stop, for example, Azure ML says "failed" or "canceled" although every node saved and ended in order.
+    After our own stop, for example, Azure ML says "failed" or "canceled" although every node saved
+    and ended in order.
     """
     all_reported = all_nodes_reported(state, state.nodes)
     outcomes = {report.outcome for report in state.nodes_ended.values()}
-    stop_causes = {report.why for report in state.nodes_ended.values() if report.outcome == "stopped"}
-    # An eviction stops nodes too: only a stop by us, or by the nodes themselves, overrides Azure ML's failure.
+    stop_causes = {
+        report.why for report in state.nodes_ended.values() if report.outcome == "stopped"
+    }
+    # An eviction stops nodes too: only a stop by us, or by the nodes themselves, overrides Azure
+    # ML's failure.
     stopped_by_us = bool(state.stop_requested) or bool(stop_causes & {"time", "stop_file"})
     if all_reported and outcomes == {"succeeded"}:
         final = FinalState("succeeded", "")  # it was done before the cancellation took effect
     elif final.state == "succeeded" and "stopped" in outcomes:
         final = FinalState("stopped", "")  # it ended in order, but early
-    elif final.state != "stopped" and stopped_by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
+    elif (
+        final.state != "stopped"
+        and stopped_by_us
+        and "stopped" in outcomes
+        and outcomes <= {"stopped", "succeeded"}
+    ):
         final = FinalState("stopped", "")
     eviction = _eviction(state)
     if final.state == "stopped":
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
-        reason = late if "time" in stop_causes else final.reason or state.reason or eviction or "it was cancelled"
-        reason += incomplete_shutdown(state, "azure.stop_grace gives more") if "saved" not in reason else ""
+        reason = (
+            late
+            if "time" in stop_causes
+            else final.reason or state.reason or eviction or "it was cancelled"
+        )
+        reason += (
+            incomplete_shutdown(state, "azure.stop_grace gives more")
+            if "saved" not in reason
+            else ""
+        )
         final = final._replace(reason=reason)
     elif final.state == "failed" and eviction:
         final = final._replace(reason=f"{eviction}: {final.reason}" if final.reason else eviction)
     prices = config_of(run).prices
-    bill = billing(details, state.nodes, max(prices.values(), default=None), _waited(details, state, run))
+    bill = billing(
+        details, state.nodes, max(prices.values(), default=None), _waited(details, state, run)
+    )
     return ended_event(state, final, ended_at(details) or time.time(), bill)
 
 
 def _waited(details: Mapping[str, Any], state: RunState, run: RunFolder) -> float:
-    """Seconds without machines after they were taken away, as far as that was seen, also where it ended so."""
+    """Seconds without machines after they were taken away, as far as that was seen, also where it
+    ended so.
+    """
     queued = PHASES["Queued"]
     if not state.waiting_since or not any(
         isinstance(event, Phase) and event.phase == queued and event.time >= state.waiting_since
@@ -140,6 +183,10 @@ def _eviction(state: RunState) -> str:
     """Which node was stopped by its platform, in words; empty if none was."""
     for node, report in sorted(state.nodes_ended.items()):
         if report.outcome == "stopped" and report.why in ("sigterm", "preempted"):
-            how = "its machine was taken away" if report.why == "preempted" else "its platform ended it (SIGTERM)"
+            how = (
+                "its machine was taken away"
+                if report.why == "preempted"
+                else "its platform ended it (SIGTERM)"
+            )
             return f"node {node} stopped before it was done: {how}"
     return ""

@@ -1,7 +1,8 @@
 """Stops a job: asks it to save and end, and then cancels it.
 
-Azure ML promises no signal before it removes a job's processes. So a stop file is written to the job's own storage,
-where the launcher looks for it, and the job is cancelled once it has ended or the grace period is over.
+Azure ML promises no signal before it removes a job's processes. So a stop file is written to the
+job's own storage, where the launcher looks for it, and the job is cancelled once it has ended or
+the grace period is over.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ NOTICE_SECONDS = 15
 """How long the nodes may take to see the stop file; their grace period begins then."""
 
 
-def stop(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record) -> bool:
-    """Ask the job to save and end, wait for that, then cancel it. False: the job does not exist yet, try again.
+def stop(
+    cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record
+) -> bool:
+    """Ask the job to save and end, wait for that, then cancel it. False: the job does not exist
+    yet, try again.
 
-    If it is interrupted while waiting, the job still ends by itself. If the stop file cannot be written, the job goes
-    on and CloudError is raised; a second call then cancels it at once.
+    If it is interrupted while waiting, the job still ends by itself. If the stop file cannot be
+    written, the job goes on and CloudError is raised; a second call then cancels it at once.
     """
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
@@ -51,7 +55,10 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float,
     try:
         must_wait = _write_stop_file_if_running(cloud, run)
     except (CloudError, StorageError) as error:
-        reason = f"{reason}; it could not be told to save, so what came after its last checkpoint is lost: "
+        reason = (
+            f"{reason}; it could not be told to save, so what came after its last checkpoint is"
+            " lost: "
+        )
         reason += error.message
         if run.last_event(StopUntold) is None:
             record(Observation(events=[StopUntold(time=time.time(), reason=error.message)]))
@@ -73,8 +80,8 @@ def _stop_requested(reason: str) -> Observation:
 def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudError:
     """The error of a stop that did not reach the job, with what to do next."""
     again = (
-        f"it goes on, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what came after its "
-        "last checkpoint is lost"
+        f"it goes on, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what"
+        " came after its last checkpoint is lost"
     )
     return CloudError(
         f"{run_id} cannot be told to save, so it was not stopped: {error.message}",
@@ -84,7 +91,9 @@ def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudErr
 
 
 def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:
-    """Write the stop file; False if the job is not running. Transient errors are retried for NOTICE_SECONDS."""
+    """Write the stop file; False if the job is not running. Transient errors are retried for
+    NOTICE_SECONDS.
+    """
     deadline = time.monotonic() + NOTICE_SECONDS
     while True:
         try:
@@ -100,13 +109,17 @@ def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:
             return True
 
 
-def _wait_until_saved(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record) -> str:
-    """Wait until the job is over or its grace period is; returns a note if it is not known to have saved, else "".
+def _wait_until_saved(
+    cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record
+) -> str:
+    """Wait until the job is over or its grace period is; returns a note if it is not known to have
+    saved, else "".
 
     While its status cannot be read, the job still gets its whole grace period.
     """
     grace_seconds = _grace_seconds(run)
-    deadline, last_error = time.monotonic() + NOTICE_SECONDS + grace_seconds, ""
+    deadline = time.monotonic() + NOTICE_SECONDS + grace_seconds
+    last_error = ""
     while time.monotonic() < deadline:
         try:
             for observation in observe(cloud, run, state, poll_seconds):
@@ -124,7 +137,10 @@ def _wait_until_saved(cloud: Workspace, run: RunFolder, state: RunState, poll_se
     if all_nodes_reported(state, state.nodes):
         return ""
     after = f"after {grace_seconds:g} s"
-    return f"it was cancelled {after} without having said that it has saved (azure.stop_grace gives more)"
+    return (
+        f"it was cancelled {after} without having said that it has saved (azure.stop_grace gives"
+        " more)"
+    )
 
 
 def _grace_seconds(run: RunFolder) -> float:
@@ -133,7 +149,9 @@ def _grace_seconds(run: RunFolder) -> float:
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
-    """Whether the job is running; True if its status cannot be read, which only delays the cancellation."""
+    """Whether the job is running; True if its status cannot be read, which only delays the
+    cancellation.
+    """
     try:
         details = cloud.details(run.run_id)
     except CloudError:

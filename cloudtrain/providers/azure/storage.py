@@ -1,4 +1,6 @@
-"""The only module that calls Azure's blob storage SDK: containers of datastores, and logs by their signed URLs."""
+"""The only module that calls Azure's blob storage SDK: containers of datastores, and logs by their
+signed URLs.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ class BlobContainer:
 
     def __init__(self, account: str, name: str, secret: Any, login: Callable[[], Any]) -> None:
         """`account`: its address; `secret`: None if the datastore has none."""
-        self._account, self._name, self._login = account, name, login
+        self._account = account
+        self._name = name
+        self._login = login
         self._lock = threading.Lock()
         self._secret = secret
         self._keys_forbidden = False
@@ -109,7 +113,9 @@ class BlobContainer:
         return True
 
     def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Names and sizes in bytes of all blobs with a prefix, without the folders that some accounts list."""
+        """Names and sizes in bytes of all blobs with a prefix, without the folders that some
+        accounts list.
+        """
         token: str | None = None
         while True:
             read_page = partial(_page, prefix=prefix, token=token)
@@ -121,7 +127,9 @@ class BlobContainer:
                 return
 
     def download(self, name: str, path: Path, progress: Progress | None = None) -> None:
-        """Download one blob; the file appears only when it is complete. `progress` is called once, at the end."""
+        """Download one blob; the file appears only when it is complete. `progress` is called once,
+        at the end.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
 
@@ -158,7 +166,8 @@ class BlobContainer:
     def _call(self, do: Callable[[ContainerClient], T], what: str, place: str, action: str) -> T:
         """Do something with the container; once more with the person's login if keys are forbidden."""
         while True:
-            client, keys_forbidden = self._client, self._keys_forbidden
+            client = self._client
+            keys_forbidden = self._keys_forbidden
             by = " with your own login, since the account takes no keys," if keys_forbidden else ""
             try:
                 with _calling(what + by, place, action):
@@ -174,13 +183,17 @@ class BlobContainer:
                 return
             self._client = self._opened(self._login())
             self._keys_forbidden = True
-        _LOG.warning("%s takes no keys: %s is opened with your own login", self._account, self._name)
+        _LOG.warning(
+            "%s takes no keys: %s is opened with your own login", self._account, self._name
+        )
 
     def _opened(self, credential: Any) -> ContainerClient:
         return CheckedContainerClient(self._account, self._name, credential=credential, **RETRIES)
 
 
-def _page(client: ContainerClient, prefix: str, token: str | None) -> tuple[list[BlobProperties], str | None]:
+def _page(
+    client: ContainerClient, prefix: str, token: str | None
+) -> tuple[list[BlobProperties], str | None]:
     """Return one page of a list of blobs, and where the next one begins."""
     pages: Any = client.list_blobs(name_starts_with=prefix, include=["metadata"]).by_page(token)
     blobs = list(next(pages))
@@ -210,9 +223,11 @@ class LogChunk:
 
 
 def read_log(address: str, start: int, created: str) -> LogChunk | None:
-    """The log at a signed URL from byte `start` on, at most MAX_BYTES; None if it does not exist (yet).
+    """The log at a signed URL from byte `start` on, at most MAX_BYTES; None if it does not exist
+    (yet).
 
-    `created`: the creation time at the last read, or empty; a log with another one is read from its first byte.
+    `created`: the creation time at the last read, or empty; a log with another one is read from its
+    first byte.
     """
     client = BlobClient.from_blob_url(address, **RETRIES, **_CHECKED)
     with client, _calling("reading the log", address.partition("?")[0]):
@@ -238,7 +253,9 @@ def read_log(address: str, start: int, created: str) -> LogChunk | None:
 
 @contextmanager
 def _calling(what: str, place: str, action: str = "") -> Iterator[None]:
-    """Translate the SDK's errors. `action`: what who calls must be allowed, which storage does not tell."""
+    """Translate the SDK's errors. `action`: what who calls must be allowed, which storage does not
+    tell.
+    """
     try:
         yield
     except (AzureError, OSError) as error:

@@ -1,4 +1,6 @@
-"""Submits a request so that it creates exactly one job or none: check, upload, record, create, look when in doubt."""
+"""Submits a request so that it creates exactly one job or none: check, upload, record, create, look
+when in doubt.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,13 @@ def submit_job(
     progress: Progress | None,
     record: Record,
 ) -> dict[str, Any]:
-    """Check the machines and the name, upload what is new of source and inputs, then create the job.
+    """Check the machines and the name, upload what is new of source and inputs, then create the
+    job.
 
     A sweep job is submitted as a command job is: it has code and resources in its `trial`.
 
-    Returns the job's reference. RefusedError if the compute cannot run the job. CloudError with `Outcome.UNKNOWN` if it
-    is unknown whether the job exists; `reconcile` finds out later.
+    Returns the job's reference. RefusedError if the compute cannot run the job. CloudError with
+    `Outcome.UNKNOWN` if it is unknown whether the job exists; `reconcile` finds out later.
     """
     config = target.config_as(AzureConfig)
     command_job = {**document, **document.get("trial", {})}
@@ -70,9 +73,13 @@ def submit_job(
 
 
 def reconcile(cloud: Workspace, run: RunFolder, now: float) -> list[Event]:
-    """Events that say what became of an interrupted submission; none while it may still be in progress."""
+    """Events that say what became of an interrupted submission; none while it may still be in
+    progress.
+    """
     document = request_of(run)
-    return idempotent_create.reconcile(run, now, lambda: _find(cloud, run.run_id, document), "Azure ML")
+    return idempotent_create.reconcile(
+        run, now, lambda: _find(cloud, run.run_id, document), "Azure ML"
+    )
 
 
 def job_reference(job: JobInfo) -> dict[str, Any]:
@@ -81,13 +88,19 @@ def job_reference(job: JobInfo) -> dict[str, Any]:
 
 
 def job_not_found(cloud: Workspace, name: str) -> CloudError:
-    """The error for a job that is missing: most likely the workspace is not the one it was submitted to."""
+    """The error for a job that is missing: most likely the workspace is not the one it was
+    submitted to.
+    """
     message = f"the workspace {cloud.name} knows no job {name} (any more)"
-    return CloudError(message, hint="look at azure.workspace and az account show, then try again", code="NoJob")
+    return CloudError(
+        message, hint="look at azure.workspace and az account show, then try again", code="NoJob"
+    )
 
 
 def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The reference of the job if it exists and is of this submission, else None. RunExists if it is of another one."""
+    """The reference of the job if it exists and is of this submission, else None. RunExists if it
+    is of another one.
+    """
     job = cloud.job(name)
     if job is None:
         return None
@@ -98,7 +111,9 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
 
 
 def _prepare_code_folder(folder: Path, archive: Path) -> None:
-    """Create the folder with the source archive and nothing else; the SDK uploads it once, by its content."""
+    """Create the folder with the source archive and nothing else; the SDK uploads it once, by its
+    content.
+    """
     target = folder / ARCHIVE
     with storing(folder):
         make_private_folder(folder)

@@ -1,4 +1,6 @@
-"""Azure ML's own service for sweeps: a sweep job from its request to its trials, by the protocol of native sweeps."""
+"""Azure ML's own service for sweeps: a sweep job from its request to its trials, by the protocol of
+native sweeps.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +69,15 @@ class AzureSweeps:
         """Check the compute, upload what is new, create the sweep job."""
         from cloudtrain.providers.azure.submit import submit_job
 
-        return submit_job(client_of_run(folder), plan.target, request.document, folder, archive, progress, record)
+        return submit_job(
+            client_of_run(folder), plan.target, request.document, folder, archive, progress, record
+        )
 
-    def observe(self, folder: RunFolder, state: RunState, record: Record) -> NativeSweepState | None:
-        """The run history of the sweep job, the list of its trials, and once for each trial its values.
+    def observe(
+        self, folder: RunFolder, state: RunState, record: Record
+    ) -> NativeSweepState | None:
+        """The run history of the sweep job, the list of its trials, and once for each trial its
+        values.
 
         After a stop was requested, the sweep job is cancelled as soon as its trials have saved.
         """
@@ -90,7 +97,9 @@ class AzureSweeps:
         rules = folder.document("job.json", {"tuned": dict})["tuned"]
         for trial in trials:
             if trial.name not in self._known:
-                found = self._parameters[trial.name] = named_texts(rules, cloud.parameters(trial.name))
+                found = self._parameters[trial.name] = named_texts(
+                    rules, cloud.parameters(trial.name)
+                )
                 if trial.has_ended or len(found) == len(rules):  # else they may be told in a moment
                     self._known.add(trial.name)
         if state.stop_requested:
@@ -100,7 +109,9 @@ class AzureSweeps:
         return sweep_state(folder, details, trials, self._parameters, stop_requested=asked, url=url)
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the trials that run to save and end, by a file in the folder of each; `observe` cancels the rest."""
+        """Ask the trials that run to save and end, by a file in the folder of each; `observe`
+        cancels the rest.
+        """
         from cloudtrain.providers.azure.config import request_of
         from cloudtrain.providers.azure.results import datastore_path
 
@@ -136,7 +147,8 @@ def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record
 def _cancel_when_saved(
     cloud: Workspace, folder: RunFolder, details: Mapping[str, Any], trials: list[TrialInfo]
 ) -> None:
-    """Cancel the sweep job once no trial that was told to save is running, or their grace period is over.
+    """Cancel the sweep job once no trial that was told to save is running, or their grace period is
+    over.
 
     Trials that it has started since then have nothing to save.
     """

@@ -1,4 +1,6 @@
-"""The document of a sweep job and those of its trials: which keys belong to which, and one from the other. Pure."""
+"""The document of a sweep job and those of its trials: which keys belong to which, and one from the
+other. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,20 @@ OPTIONAL = ("compute", "queue_settings", "identity")
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The command-job document of a trial of a sweep job. `texts`: its values, by setting or by their plain names."""
+    """The command-job document of a trial of a sweep job. `texts`: its values, by setting or by
+    their plain names.
+    """
     values = {plain_name(key): text for key, text in texts.items()}
     trial: Mapping[str, Any] = sweep["trial"]
     command = re.sub(
-        r"\$\{\{search_space\.(\w+)\}\}", lambda found: values.get(found[1], found[0]), str(trial["command"])
+        r"\$\{\{search_space\.(\w+)\}\}",
+        lambda found: values.get(found[1], found[0]),
+        str(trial["command"]),
     )
-    outputs = {kind: {**item, "path": f"{as_folder(item['path'])}{name}/"} for kind, item in sweep["outputs"].items()}
+    outputs = {
+        kind: {**item, "path": f"{as_folder(item['path'])}{name}/"}
+        for kind, item in sweep["outputs"].items()
+    }
     return {
         **{key: sweep[key] for key in (*OF_SWEEP, "tags", *OPTIONAL) if key in sweep},
         **trial,

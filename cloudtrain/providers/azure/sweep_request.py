@@ -1,8 +1,8 @@
 """Turns a plan with a `sweep` section into the document of an Azure ML sweep job. Pure.
 
-A trial is the command job that the same plan would be without a sweep. All of them share the sweep job's outputs, so
-that the launcher of each writes to a folder of its own there. What a sweep job has no place for is refused by
-`sweep_rules`.
+A trial is the command job that the same plan would be without a sweep. All of them share the sweep
+job's outputs, so that the launcher of each writes to a folder of its own there. What a sweep job
+has no place for is refused by `sweep_rules`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,23 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.tuned import plain_name, room_for, sweep_of, text_of, trial_texts, variable_of
+from cloudtrain.contracts.tuned import (
+    plain_name,
+    room_for,
+    sweep_of,
+    text_of,
+    trial_texts,
+    variable_of,
+)
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.request import command_of, document_of, job_of
-from cloudtrain.providers.azure.sweep_documents import OF_SWEEP, OF_TRIAL, OPTIONAL, SWEEP_TAG, trial_document
+from cloudtrain.providers.azure.sweep_documents import (
+    OF_SWEEP,
+    OF_TRIAL,
+    OPTIONAL,
+    SWEEP_TAG,
+    trial_document,
+)
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
@@ -28,18 +41,26 @@ SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `az ml job create -f` accepts it."""
     room, _ = room_for(plan)
-    job, sweep = document_of(room, image, shared_job(plan)), sweep_of(plan)
+    job = document_of(room, image, shared_job(plan))
+    sweep = sweep_of(plan)
     names = {key: variable_of(key) for key in sweep.space}
     # In single quotes the shell takes a text as it is; one that has such a quote itself is refused.
-    chosen = "".join(f" {name}='${{{{search_space.{plain_name(key)}}}}}'" for key, name in names.items())
+    chosen = "".join(
+        f" {name}='${{{{search_space.{plain_name(key)}}}}}'" for key, name in names.items()
+    )
     return {
         "$schema": SCHEMA,
         "type": "sweep",
         "name": plan.run_id,
         **{key: job[key] for key in OF_SWEEP},
-        "trial": {**{key: job[key] for key in OF_TRIAL}, "command": command_of(list(job["inputs"]), chosen)},
+        "trial": {
+            **{key: job[key] for key in OF_TRIAL},
+            "command": command_of(list(job["inputs"]), chosen),
+        },
         "sampling_algorithm": _sampling(sweep),
-        "search_space": {plain_name(key): expression(item, sweep.method) for key, item in sweep.space.items()},
+        "search_space": {
+            plain_name(key): expression(item, sweep.method) for key, item in sweep.space.items()
+        },
         "objective": {"goal": sweep.objective.goal, "primary_metric": sweep.objective.metric},
         "limits": _limits(sweep, job["limits"]["timeout"]),
         "tags": {**job["tags"], SWEEP_TAG: plan.run_id},
@@ -48,13 +69,17 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
 
 
 def shared_job(plan: Plan) -> JobDocument:
-    """The job document that all trials share: their launchers put the chosen values in, and their own run ids."""
+    """The job document that all trials share: their launchers put the chosen values in, and their
+    own run ids.
+    """
     room, rules = room_for(plan)
     return replace(job_of(room), tuned=rules, service_metric=sweep_of(plan).objective.metric)
 
 
 def rehearsed_trial(plan: Plan) -> dict[str, Any]:
-    """The command job that Azure ML makes of the sweep job for a trial, whose values are arguments of the plan."""
+    """The command job that Azure ML makes of the sweep job for a trial, whose values are arguments
+    of the plan.
+    """
     document = trial_document(sweep_document(plan), plan.run_id, trial_texts(plan))
     return {**document, "display_name": plan.spec.name}
 
@@ -69,7 +94,11 @@ def sampling_words(plan: Plan) -> str:
 def _sampling(sweep: Sweep) -> dict[str, Any]:
     if sweep.method != "random":
         return {"type": sweep.method}
-    return {"type": "random", "seed": sweep.seed, "rule": "sobol" if sweep.sampler == "qmc" else "random"}
+    return {
+        "type": "random",
+        "seed": sweep.seed,
+        "rule": "sobol" if sweep.sampler == "qmc" else "random",
+    }
 
 
 def _limits(sweep: Sweep, trial_seconds: int) -> dict[str, int]:
@@ -86,17 +115,20 @@ def _limits(sweep: Sweep, trial_seconds: int) -> dict[str, int]:
 def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     """The parameter expression of a dimension: the same values, and for random search as likely.
 
-    Whole numbers are `round(uniform(low, high))` in Azure ML, so that random search, where each is to be as likely,
-    needs half a unit more at both ends. Choices are texts, which come back as they were.
+    Whole numbers are `round(uniform(low, high))` in Azure ML, so that random search, where each is
+    to be as likely, needs half a unit more at both ends. Choices are texts, which come back as they
+    were.
     """
     if isinstance(dimension, Choice):
         return {"type": "choice", "values": [text_of(value) for value in dimension.values]}
-    low, high = dimension.low, dimension.high
+    low = dimension.low
+    high = dimension.high
     if isinstance(dimension, Integers):
         if method == "grid":
             return {"type": "choice", "values": list(dimension.values)}
         if method == "random":
-            low, high = dimension.low - 0.5, dimension.high + 0.5
+            low = dimension.low - 0.5
+            high = dimension.high + 0.5
     kind = f"{'q' * isinstance(dimension, Integers)}{'log' * dimension.log}uniform"
     ends = (math.log(low), math.log(high)) if dimension.log else (low, high)
     found: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}

@@ -1,7 +1,9 @@
-"""What a sweep job of Azure ML cannot express of a `sweep` section, or cannot hold of its budget: each at its line.
+"""What a sweep job of Azure ML cannot express of a `sweep` section, or cannot hold of its budget:
+each at its line.
 
-After "CLI (v2) sweep job YAML schema" and "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine
-Learning, and the rules for names of metrics in MLflow's. Pure. Nothing is approximated.
+After "CLI (v2) sweep job YAML schema" and "Hyperparameter tuning a model (v2)" in the documentation
+of Azure Machine Learning, and the rules for names of metrics in MLflow's. Pure. Nothing is
+approximated.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.units import exact_duration
 
 MAX_TRIALS = 1000
-""""Set limits for your sweep job": max_total_trials and max_concurrent_trials are between 1 and 1000."""
+""""Set limits for your sweep job": max_total_trials and max_concurrent_trials are between 1 and
+1000.
+"""
 MAX_SECONDS = 5_184_000
 """What the YAML schema has for `limits.timeout` if it is left out."""
 METRIC = r"[\w./ -]{1,250}"
@@ -31,8 +35,19 @@ PORTABLE = "engine: portable runs it from this machine, with the same section"
 
 def sweep_job_issues(plan: Plan) -> list[Issue]:
     """Errors refuse the sweep; warnings say how a sweep job differs from trials of our own."""
-    found = [*_objective(plan), *_space(plan), *_method(plan), *_stopping(plan), *_job(plan), *_time(plan)]
-    found += [*budget_issues(plan), *gap_issues(plan, "a sweep job", has_target=False), *_notes(plan)]
+    found = [
+        *_objective(plan),
+        *_space(plan),
+        *_method(plan),
+        *_stopping(plan),
+        *_job(plan),
+        *_time(plan),
+    ]
+    found += [
+        *budget_issues(plan),
+        *gap_issues(plan, "a sweep job", has_target=False),
+        *_notes(plan),
+    ]
     return [plan.located(issue) for issue in found]
 
 
@@ -40,19 +55,27 @@ def _objective(plan: Plan) -> Iterator[Issue]:
     metric = sweep_of(plan).objective.metric
     if not re.fullmatch(METRIC, metric, re.ASCII):
         message = f"{metric!r} is no name that MLflow takes, by which Azure ML learns of it"
-        yield Issue(("sweep", "objective", "metric"), message, "letters, digits, and _ - . / or a space")
+        yield Issue(
+            ("sweep", "objective", "metric"), message, "letters, digits, and _ - . / or a space"
+        )
 
 
 def _space(plan: Plan) -> Iterator[Issue]:
-    sweep, names = sweep_of(plan), dict[str, str]()
+    sweep = sweep_of(plan)
+    names = dict[str, str]()
     for key, dimension in sweep.space.items():
         at = ("sweep", "space", key)
         if not argument_of(key):
-            yield Issue(at, "is no argument of the program: a sweep job varies arguments alone", PORTABLE)
+            yield Issue(
+                at, "is no argument of the program: a sweep job varies arguments alone", PORTABLE
+            )
             continue
         other = names.setdefault(plain_name(key), key)
         if other != key:
-            message = f"and {other} have the same name on Azure ML, which takes letters, digits and underscores alone"
+            message = (
+                f"and {other} have the same name on Azure ML, which takes letters, digits and"
+                " underscores alone"
+            )
             yield Issue(at, message, f"rename one of them, or {PORTABLE}")
         yield from (Issue(at, *problem) for problem in _expressions(dimension, sweep.method))
 
@@ -61,13 +84,20 @@ def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]
     if isinstance(dimension, Choice):
         for value in dimension.values:
             if isinstance(value, str) and re.search(r"['\x00-\x1f\x7f]|\$\{\{", value):
-                message = f"the value {value!r} cannot be put into the command of a sweep job unchanged"
+                message = (
+                    f"the value {value!r} cannot be put into the command of a sweep job unchanged"
+                )
                 yield message, f"no single quotes, ${{{{ or line ends in it; or {PORTABLE}"
     elif isinstance(dimension, Integers) and dimension.step > 1 and method != "grid":
-        message = f"has a step of {dimension.step}, and Azure ML's quniform rounds to multiples of it"
+        message = (
+            f"has a step of {dimension.step}, and Azure ML's quniform rounds to multiples of it"
+        )
         yield message, f"choice(…) with at most 30 values; or {PORTABLE}"
     elif dimension.log and method == "bayesian":
-        message = "Azure ML's Bayesian sampling takes choice, uniform and quniform, and nothing that is logarithmic"
+        message = (
+            "Azure ML's Bayesian sampling takes choice, uniform and quniform, and nothing that is"
+            " logarithmic"
+        )
         yield message, f"method: random; or {PORTABLE}"
 
 
@@ -81,20 +111,32 @@ def _method(plan: Plan) -> Iterator[Issue]:
         message = f"Azure ML does not say that its {sweep.method} sampling is {sweep.sampler}"
         yield Issue(("sweep", "sampler"), message, f"leave it out, or {PORTABLE}")
     if sweep.method == "grid" and sweep.trials is not None and sweep.trials < sweep.grid_size:
-        message = f"Azure ML does not say which {sweep.trials} of the {sweep.grid_size} points of a grid it would take"
+        message = (
+            f"Azure ML does not say which {sweep.trials} of the {sweep.grid_size} points of a grid"
+            " it would take"
+        )
         yield Issue(("sweep", "trials"), message, f"leave it out, or {PORTABLE}")
     if sweep.trial_count > MAX_TRIALS:
         at = ("sweep", "trials") if sweep.trials is not None else ("sweep", "space")
-        yield Issue(at, f"{sweep.trial_count} trials are more than a sweep job has: {MAX_TRIALS}", PORTABLE)
+        yield Issue(
+            at, f"{sweep.trial_count} trials are more than a sweep job has: {MAX_TRIALS}", PORTABLE
+        )
     if sweep.retries:
         message = "a sweep job starts no failed trial again"
-        yield Issue(("sweep", "retries"), message, f"limits.restarts starts its processes again; or {PORTABLE}")
+        yield Issue(
+            ("sweep", "retries"),
+            message,
+            f"limits.restarts starts its processes again; or {PORTABLE}",
+        )
 
 
 def _stopping(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     if sweep.early_stopping is not None and sweep.method != "asha":
-        message = "a sweep job compares no rungs: bandit, median stopping and truncation selection are other rules"
+        message = (
+            "a sweep job compares no rungs: bandit, median stopping and truncation selection are"
+            " other rules"
+        )
         yield Issue(("sweep", "early_stopping"), message, f"leave it out, or {PORTABLE}")
 
 
@@ -111,7 +153,10 @@ def _job(plan: Plan) -> Iterator[Issue]:
 def _time(plan: Plan) -> Iterator[Issue]:
     seconds = sweep_of(plan).budget.max_time
     if seconds is not None and seconds > MAX_SECONDS:
-        message = f"is {exact_duration(seconds)}, and a sweep job runs for at most {exact_duration(MAX_SECONDS)}"
+        message = (
+            f"is {exact_duration(seconds)}, and a sweep job runs for at most"
+            f" {exact_duration(MAX_SECONDS)}"
+        )
         yield Issue(("sweep", "budget", "max_time"), message)
 
 
@@ -122,7 +167,7 @@ def _notes(plan: Plan) -> Iterator[Issue]:
         yield warning(message, path=("sweep", "seed"))
     if sweep.method == "bayesian" and sweep.trial_count < 20 * len(sweep.space):
         message = (
-            f"are few: Azure ML recommends at least {20 * len(sweep.space)} for {len(sweep.space)} settings with its "
-            "Bayesian sampling"
+            f"are few: Azure ML recommends at least {20 * len(sweep.space)} for {len(sweep.space)}"
+            " settings with its Bayesian sampling"
         )
         yield warning(message, path=("sweep", "trials"))

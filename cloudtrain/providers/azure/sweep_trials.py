@@ -30,7 +30,8 @@ _TRIAL_STATES: Mapping[str, Literal["completed", "failed", "stopped"]] = {
     "Failed": "failed",
     "Canceled": "stopped",
 }
-"""Status -> state of a trial; every other is `running`. A sweep job ends no trial before its time."""
+"""Status -> state of a trial; every other is `running`. A sweep job ends no trial before its time.
+"""
 
 
 def sweep_state(
@@ -42,15 +43,21 @@ def sweep_state(
     stop_requested: bool,
     url: str,
 ) -> NativeSweepState:
-    """The sweep and its trials. `details`: its run history; `listed`: its trials; `parameters`: of each, by setting."""
-    rules, config = folder.document("job.json", {"tuned": dict})["tuned"], config_of(folder)
-    record, request = RunRecord(folder), request_of(folder)
+    """The sweep and its trials. `details`: its run history; `listed`: its trials; `parameters`: of
+    each, by setting.
+    """
+    rules = folder.document("job.json", {"tuned": dict})["tuned"]
+    config = config_of(folder)
+    record = RunRecord(folder)
+    request = request_of(folder)
     trials: list[NativeTrial] = []
     for trial in sorted(listed, key=_number):
         if _number(trial) != len(trials):  # the list may lag: each keeps its number
             break
         texts = parameters.get(trial.name, {})
-        if len(texts) < len(rules) and not trial.has_ended:  # by now they are told: by the service, or the launcher
+        if (
+            len(texts) < len(rules) and not trial.has_ended
+        ):  # by now they are told: by the service, or the launcher
             break
         document = trial_document(request, trial.name, texts)
         trials.append(
@@ -60,7 +67,12 @@ def sweep_state(
                 parameters=parameters_of(rules, texts),
                 state=_TRIAL_STATES.get(trial.status, "running"),
                 run=_run_of(
-                    record.name, config, record.grace_seconds, document, trial, _url(url, folder.run_id, trial.name)
+                    record.name,
+                    config,
+                    record.grace_seconds,
+                    document,
+                    trial,
+                    _url(url, folder.run_id, trial.name),
                 ),
             )
         )
@@ -68,7 +80,9 @@ def sweep_state(
     return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
 
 
-def _state_of(request: Mapping[str, Any], details: Mapping[str, Any], *, stop_requested: bool) -> tuple[State, str]:
+def _state_of(
+    request: Mapping[str, Any], details: Mapping[str, Any], *, stop_requested: bool
+) -> tuple[State, str]:
     final = final_state(details)
     if final is None:
         is_stopping = stop_requested or status_of(details) == "CancelRequested"
@@ -76,7 +90,10 @@ def _state_of(request: Mapping[str, Any], details: Mapping[str, Any], *, stop_re
     if final.state == "stopped" and not stop_requested and _is_late(request, details):
         return "succeeded", "the time of the budget is over"
     if final.state == "succeeded" and not (details.get("properties") or {}).get(BEST):
-        return "failed", f"Azure ML was told no {request['objective']['primary_metric']} by any trial"
+        return (
+            "failed",
+            f"Azure ML was told no {request['objective']['primary_metric']} by any trial",
+        )
     return final.state, final.reason
 
 
@@ -97,10 +114,16 @@ def _url(url: str, sweep: str, trial: str) -> str:
 
 
 def _run_of(
-    title: str, config: AzureConfig, grace: int, document: Mapping[str, Any], trial: TrialInfo, url: str
+    title: str,
+    config: AzureConfig,
+    grace: int,
+    document: Mapping[str, Any],
+    trial: TrialInfo,
+    url: str,
 ) -> DiscoveredRun:
     """An ordinary run of a trial: its request is what its sweep job has made of the template."""
-    tags, resources = own_tags(document["tags"]), document["resources"]
+    tags = own_tags(document["tags"])
+    resources = document["resources"]
     submitting = Submitting(
         adopted=True,
         time=trial.created or time.time(),
@@ -117,5 +140,7 @@ def _run_of(
         grace_seconds=grace,
         request=document,
         submitting=submitting,
-        submitted=Submitted(time=trial.created or time.time(), ref={"name": trial.name, "url": url}),
+        submitted=Submitted(
+            time=trial.created or time.time(), ref={"name": trial.name, "url": url}
+        ),
     )

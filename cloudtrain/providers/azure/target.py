@@ -1,4 +1,6 @@
-"""Resolves a spec and the settings to an Azure ML target: workspace, machines, environment, cost. No network."""
+"""Resolves a spec and the settings to an Azure ML target: workspace, machines, environment, cost.
+No network.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,12 @@ UNUSED = ("resources.disk", "limits.max_wait", "limits.retries")
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
-    """The target, with all that `render` needs; missing or impossible settings are listed in its `problems`.
+    """The target, with all that `render` needs; missing or impossible settings are listed in its
+    `problems`.
 
-    Only the workspace knows which machines a cluster has, so that their price is unknown unless the spec names their
-    size. On Kubernetes a size is the name of one of the cluster's own instance types.
+    Only the workspace knows which machines a cluster has, so that their price is unknown unless the
+    spec names their size. On Kubernetes a size is the name of one of the cluster's own instance
+    types.
     """
     resources = spec.resources
     config, reader = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
@@ -45,7 +49,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
     if config.compute and named and not is_azure_size(named[0]) and resources.gpus is None:
         message = f"how many GPUs {named[0]} has is known only to the cluster {config.compute}"
-        wrong.append(Issue(("resources", "instance", "azure"), message, "set resources.gpus, 0 for none"))
+        wrong.append(
+            Issue(("resources", "instance", "azure"), message, "set resources.gpus, 0 for none")
+        )
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
     image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
@@ -60,10 +66,15 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     if not location:
         wrong_limits = [
-            replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set") for issue in wrong_limits
+            replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set")
+            for issue in wrong_limits
         ]
     # A misspelt size has no price either, but the rules report that it is misspelt.
-    skips_limits = rehearsal or wrong or (not config.compute and any(not is_azure_size(name) for name in types))
+    skips_limits = (
+        rehearsal
+        or wrong
+        or (not config.compute and any(not is_azure_size(name) for name in types))
+    )
     problems += wrong + wrong_image + [*prices.problems] + ([] if skips_limits else wrong_limits)
     return Target(
         provider="azure",
@@ -91,6 +102,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
 
 
-def _select(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Issue]]:
-    gpus, gpu = resources.gpus, resources.gpu
+def _select(
+    resources: Resources, named: tuple[str, ...]
+) -> tuple[tuple[str, ...], int, list[Issue]]:
+    gpus = resources.gpus
+    gpu = resources.gpu
     return select_instances("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

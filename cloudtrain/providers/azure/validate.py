@@ -1,4 +1,6 @@
-"""Checks a plan for Azure ML and the files that it would upload; issues name the line of the spec that is the cause."""
+"""Checks a plan for Azure ML and the files that it would upload; issues name the line of the spec
+that is the cause.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from cloudtrain.providers.azure.rules import broken_rules, notes
 from cloudtrain.providers.cloud.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import MAX_NAMED, input_problem, list_input
 
-BUILD_FILES, BUILD_BYTES = 100, 1_000_000
+BUILD_FILES = 100
+BUILD_BYTES = 1_000_000
 """The most that Azure ML accepts as the folder of a Dockerfile."""
 INSTALL = 'pip install "cloudtrain[azure]"'
 
@@ -28,7 +31,9 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 
 def local_issues(plan: Plan) -> list[Issue]:
-    """An error if the SDK that sends the request is not installed; empty for a rehearsal, which sends nothing."""
+    """An error if the SDK that sends the request is not installed; empty for a rehearsal, which
+    sends nothing.
+    """
     if plan.is_rehearsal or _has_sdk():
         return []
     return [Issue((), "azure-ai-ml is not installed", INSTALL)]
@@ -45,37 +50,61 @@ def _uploads(plan: Plan) -> list[Issue]:
         found += map(plan.located, _build_issues(dockerfile))
         for name in (".amlignore", ".gitignore"):
             if (dockerfile.parent / name).is_file():
-                message = f"azure-ai-ml leaves out of the build the files that {dockerfile.parent / name} lists"
+                message = (
+                    f"azure-ai-ml leaves out of the build the files that {dockerfile.parent / name}"
+                    " lists"
+                )
                 found.append(warning(message, ".dockerignore is for builds"))
     for name in plan.spec.inputs if not plan.is_rehearsal else ():
         item = document["inputs"][input_name(name)]
         if not Path(item["path"]).is_absolute():
             continue
         if not os.path.exists(item["path"]):  # noqa: PTH110  (false, not an error, for what no disk can hold)
-            found.append(plan.located(Issue(("inputs", name), f"no such file or folder: {item['path']}")))
+            found.append(
+                plan.located(Issue(("inputs", name), f"no such file or folder: {item['path']}"))
+            )
         elif why := input_problem(item["path"]):
             found.append(plan.located(Issue(("inputs", name), why)))
     return found
 
 
 def _build_issues(dockerfile: Path) -> list[Issue]:
-    """Why Azure ML cannot build this Dockerfile: with its folder it is limited to `BUILD_FILES` and `BUILD_BYTES`."""
+    """Why Azure ML cannot build this Dockerfile: with its folder it is limited to `BUILD_FILES` and
+    `BUILD_BYTES`.
+    """
     at = ("image", "build")
     if not dockerfile.is_file():
         return [Issue(at, f"no such file: {dockerfile}")]
     size = 0
-    for count, path in enumerate((path for path in dockerfile.parent.rglob("*") if path.is_file()), 1):
+    for count, path in enumerate(
+        (path for path in dockerfile.parent.rglob("*") if path.is_file()), 1
+    ):
         size += path.stat().st_size
         if count > BUILD_FILES or size > BUILD_BYTES:
             break  # it may be the folder of a large project
     else:
         problems = list_input(str(dockerfile.parent)).problems
-        return [Issue(at, f"{dockerfile.parent}: {', '.join(problems[:MAX_NAMED])}")] if problems else []
-    message = f"{dockerfile.parent} holds more than Azure ML builds from: {BUILD_FILES} files of 1 MB in all"
-    return [Issue(at, message, "a folder of its own for the Dockerfile, or build and push the image yourself")]
+        return (
+            [Issue(at, f"{dockerfile.parent}: {', '.join(problems[:MAX_NAMED])}")]
+            if problems
+            else []
+        )
+    message = (
+        f"{dockerfile.parent} holds more than Azure ML builds from: {BUILD_FILES} files of 1 MB"
+        " in all"
+    )
+    return [
+        Issue(
+            at,
+            message,
+            "a folder of its own for the Dockerfile, or build and push the image yourself",
+        )
+    ]
 
 
 def _has_sdk() -> bool:
     """Whether azure-ai-ml is installed; found without importing it or the packages that contain it."""
     azure = find_spec("azure")
-    return azure is not None and any(Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ())
+    return azure is not None and any(
+        Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ()
+    )

@@ -1,1 +1,3 @@
-"""What both clouds share: account settings, tags, idempotent job creation, log reading and job outcomes. No SDK."""
+"""What both clouds share: account settings, tags, idempotent job creation, log reading and job
+outcomes. No SDK.
+"""

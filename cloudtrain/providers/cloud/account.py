@@ -1,4 +1,5 @@
-"""Reads account settings from the spec, else from our settings, else from the configuration of the cloud's own CLI.
+"""Reads account settings from the spec, else from our settings, else from the configuration of the
+cloud's own CLI.
 
 The CLIs' files are read as plain text: no SDK, no process.
 """
@@ -34,11 +35,18 @@ class RequiredSetting:
 
 
 def configured_repository(settings: Settings, provider: str) -> str:
-    """The image repository in the settings, for commands that read no spec. UsageError if it is not set."""
+    """The image repository in the settings, for commands that read no spec. UsageError if it is not
+    set.
+    """
     found = settings.get(f"{provider}.repository")
     if not found:
-        hint = f"--to REPOSITORY, or [{provider}] repository in cloudtrain.toml (no job.yaml is read here)"
-        raise UsageError(f"{provider}.repository is not set: no repository is configured", hint=hint)
+        hint = (
+            f"--to REPOSITORY, or [{provider}] repository in cloudtrain.toml (no job.yaml is read"
+            " here)"
+        )
+        raise UsageError(
+            f"{provider}.repository is not set: no repository is configured", hint=hint
+        )
     return str(found)
 
 
@@ -54,8 +62,13 @@ class SettingsReader:
         *,
         rehearsal: bool,
     ) -> None:
-        """`section`: the provider's section of the spec. `cli_defaults`: reads the defaults of the cloud's own CLI."""
-        self.provider, self.section, self.settings, self.rehearsal = provider, section, settings, rehearsal
+        """`section`: the provider's section of the spec. `cli_defaults`: reads the defaults of the
+        cloud's own CLI.
+        """
+        self.provider = provider
+        self.section = section
+        self.settings = settings
+        self.rehearsal = rehearsal
         self.origins: dict[str, str] = {}
         """Where a setting comes from if it is not in the spec, by dotted name."""
         self.borrowed: dict[str, str] = {}
@@ -68,7 +81,9 @@ class SettingsReader:
         self._cli_values: Mapping[str, CliDefault] | None = None
 
     def required(self, name: str, needed: RequiredSetting) -> str:
-        """The setting; if it is missing, a placeholder in a rehearsal, else an issue and an empty text."""
+        """The setting; if it is missing, a placeholder in a rehearsal, else an issue and an empty
+        text.
+        """
         value = self.optional(name)
         if value:
             return value
@@ -76,8 +91,9 @@ class SettingsReader:
             self.placeholders.append(f"{self.provider}.{name}")
             return needed.placeholder
         hint = (
-            f"{needed.meaning}: {self.provider}: {{{name}: {needed.example}}} in job.yaml, "
-            f"[{self.provider}] {name} in cloudtrain.toml, or CLOUDTRAIN_{self.provider.upper()}_{name.upper()}"
+            f"{needed.meaning}: {self.provider}: {{{name}: {needed.example}}} in job.yaml,"
+            f" [{self.provider}] {name} in cloudtrain.toml, or"
+            f" CLOUDTRAIN_{self.provider.upper()}_{name.upper()}"
         )
         self.problems.append(Issue((self.provider, name), "is not set", hint))
         return ""
@@ -103,12 +119,16 @@ class SettingsReader:
         value = getattr(self.section, name)
         if value in (None, (), "") and self.settings.get(f"{self.provider}.{name}"):
             value = self.settings[f"{self.provider}.{name}"]
-            self.origins[f"{self.provider}.{name}"] = self.settings.origins[f"{self.provider}.{name}"]
+            self.origins[f"{self.provider}.{name}"] = self.settings.origins[
+                f"{self.provider}.{name}"
+            ]
         return value
 
 
 def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
-    """The value of a key in a section of an INI file; None if it is missing or the file cannot be read."""
+    """The value of a key in a section of an INI file; None if it is missing or the file cannot be
+    read.
+    """
     try:
         lines = read_regular_text(path).splitlines()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,6 @@
-"""Whether this machine's clock agrees with a cloud's: signatures and tokens are good for minutes only."""
+"""Whether this machine's clock agrees with a cloud's: signatures and tokens are good for minutes
+only.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.units import format_duration
 
 MAX_SECONDS = 120
-"""AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15; tokens are less
-patient with a clock that is slow."""
+"""AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
+tokens are less patient with a clock that is slow.
+"""
 
 CLOCK = Question("clock", "does it agree with the cloud's")
 

@@ -1,4 +1,6 @@
-"""Settings that both clouds fix in a plan: prices, the polling interval, and what a rehearsal goes without."""
+"""Settings that both clouds fix in a plan: prices, the polling interval, and what a rehearsal goes
+without.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ class CloudConfig(ProviderConfig):
     """The settings that both clouds have; each adds its own."""
 
     prices: Mapping[str, float] = field(default_factory=dict)
-    """US dollars per hour of one machine, by instance type; types without a known price are missing."""
+    """US dollars per hour of one machine, by instance type; types without a known price are
+    missing.
+    """
     poll: float = 10.0
     """Seconds between two status requests."""
     placeholders: tuple[str, ...] = ()

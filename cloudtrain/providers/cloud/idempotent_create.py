@@ -145,7 +145,9 @@ def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
     if isinstance(error, CloudError):
         failure = error
     else:
-        why = error.what if isinstance(error, CloudtrainError) else f"{type(error).__name__}: {error}"
+        why = (
+            error.what if isinstance(error, CloudtrainError) else f"{type(error).__name__}: {error}"
+        )
         what = f"the answer to the request that creates {name} is unreadable: {why}"
         if attempt.requests <= 0:
             what = f"the request that creates {name} cannot be repeated: {why}"

@@ -1,7 +1,8 @@
-"""Reads a job's log, which a cloud may refuse: then the run gets a note, and everything else still works.
+"""Reads a job's log, which a cloud may refuse: then the run gets a note, and everything else still
+works.
 
-Reading logs needs permissions and quotas of its own (CloudWatch's, a storage account's). Status, stop and fetch do not
-depend on them.
+Reading logs needs permissions and quotas of its own (CloudWatch's, a storage account's). Status,
+stop and fetch do not depend on them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Read = Callable[[Positions], Generator[LogPart, None, bool]]
 
 
 class LogAttempt:
-    """One attempt to read a job's log. Its attributes are valid once its observations have been taken."""
+    """One attempt to read a job's log. Its attributes are valid once its observations have been
+    taken.
+    """
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -40,9 +43,11 @@ class LogAttempt:
             yield Observation(events=_readability_events(state, self.error))
 
     def is_done(self, *, waited: bool, all_reported: bool) -> bool:
-        """Whether an ended job's log needs no further attempt: it is complete, or will stay unreadable.
+        """Whether an ended job's log needs no further attempt: it is complete, or will stay
+        unreadable.
 
-        `waited`: the last lines have had the time they need to arrive. `all_reported`: every node has reported its end.
+        `waited`: the last lines have had the time they need to arrive. `all_reported`: every node
+        has reported its end.
         """
         if self.error is not None:
             return waited or not self.error.transient
@@ -68,11 +73,18 @@ def backfill(read: Read, state: RunState) -> Iterator[Observation]:
 
 
 def _readability_events(state: RunState, error: CloudError | None) -> list[LogUnread]:
-    """The event that the log cannot be read, or can be read again; none if the run's state says so already."""
-    known, now = state.log_unread, time.time()
+    """The event that the log cannot be read, or can be read again; none if the run's state says so
+    already.
+    """
+    known = state.log_unread
+    now = time.time()
     if error is None:
         return [LogUnread(time=now, reason="")] if known else []
     if known and known.code == error.code:
         return []
     hint = error.hint or ""
-    return [LogUnread(time=now, reason=error.message, hint=hint, code=error.code, transient=error.transient)]
+    return [
+        LogUnread(
+            time=now, reason=error.message, hint=hint, code=error.code, transient=error.transient
+        )
+    ]

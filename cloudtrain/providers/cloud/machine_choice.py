@@ -1,4 +1,6 @@
-"""Why a plan shows its machine and what would cost less, from the spec, the settings and the tables. No network."""
+"""Why a plan shows its machine and what would cost less, from the spec, the settings and the
+tables. No network.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,20 @@ def regional_prices(provider: str, region: str, settings: Settings) -> RegionalP
 
 
 def region_of_settings(provider: str, settings: Settings) -> str:
-    """The region whose prices matter to this person: that of the settings, or else that of the table."""
-    return settings.get(f"{provider}.{declaration_of(provider).region_setting}") or home_region(provider)
+    """The region whose prices matter to this person: that of the settings, or else that of the
+    table.
+    """
+    return settings.get(f"{provider}.{declaration_of(provider).region_setting}") or home_region(
+        provider
+    )
 
 
 def machine_choice(
     settings: Settings, spec: JobSpec, types: Sequence[str], gpus: int, here: RegionalPrices
 ) -> MachineChoice | None:
-    """Why the first of `types` is shown, and what would cost less; None where the machines are a cluster's."""
+    """Why the first of `types` is shown, and what would cost less; None where the machines are a
+    cluster's.
+    """
     if not types:
         return None
     resources = spec.resources
@@ -42,7 +50,11 @@ def machine_choice(
         if name != here.provider
     ]
     found = explain_choice(wanted, types, here, others)
-    return found if here.price_of(*types) else replace(found, elsewhere=_elsewhere(types[0], here, settings))
+    return (
+        found
+        if here.price_of(*types)
+        else replace(found, elsewhere=_elsewhere(types[0], here, settings))
+    )
 
 
 def _elsewhere(instance_type: str, here: RegionalPrices, settings: Settings) -> Offer | None:
@@ -52,9 +64,15 @@ def _elsewhere(instance_type: str, here: RegionalPrices, settings: Settings) -> 
     return offer(row, market) if row and market else None
 
 
-def price_in_another_region(instance_type: str, here: RegionalPrices, settings: Settings) -> RegionalPrices | None:
-    """The prices of a region other than this one in which that of a type is known; None if it is nowhere."""
-    from cloudtrain.catalog.price_tables import listed_regions  # most prices are known where they are wanted
+def price_in_another_region(
+    instance_type: str, here: RegionalPrices, settings: Settings
+) -> RegionalPrices | None:
+    """The prices of a region other than this one in which that of a type is known; None if it is
+    nowhere.
+    """
+    from cloudtrain.catalog.price_tables import (
+        listed_regions,
+    )  # most prices are known where they are wanted
 
     row = find_instance(here.provider, instance_type)
     shipped = (row.region,) if row else ()

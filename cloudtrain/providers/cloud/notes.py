@@ -1,4 +1,6 @@
-"""Notes in a plan: how a rehearsal differs from the real job, idle GPUs, images that do not suit a machine."""
+"""Notes in a plan: how a rehearsal differs from the real job, idle GPUs, images that do not suit a
+machine.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,22 @@ from cloudtrain.providers.cloud.config import CloudConfig
 from cloudtrain.settings import variable_of
 
 _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
-"""GPUs of a compute capability below 7.5, which CUDA 13 has no code for (NVIDIA, CUDA 13.0 release notes)."""
+"""GPUs of a compute capability below 7.5, which CUDA 13 has no code for (NVIDIA, CUDA 13.0 release
+notes).
+"""
 
-_OLD_TYPES = re.compile(r"ml\.p[23]\..*|ml\.p3dn\..*|Standard_(NC\d+r?s?(_v[23])?|ND\d+r?s(_v2)?|NV\d+s?(_v2)?)", re.I)
+_OLD_TYPES = re.compile(
+    r"ml\.p[23]\..*|ml\.p3dn\..*|Standard_(NC\d+r?s?(_v[23])?|ND\d+r?s(_v2)?|NV\d+s?(_v2)?)", re.I
+)
 """Instance types with such GPUs that the catalog does not list."""
 
 
 def image_notes(plan: Plan) -> list[str]:
-    """What an image that we build lacks for the planned instance types; empty for an image that the spec names."""
-    recipe, types = plan.target.image.recipe if plan.target.image else None, plan.target.instances
+    """What an image that we build lacks for the planned instance types; empty for an image that the
+    spec names.
+    """
+    recipe = plan.target.image.recipe if plan.target.image else None
+    types = plan.target.instances
     if recipe is None or recipe.kind != "cuda":
         return []
     args = dict(arg.partition("=")[::2] for arg in recipe.args)
@@ -33,8 +42,9 @@ def _efa_notes(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[s
     if plan.spec.resources.nodes < 2 or not adapters or args.get("WITH_EFA") == "1":
         return []
     return [
-        f"{adapters[0]} has EFA, and our image is planned without it: nodes would speak TCP, which is far slower; "
-        'image.args = ["WITH_EFA=1", "EFA_SHA256=…"] (docker/README.md), or image: dlc:pytorch-…'
+        f"{adapters[0]} has EFA, and our image is planned without it: nodes would speak TCP, which"
+        ' is far slower; image.args = ["WITH_EFA=1", "EFA_SHA256=…"] (docker/README.md), or image:'
+        " dlc:pytorch-…"
     ]
 
 
@@ -46,8 +56,9 @@ def _compute_capability_notes(plan: Plan, types: Sequence[str], args: dict[str, 
         if (row.gpu in _BEFORE_TURING) if row else _OLD_TYPES.fullmatch(name):
             gpu = f" ({row.gpu})" if row else ""
             return [
-                f"{name}{gpu} is older than what our image's torch has code for (CUDA 13: compute capability 7.5 and "
-                "later): name an image with CUDA 12 or older, or build your own: image: {build: docker/Dockerfile}"
+                f"{name}{gpu} is older than what our image's torch has code for (CUDA 13: compute"
+                " capability 7.5 and later): name an image with CUDA 12 or older, or build your"
+                " own: image: {build: docker/Dockerfile}"
             ]
     return []
 
@@ -60,12 +71,18 @@ def idle_note(plan: Plan) -> list[str]:
 
 
 def rehearsal_notes(plan: Plan) -> list[str]:
-    """How a rehearsal, or a plan with placeholders, differs from the real job, and what the cloud would refuse."""
+    """How a rehearsal, or a plan with placeholders, differs from the real job, and what the cloud
+    would refuse.
+    """
     if not plan.is_rehearsal:
         return _preview_notes(plan)
-    config, spec, name = plan.target.config_as(CloudConfig), plan.spec, plan.target.provider
+    config = plan.target.config_as(CloudConfig)
+    spec = plan.spec
+    name = plan.target.provider
     host_image = plan.host.image_address
-    same = host_image == plan.target.image_address or _same_recipe(plan.host.image, plan.target.image)
+    same = host_image == plan.target.image_address or _same_recipe(
+        plan.host.image, plan.target.image
+    )
     notes = [] if same else [f"rehearsed {_environment(host_image)}, not in the image"]
     if config.placeholders:
         missing = ", ".join(config.placeholders)
@@ -82,24 +99,31 @@ def rehearsal_notes(plan: Plan) -> list[str]:
 
 
 def _preview_notes(plan: Plan) -> list[str]:
-    """What a plan without all settings of the account goes without, and what stands in the way of the real one."""
-    missing, name = plan.target.placeholders, plan.target.provider
+    """What a plan without all settings of the account goes without, and what stands in the way of
+    the real one.
+    """
+    missing = plan.target.placeholders
+    name = plan.target.provider
     if not missing:
         return []
     variable = variable_of(missing[0])
     notes = [
-        f"{', '.join(missing)} not set: shown with placeholders, which nothing is sent with; a submit asks for them "
-        f"(cloudtrain.toml, or {variable}{', …' if missing[1:] else ''})"
+        f"{', '.join(missing)} not set: shown with placeholders, which nothing is sent with; a"
+        f" submit asks for them (cloudtrain.toml, or {variable}{', …' if missing[1:] else ''})"
     ]
     return notes + [
-        f"with --provider {name} it will be refused: {message}" for message in plan.target.config_as(CloudConfig).unpaid
+        f"with --provider {name} it will be refused: {message}"
+        for message in plan.target.config_as(CloudConfig).unpaid
     ]
 
 
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
     """Whether two images are built from the same files and arguments, for any architecture."""
     recipes = [image.recipe for image in (first, second) if image and image.recipe]
-    return len(recipes) == 2 and len({(each.dockerfile, each.kind, each.args) for each in recipes}) == 1
+    return (
+        len(recipes) == 2
+        and len({(each.dockerfile, each.kind, each.args) for each in recipes}) == 1
+    )
 
 
 def _environment(host_image: str) -> str:

@@ -25,24 +25,40 @@ def all_nodes_reported(state: RunState, nodes: int) -> bool:
 
 
 def incomplete_shutdown(state: RunState, hint: str = "") -> str:
-    """A note in parentheses on nodes that were killed or did not report; empty if every node ended in order."""
+    """A note in parentheses on nodes that were killed or did not report; empty if every node ended
+    in order.
+    """
     reports = state.nodes_ended
     forced = [str(node) for node in sorted(reports) if reports[node].forced]
-    logs_were_read = state.started and not state.log_unread  # else a report may be in the log, unread
-    missing = [str(node) for node in range(state.nodes) if node not in reports] if logs_were_read else []
+    logs_were_read = (
+        state.started and not state.log_unread
+    )  # else a report may be in the log, unread
+    missing = (
+        [str(node) for node in range(state.nodes) if node not in reports] if logs_were_read else []
+    )
     if not forced and not missing:
         return ""
-    nodes, how = (forced, "ended by force") if forced else (missing, "cut off before telling how it ended")
+    nodes, how = (
+        (forced, "ended by force") if forced else (missing, "cut off before telling how it ended")
+    )
     step = state.checkpoint.step if state.checkpoint else None
-    saved = "no checkpoint was told of" if step is None else f"the last one told of is of step {step}"
-    words = f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(nodes)} {how}: what it was saving may be lost; {saved}"
+    saved = (
+        "no checkpoint was told of" if step is None else f"the last one told of is of step {step}"
+    )
+    words = (
+        f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(nodes)} {how}: what it was saving may"
+        f" be lost; {saved}"
+    )
     return f" ({words}{'; ' if hint else ''}{hint})"
 
 
-def ended_event(state: RunState, final: FinalState, when: float, billing: Billing | None = None) -> Ended:
+def ended_event(
+    state: RunState, final: FinalState, when: float, billing: Billing | None = None
+) -> Ended:
     """The event that ends a run at `when`, a Unix timestamp.
 
-    If a node reported why it failed, that is the reason, and the cloud's own is kept as `platform_reason`.
+    If a node reported why it failed, that is the reason, and the cloud's own is kept as
+    `platform_reason`.
     """
     event = Ended(time=when, state=final.state, reason=final.reason)
     errors = [report.error for report in state.nodes_ended.values() if report.error]

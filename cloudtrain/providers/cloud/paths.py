@@ -19,7 +19,9 @@ ARCHIVE = "source.tar.gz"
 
 
 def safe_join(folder: Path, name: str) -> Path:
-    """The path of an object's name below a folder. StorageError for a name that leads out of the folder."""
+    """The path of an object's name below a folder. StorageError for a name that leads out of the
+    folder.
+    """
     parts = name.split("/")
     if not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
         message = f"an object is called {name!r}, which is not a path inside a folder"
@@ -33,13 +35,17 @@ def as_folder(uri: str) -> str:
 
 
 def file_name(uri: str) -> str:
-    """The name of the file that a URI means; empty for a folder. A suffix decides: `t.csv`, but not `v1.0`."""
+    """The name of the file that a URI means; empty for a folder. A suffix decides: `t.csv`, but not
+    `v1.0`.
+    """
     name = uri.rpartition("/")[2]
     return name if re.search(r"[^.]\.[A-Za-z]\w*$", name) else ""
 
 
 def input_file(item: Input, uri: str) -> str:
-    """The name of the one file that an input is; empty for a folder. Its type decides, or else the suffix."""
+    """The name of the one file that an input is; empty for a folder. Its type decides, or else the
+    suffix.
+    """
     if item.type is None:
         return file_name(uri)
     return uri.rpartition("/")[2] if item.type == "file" else ""

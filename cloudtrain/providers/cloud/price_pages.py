@@ -1,4 +1,6 @@
-"""Reads a cloud's public price list over HTTPS: no login, no SDK; throttling is waited out, odd answers are refused."""
+"""Reads a cloud's public price list over HTTPS: no login, no SDK; throttling is waited out, odd
+answers are refused.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class PricePages:
     """One price list's server. `base`: its address, from which no answer leads away."""
 
     def __init__(self, base: str, what: str) -> None:
-        self.base, self.what = base, what
+        self.base = base
+        self.what = what
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def document(self, path: str) -> dict[str, Any]:
@@ -40,18 +43,24 @@ class PricePages:
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code not in BUSY or attempt == ATTEMPTS:
-                    raise self._failure(f"answered {error.code} {error.reason}", error.code) from None
+                    raise self._failure(
+                        f"answered {error.code} {error.reason}", error.code
+                    ) from None
                 sleep(_seconds(error.headers, attempt))
             except (OSError, HTTPException, zlib.error) as error:
                 if attempt == ATTEMPTS:
                     why = getattr(error, "reason", None) or error
-                    raise self._failure(f"cannot be read: {getattr(why, 'strerror', None) or why}") from None
+                    raise self._failure(
+                        f"cannot be read: {getattr(why, 'strerror', None) or why}"
+                    ) from None
                 sleep(2.0 ** (attempt - 1))
         raise AssertionError("the last attempt raises or returns")
 
     def odd(self, why: str) -> CloudError:
         """The error for an answer that no price list gives."""
-        return CloudError(f"{self.what} {why}", hint="the prices that were known before stay as they are")
+        return CloudError(
+            f"{self.what} {why}", hint="the prices that were known before stay as they are"
+        )
 
     def _get(self, path: str) -> bytes:
         headers = {"Accept-Encoding": "gzip", "User-Agent": f"cloudtrain/{__version__}"}
@@ -82,7 +91,9 @@ class PricePages:
     def _failure(self, why: str, status: int = 0) -> CloudError:
         hint = "there may be none of that region" if status in (403, 404) else "try again later"
         hint += "; the prices that were known before stay as they are"
-        return CloudError(f"{self.what} {why}", hint=hint, code=str(status or ""), transient=status in (0, *BUSY))
+        return CloudError(
+            f"{self.what} {why}", hint=hint, code=str(status or ""), transient=status in (0, *BUSY)
+        )
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -36,7 +36,9 @@ class RegistryImage:
 
 
 def architectures(manifest: bytes | str, config: Callable[[str], bytes]) -> frozenset[str]:
-    """The architectures of a manifest; empty if it is not an image's. `config` loads a configuration by digest."""
+    """The architectures of a manifest; empty if it is not an image's. `config` loads a
+    configuration by digest.
+    """
     try:
         document = json.loads(manifest)
         if "manifests" in document:

@@ -1,4 +1,6 @@
-"""The most that a sweep by a cloud's own service can cost, and whether that is within its budget. Pure."""
+"""The most that a sweep by a cloud's own service can cost, and whether that is within its budget.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,38 @@ from cloudtrain.planning.plan import Plan
 
 
 def worst_usd(plan: Plan) -> float | None:
-    """The most that all trials together can cost, held by the service alone; None where the price is not known.
+    """The most that all trials together can cost, held by the service alone; None where the price
+    is not known.
 
-    A trial costs at most what its own cap says; and for as long as the sweep may run, at most `parallel` train.
+    A trial costs at most what its own cap says; and for as long as the sweep may run, at most
+    `parallel` train.
     """
-    sweep, estimate = plan.spec.sweep, plan.target.cost_estimate
-    if sweep is None or estimate is None or estimate.worst_usd is None or estimate.usd_per_hour is None:
+    sweep = plan.spec.sweep
+    estimate = plan.target.cost_estimate
+    if (
+        sweep is None
+        or estimate is None
+        or estimate.worst_usd is None
+        or estimate.usd_per_hour is None
+    ):
         return None
     all_trials = sweep.trial_count * estimate.worst_usd
     if sweep.budget.max_time is None or estimate.kept_seconds:
         return all_trials
-    at_once = sweep.parallel * estimate.usd_per_hour * (sweep.budget.max_time + estimate.overhead_seconds) / 3600
+    at_once = (
+        sweep.parallel
+        * estimate.usd_per_hour
+        * (sweep.budget.max_time + estimate.overhead_seconds)
+        / 3600
+    )
     return min(all_trials, at_once)
 
 
 def budget_issues(plan: Plan) -> Iterator[Issue]:
     """Why the budget in money cannot be held, if it cannot."""
-    sweep, worst, at = plan.spec.sweep, worst_usd(plan), ("sweep", "budget", "max_cost")
+    sweep = plan.spec.sweep
+    worst = worst_usd(plan)
+    at = ("sweep", "budget", "max_cost")
     limit = sweep.budget.max_cost if sweep else None
     if sweep is None or limit is None:
         return
@@ -36,5 +53,8 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
     elif worst > limit + 1e-9:
         message = f"{sweep.trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
         yield Issue(
-            at, message, "fewer trials, a lower limits.max_cost or limits.max_runtime of each, or budget.max_time"
+            at,
+            message,
+            "fewer trials, a lower limits.max_cost or limits.max_runtime of each, or"
+            " budget.max_time",
         )

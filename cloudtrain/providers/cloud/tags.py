@@ -41,9 +41,15 @@ def tags(plan: Plan, image: str) -> dict[str, str]:
 
 def own_tags(all_tags: Mapping[str, Any]) -> dict[str, str]:
     """Our tags among those of a job, without their prefix."""
-    return {key.removeprefix(TAG_PREFIX): str(value) for key, value in all_tags.items() if key.startswith(TAG_PREFIX)}
+    return {
+        key.removeprefix(TAG_PREFIX): str(value)
+        for key, value in all_tags.items()
+        if key.startswith(TAG_PREFIX)
+    }
 
 
 def same_submission(expected: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Whether two sets of our tags belong to the same submission, not only to jobs of the same name."""
+    """Whether two sets of our tags belong to the same submission, not only to jobs of the same
+    name.
+    """
     return all(expected.get(key) == found.get(key) for key in ("run", "planned", "spec"))

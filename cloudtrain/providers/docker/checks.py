@@ -49,12 +49,16 @@ def _gpu_issues(plan: Plan, wanted: int) -> list[Issue]:
 
 
 def address_issues() -> list[Issue]:
-    """An error if the engine is that of another machine, whose containers cannot see this one's folders."""
+    """An error if the engine is that of another machine, whose containers cannot see this one's
+    folders.
+    """
     from cloudtrain.providers.docker.host import LOCAL, address
 
     where, by = address()
     if by and not where.startswith(LOCAL):
-        message = f"{by} is {where}: the run's folders are mounted, so the engine must be this machine's"
+        message = (
+            f"{by} is {where}: the run's folders are mounted, so the engine must be this machine's"
+        )
         hint = (
             "unset DOCKER_HOST"
             if by == "DOCKER_HOST"
@@ -80,6 +84,8 @@ def _engine(plan: Plan) -> list[Issue]:
         missing = missing_image(image)
         return [Issue((), missing.message, missing.hint)]
     if found and found != machine:
-        message = f"the image {image} is built for {found}, this machine is {machine}: emulated at best"
+        message = (
+            f"the image {image} is built for {found}, this machine is {machine}: emulated at best"
+        )
         return [warning(message, f"docker build --platform linux/{machine} …")]
     return []

@@ -1,4 +1,6 @@
-"""Checks of this machine's Docker engine for `cloudtrain doctor docker`: its answer, GPUs, disk and the image."""
+"""Checks of this machine's Docker engine for `cloudtrain doctor docker`: its answer, GPUs, disk and
+the image.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ ENGINE = Question("engine", "does a Docker engine of this machine answer")
 
 
 def engine_check() -> Check:
-    """Whether an engine answers: without one nothing is wrong, for a job that needs no container here."""
+    """Whether an engine answers: without one nothing is wrong, for a job that needs no container
+    here.
+    """
     try:
         with docker_engine(ANSWER_SECONDS) as engine:
             return ENGINE.ok(_described(engine.about()))
     except CloudtrainError as error:
-        return ENGINE.not_applicable(f"{error.what}; runs in containers and builds of images need one")
+        return ENGINE.not_applicable(
+            f"{error.what}; runs in containers and builds of images need one"
+        )
 
 
 def engine_checks(target: Target) -> Iterator[Check]:
@@ -53,14 +59,20 @@ def engine_checks(target: Target) -> Iterator[Check]:
 
 
 def gpu_check(about: EngineInfo, gpus: int) -> Check:
-    """Whether the engine can give the GPUs of this machine to containers. `gpus`: those that the driver has."""
+    """Whether the engine can give the GPUs of this machine to containers. `gpus`: those that the
+    driver has.
+    """
     asked = Question("GPUs", "can containers have the GPUs of this machine")
     if not gpus:
         return asked.not_applicable("there are none here")
     if about.gives_gpus:
         return asked.ok(f"{gpus}, by the NVIDIA Container Toolkit")
-    fix = "install the NVIDIA Container Toolkit, then: nvidia-ctk runtime configure --runtime=docker"
-    return asked.wrong(f"this engine gives none of the {gpus} to containers", f"{fix}; and restart Docker")
+    fix = (
+        "install the NVIDIA Container Toolkit, then: nvidia-ctk runtime configure --runtime=docker"
+    )
+    return asked.wrong(
+        f"this engine gives none of the {gpus} to containers", f"{fix}; and restart Docker"
+    )
 
 
 def disk_check(about: EngineInfo) -> Check:
@@ -68,17 +80,26 @@ def disk_check(about: EngineInfo) -> Check:
     folder = Path(about.data_folder)
     asked = Question("images' disk", f"is there room for an image in {folder}")
     if not about.data_folder or not folder.is_absolute() or not folder.parent.exists():
-        return asked.not_applicable("the engine keeps its images where this user cannot see the disk")
+        return asked.not_applicable(
+            "the engine keeps its images where this user cannot see the disk"
+        )
     free = free_bytes(folder)
     if free < MIN_FREE_BYTES:
-        fix = "docker system df shows what takes the room; docker image prune removes what nothing uses"
-        return asked.wrong(f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix)
+        fix = (
+            "docker system df shows what takes the room; docker image prune removes what nothing"
+            " uses"
+        )
+        return asked.wrong(
+            f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix
+        )
     return asked.ok(f"{format_size(free)} are free")
 
 
 def image_check(engine: Engine, target: Target, machine: str) -> Check:
     """Whether the image of the job is on this machine, and built for it."""
-    asked = Question("image", f"is {target.image_address} here, and built for {machine}", ("image",))
+    asked = Question(
+        "image", f"is {target.image_address} here, and built for {machine}", ("image",)
+    )
     found = engine.image_architecture(target.image_address)
     if found is None and target.image and target.image.recipe:
         return asked.ok(f"it is built from {target.image.recipe.dockerfile} first")

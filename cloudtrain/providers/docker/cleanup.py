@@ -8,7 +8,11 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import DATA_LABEL, RUN_LABEL
 from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
-from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, supervisor_state
+from cloudtrain.providers.local.supervisor_status import (
+    SupervisorState,
+    end_orphans,
+    supervisor_state,
+)
 from cloudtrain.runs.store import CLEANUP_FOLDER
 
 
@@ -25,7 +29,10 @@ def remove_leftovers(run: Path) -> str:
 
 def clean_up_ended_run(run: Path) -> None:
     """Remove what an ended run has left because the engine was unreachable at its end."""
-    if cleanup_marker(run).exists() and supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
+    if cleanup_marker(run).exists() and supervisor_state(run) in (
+        SupervisorState.DEAD,
+        SupervisorState.NOT_STARTED,
+    ):
         remove_leftovers(run)
 
 
@@ -40,7 +47,9 @@ def clean_up_dead_runs(data_dir: Path) -> None:
 
 
 def remove_containers(run: Path) -> int:
-    """Remove a run's containers and networks; returns the number of containers. CloudtrainError if that fails."""
+    """Remove a run's containers and networks; returns the number of containers. CloudtrainError if
+    that fails.
+    """
     with docker_engine() as engine:
         count = engine.clear(labels_of(run))
     cleanup_marker(run).unlink(missing_ok=True)

@@ -17,7 +17,8 @@ ANSWER_SECONDS = 60.0
 
 @contextmanager
 def docker_engine(seconds: float = ANSWER_SECONDS) -> Iterator[Engine]:
-    """A connection to the engine. UsageError if the SDK is not installed, CloudError if no engine answers.
+    """A connection to the engine. UsageError if the SDK is not installed, CloudError if no engine
+    answers.
 
     `seconds`: how long one call may take.
     """

@@ -35,7 +35,9 @@ class Container:
     """A container that was created; its creator must remove it. All methods may raise CloudError."""
 
     def __init__(self, api: Any, container_id: str, spec: ContainerSpec) -> None:
-        self._api, self._id, self._spec = api, container_id, spec
+        self._api = api
+        self._id = container_id
+        self._spec = spec
         self._output: Any = None
 
     def start(self) -> None:
@@ -52,14 +54,17 @@ class Container:
     def output_again(self) -> Output:
         """All its output from the first byte on, until it ends.
 
-        Read from the engine's log, which survives a restart of the engine and has no gap between old and new output.
-        The log is read once per stream, because it does not tell the streams apart.
+        Read from the engine's log, which survives a restart of the engine and has no gap between
+        old and new output. The log is read once per stream, because it does not tell the streams
+        apart.
         """
         pieces: queue.SimpleQueue[tuple[int, bytes | Exception | None]] = queue.SimpleQueue()
 
         def read(number: int) -> None:
             try:
-                log = self._api.logs(self._id, stdout=not number, stderr=bool(number), stream=True, follow=True)
+                log = self._api.logs(
+                    self._id, stdout=not number, stderr=bool(number), stream=True, follow=True
+                )
                 for piece in log:
                     pieces.put((number, piece))
                 pieces.put((number, None))

@@ -1,4 +1,6 @@
-"""The specification of a run's containers: image, command, mounts, resources. Pure values; needs no engine."""
+"""The specification of a run's containers: image, command, mounts, resources. Pure values; needs no
+engine.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,12 @@ from typing import Any
 
 from cloudtrain.contracts.launch import Launch
 
-RUN_LABEL, DATA_LABEL, NODE_LABEL = "cloudtrain.run", "cloudtrain.data", "cloudtrain.node"
-"""Labels of everything that belongs to a run: its id, the data folder that holds the run, and the node."""
+RUN_LABEL = "cloudtrain.run"
+DATA_LABEL = "cloudtrain.data"
+NODE_LABEL = "cloudtrain.node"
+"""Labels of everything that belongs to a run: its id, the data folder that holds the run, and the
+node.
+"""
 
 HOME = "/tmp"  # noqa: S108  (inside the container, whose user has no other folder)
 LOG_BYTES = 64 * 2**20
@@ -19,15 +25,20 @@ MIN_SHM_BYTES = 2**30
 """With Docker's default of 64 MB, DataLoader workers die of a bus error."""
 
 SHM_BYTES_PER_PROCESS = 4 * 2**30
-"""Enough for the batches that the DataLoader workers of a rank prefetch: 4 workers with 2 batches of 77 MB each (128
-images of 224 x 224) need 0.6 GB. It is a limit, not a reservation: only what is written takes memory."""
+"""Enough for the batches that the DataLoader workers of a rank prefetch: 4 workers with 2 batches
+of 77 MB each (128 images of 224 x 224) need 0.6 GB. It is a limit, not a reservation: only what is
+written takes memory.
+"""
 
 ULIMITS = {"memlock": -1, "stack": 64 * 2**20}
-"""The options that NVIDIA's images recommend for `docker run`: NCCL pins memory for InfiniBand and for transfers to the
-GPU, and its threads need a large stack. In bytes; -1: no limit."""
+"""The options that NVIDIA's images recommend for `docker run`: NCCL pins memory for InfiniBand and
+for transfers to the GPU, and its threads need a large stack. In bytes; -1: no limit.
+"""
 
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""Capabilities of a container's root: to read and write what is mounted, install packages and end its processes."""
+"""Capabilities of a container's root: to read and write what is mounted, install packages and end
+its processes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +106,10 @@ class ContainerSpec:
 def spec_from_json(document: Mapping[str, Any]) -> ContainerSpec:
     """The specification from the result of `to_json`."""
     binds = tuple(Bind(**bind) for bind in document["binds"])
-    lists = {name: tuple(document[name]) for name in ("argv", "secrets", "groups", "capabilities", "gpus")}
+    lists = {
+        name: tuple(document[name])
+        for name in ("argv", "secrets", "groups", "capabilities", "gpus")
+    }
     return ContainerSpec(**{**document, **lists, "binds": binds})
 
 
@@ -108,19 +122,27 @@ def host_names(count: int) -> tuple[str, ...]:
 def default_shm_bytes(processes: int, memory_bytes: int) -> int:
     """The default shared memory of a node, in bytes.
 
-    `memory_bytes`: the memory for the node, of which shared memory takes at most half, as on Linux itself.
+    `memory_bytes`: the memory for the node, of which shared memory takes at most half, as on Linux
+    itself.
     """
     return max(MIN_SHM_BYTES, min(processes * SHM_BYTES_PER_PROCESS, memory_bytes // 2))
 
 
 def environment(spec: ContainerSpec, secrets: Mapping[str, str]) -> dict[str, str]:
-    """The container's environment variables. The image does not know the user id, so they name a home and a user.
+    """The container's environment variables. The image does not know the user id, so they name a
+    home and a user.
 
-    If NVIDIA's runtime is the default, `NVIDIA_VISIBLE_DEVICES=all` of the image would show every GPU to every
-    container; therefore it is set to exactly the GPUs of this one, `void` for none (NVIDIA Container Toolkit,
-    "Specialized Configurations with Docker"). They are numbered from 0 in the container, so that
-    CUDA_VISIBLE_DEVICES is not passed on. KeyError if a secret is missing.
+    If NVIDIA's runtime is the default, `NVIDIA_VISIBLE_DEVICES=all` of the image would show every
+    GPU to every container; therefore it is set to exactly the GPUs of this one, `void` for none
+    (NVIDIA Container Toolkit, "Specialized Configurations with Docker"). They are numbered from 0
+    in the container, so that CUDA_VISIBLE_DEVICES is not passed on. KeyError if a secret is
+    missing.
     """
-    env = {"HOME": HOME, "USER": "cloudtrain", **spec.env, **{name: secrets[name] for name in spec.secrets}}
+    env = {
+        "HOME": HOME,
+        "USER": "cloudtrain",
+        **spec.env,
+        **{name: secrets[name] for name in spec.secrets},
+    }
     env.pop("CUDA_VISIBLE_DEVICES", None)
     return {**env, "NVIDIA_VISIBLE_DEVICES": ",".join(spec.gpus) or "void"}

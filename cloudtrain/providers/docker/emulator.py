@@ -41,7 +41,9 @@ SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Prefix of a secret's name in the environment of the process that passes it to a container."""
 
 
-def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> DockerEmulator:
+def docker_emulator(
+    paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+) -> DockerEmulator:
     """The emulator for the contract of a run's request."""
     contract = plan.contract
     if contract == AWS.contract:
@@ -65,13 +67,21 @@ class DockerEmulator:
     nodes_on_host = False
 
     def __init__(
-        self, inner: Emulator[ContainerLaunch], paths: RunPaths, plan: EmulatedPlan, isolated: bool = False
+        self,
+        inner: Emulator[ContainerLaunch],
+        paths: RunPaths,
+        plan: EmulatedPlan,
+        isolated: bool = False,
     ) -> None:
-        self.inner, self.paths, self.isolated = inner, paths, isolated
-        self.image, self.config = plan.image, plan.host_config(DockerConfig)
+        self.inner = inner
+        self.paths = paths
+        self.isolated = isolated
+        self.image = plan.image
+        self.config = plan.host_config(DockerConfig)
         # In a rehearsal, the machine that the request names decides.
         self.gpus_per_node = self.config.gpus if plan.gpus is None else plan.gpus
-        self.max_runtime_seconds, self.grace_seconds = inner.max_runtime_seconds, inner.grace_seconds
+        self.max_runtime_seconds = inner.max_runtime_seconds
+        self.grace_seconds = inner.grace_seconds
         self.labels = labels_of(paths.run)
         digest = sha256(os.fsencode(self.labels[DATA_LABEL])).hexdigest()[:6]
         self.network = f"cloudtrain-{paths.run.name}-{digest}"
@@ -82,7 +92,9 @@ class DockerEmulator:
         """Where the job's packages are kept, if it asks for any."""
 
     def inherits(self, variable: str) -> bool:
-        """Whether the process that watches a container gets this variable, such as DOCKER_HOST. Containers get none."""
+        """Whether the process that watches a container gets this variable, such as DOCKER_HOST.
+        Containers get none.
+        """
         return not variable.startswith("CLOUDTRAIN_")
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
@@ -106,7 +118,9 @@ class DockerEmulator:
         self.inner.sync()
 
     def clean_up(self) -> None:
-        """Remove containers, which outlive the processes that watch them if those are killed, and the network."""
+        """Remove containers, which outlive the processes that watch them if those are killed, and
+        the network.
+        """
         try:
             remove_containers(self.paths.run)
         finally:
@@ -118,8 +132,10 @@ class DockerEmulator:
 
     def spec(self, launch: ContainerLaunch, rootless: bool = False) -> ContainerSpec:
         """The container of one node. `rootless`: whether the engine runs without root."""
-        node, config = launch.node, self.config
-        first, published = node * self.gpus_per_node, self.paths.published
+        node = launch.node
+        config = self.config
+        first = node * self.gpus_per_node
+        published = self.paths.published
         own: dict[str, str] = {}
         binds = [*launch.binds, *self._packages]
         if self._packages:
@@ -147,7 +163,9 @@ class DockerEmulator:
         )
 
     def _packages_folder(self) -> tuple[Bind, ...]:
-        """The mount of this image's packages, whose folder is created here: Docker would create it as root."""
+        """The mount of this image's packages, whose folder is created here: Docker would create it
+        as root.
+        """
         if not json.loads(self.paths.job_file.read_text()).get("dependencies"):
             return ()
         folder = self.paths.packages_in(self.image)
@@ -177,12 +195,17 @@ class DockerEmulator:
 def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
     """The user and the capabilities of a container: it may do what the user may, and no more.
 
-    The root of a rootless engine is the user, so that files belong to them anyway; but such an engine can neither pass
-    on their groups nor raise limits.
+    The root of a rootless engine is the user, so that files belong to them anyway; but such an
+    engine can neither pass on their groups nor raise limits.
     """
     if rootless:
         return {"user": "0:0", "capabilities": ROOT_CAPABILITIES}
     groups = tuple(str(group) for group in sorted(set(os.getgroups()) - {os.getgid()}))
     capabilities = ROOT_CAPABILITIES if os.getuid() == 0 else ()
     user = f"{os.getuid()}:{os.getgid()}"
-    return {"user": user, "groups": groups, "capabilities": capabilities, "ulimits": ULIMITS if gpus else {}}
+    return {
+        "user": user,
+        "groups": groups,
+        "capabilities": capabilities,
+        "ulimits": ULIMITS if gpus else {},
+    }

@@ -1,4 +1,6 @@
-"""The Docker engine of this machine: images, networks and containers. Only this module and `container` use the SDK."""
+"""The Docker engine of this machine: images, networks and containers. Only this module and
+`container` use the SDK.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,20 @@ from cloudtrain.errors import CloudError
 from cloudtrain.images.reference import ACR
 from cloudtrain.providers import Progress
 from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.providers.docker.container import SDK_ERRORS, Container, remove_container, translating_errors
+from cloudtrain.providers.docker.container import (
+    SDK_ERRORS,
+    Container,
+    remove_container,
+    translating_errors,
+)
 from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import refused_push, translated
 from cloudtrain.providers.docker.host import require_listener, sdk_environment
 
 _LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
-"""The engine keeps the output of a running container, so that a restart of the engine loses none of it."""
+"""The engine keeps the output of a running container, so that a restart of the engine loses none of
+it.
+"""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -64,7 +73,9 @@ class Engine:
         self.api = client.api
 
     def machine(self) -> tuple[str, bool]:
-        """Its architecture (`amd64`, `arm64`), and whether it is rootless: then root in a container is this user."""
+        """Its architecture (`amd64`, `arm64`), and whether it is rootless: then root in a container
+        is this user.
+        """
         found = self.about()
         return found.architecture, found.is_rootless
 
@@ -78,7 +89,8 @@ class Engine:
             version=str(info.get("ServerVersion", "")),
             architecture=_ARCHITECTURES.get(kind, kind),
             is_rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
-            gives_gpus="nvidia" in (info.get("Runtimes") or {}) or any(each.startswith("nvidia") for each in devices),
+            gives_gpus="nvidia" in (info.get("Runtimes") or {})
+            or any(each.startswith("nvidia") for each in devices),
             data_folder=str(info.get("DockerRootDir", "")),
         )
 
@@ -106,12 +118,16 @@ class Engine:
         ]
 
     def images_in_use(self) -> set[str]:
-        """Ids of the images of all containers, running or not. CloudError if the engine does not answer."""
+        """Ids of the images of all containers, running or not. CloudError if the engine does not
+        answer.
+        """
         with translating_errors("list its containers"):
             return {container["ImageID"] for container in self.api.containers(all=True)}
 
     def remove_image(self, name: str) -> None:
-        """Remove a name of an image, and the image with its last name; ignored if it is gone or in use."""
+        """Remove a name of an image, and the image with its last name; ignored if it is gone or in
+        use.
+        """
         with translating_errors(f"remove {name}"):
             try:
                 self.api.remove_image(name)
@@ -130,12 +146,18 @@ class Engine:
                 return None
             except APIError as error:  # the engine passes on the registry's answer
                 why = " ".join(str(error.explanation or error).split())
-                raise CloudError(f"Docker could not look up {image}: {why}", code="registry") from error
+                raise CloudError(
+                    f"Docker could not look up {image}: {why}", code="registry"
+                ) from error
         platforms = found.get("Platforms") or ()
         names = {each.get("architecture") for each in platforms if each.get("os") == "linux"}
-        return RegistryImage(found["Descriptor"]["digest"], frozenset(name for name in names if name))
+        return RegistryImage(
+            found["Descriptor"]["digest"], frozenset(name for name in names if name)
+        )
 
-    def push(self, name: str, address: str, login: RegistryLogin | None, progress: Progress | None) -> str:
+    def push(
+        self, name: str, address: str, login: RegistryLogin | None, progress: Progress | None
+    ) -> str:
         """Push a local image to `address`, `repository:tag`; returns its digest (`sha256:…`).
 
         The login stays in memory and is not written to docker's configuration.
@@ -145,14 +167,22 @@ class Engine:
         digest = ""
         with translating_errors(f"push {address}"):
             self.api.tag(name, repository, tag)
-            for message in self.api.push(repository, tag, stream=True, decode=True, auth_config=_auth_config(login)):
+            for message in self.api.push(
+                repository, tag, stream=True, decode=True, auth_config=_auth_config(login)
+            ):
                 if "error" in message:
                     raise refused_push(address, str(message["error"]))
                 digest = _digest(message) or digest
                 detail = message.get("progressDetail") or {}
                 if progress and detail.get("total"):
-                    amounts[message.get("id", "")] = min(detail.get("current", 0), detail["total"]), detail["total"]
-                    progress(sum(done for done, _ in amounts.values()), sum(total for _, total in amounts.values()))
+                    amounts[message.get("id", "")] = (
+                        min(detail.get("current", 0), detail["total"]),
+                        detail["total"],
+                    )
+                    progress(
+                        sum(done for done, _ in amounts.values()),
+                        sum(total for _, total in amounts.values()),
+                    )
         if not digest:
             raise CloudError(f"the push of {address} ended without a digest", code="push")
         return digest
@@ -163,21 +193,29 @@ class Engine:
             self.api.create_network(name, driver="bridge", labels=dict(labels), internal=internal)
 
     def create(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> Container:
-        """Create a container, without starting it. Users of the engine can read the secrets in its environment."""
+        """Create a container, without starting it. Users of the engine can read the secrets in its
+        environment.
+        """
         with translating_errors(f"create a container of {spec.image}", spec):
             host = self.api.create_host_config(
-                mounts=[Mount(b.target, b.source, type="bind", read_only=b.read_only) for b in spec.binds],
+                mounts=[
+                    Mount(b.target, b.source, type="bind", read_only=b.read_only)
+                    for b in spec.binds
+                ],
                 shm_size=spec.shm_bytes,
                 mem_limit=spec.memory_bytes,
                 memswap_limit=spec.memory_bytes,
                 device_requests=_devices(spec),
                 network_mode=spec.network,
-                # SELinux would hide the mounted folders. A program that is set-uid gets no more rights than its user.
+                # SELinux would hide the mounted folders. A program that is set-uid gets no more
+                # rights than its user.
                 security_opt=["label=disable", "no-new-privileges"],
                 cap_drop=["ALL"],
                 cap_add=list(spec.capabilities),
                 group_add=list(spec.groups),
-                ulimits=[Ulimit(name=name, soft=soft, hard=-1) for name, soft in spec.ulimits.items()],
+                ulimits=[
+                    Ulimit(name=name, soft=soft, hard=-1) for name, soft in spec.ulimits.items()
+                ],
                 log_config=LogConfig(type="local", config=_LOG),
             )
             aliases = self.api.create_endpoint_config(aliases=[spec.host])
@@ -214,7 +252,9 @@ class Engine:
         return len(containers)
 
     def _containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api.containers(all=True, filters={"label": _label_filters(labels)})
+        found: list[dict[str, Any]] = self.api.containers(
+            all=True, filters={"label": _label_filters(labels)}
+        )
         return found
 
     def _networks(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -224,7 +264,8 @@ class Engine:
 
 @contextmanager
 def engine(seconds: float) -> Iterator[Engine]:
-    """The engine that the environment or the current Docker context names. CloudError if it does not answer.
+    """The engine that the environment or the current Docker context names. CloudError if it does
+    not answer.
 
     `seconds`: how long one call may take.
     """
@@ -245,16 +286,20 @@ def connect(seconds: float) -> DockerClient:
 
 
 def stored_login(registry: str) -> RegistryLogin | None:
-    """The login that `docker login` has stored for a registry, also by credential helpers; None if there is none."""
+    """The login that `docker login` has stored for a registry, also by credential helpers; None if
+    there is none.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about helpers that are not installed
             kept = load_config().resolve_authconfig(registry) or {}
     except (*SDK_ERRORS, ValueError, KeyError):  # an invalid file, or a helper that fails
         return None
-    user, password = kept.get("username") or kept.get("Username"), kept.get("password") or kept.get("Password")
+    user = kept.get("username") or kept.get("Username")
+    password = kept.get("password") or kept.get("Password")
     if ACR.fullmatch(registry) and kept.get("IdentityToken"):  # what `az acr login` leaves
-        user, password = TOKEN_USER, kept["IdentityToken"]
+        user = TOKEN_USER
+        password = kept["IdentityToken"]
     return RegistryLogin(user, password) if user and password else None
 
 
@@ -263,7 +308,9 @@ def _auth_config(login: RegistryLogin | None) -> dict[str, str] | None:
 
 
 def _digest(message: Mapping[str, Any]) -> str:
-    """The digest in a message of a push: a field, or part of the status if containerd stores the images."""
+    """The digest in a message of a push: a field, or part of the status if containerd stores the
+    images.
+    """
     pushed = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(message.get("status", "")))
     return str((message.get("aux") or {}).get("Digest") or (pushed[1] if pushed else ""))
 

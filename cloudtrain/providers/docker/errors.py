@@ -1,4 +1,6 @@
-"""Translates Docker's errors into ours: what failed, why, and what to do next. Pure; does not import its SDK."""
+"""Translates Docker's errors into ours: what failed, why, and what to do next. Pure; does not
+import its SDK.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r"PermissionError|[Pp]ermission denied.*(sock|daemon)|EACCES",
         "permission",
         "this user may not use the Docker engine at {host}",
-        "sudo usermod -aG docker $USER, then log in again; or a rootless engine: dockerd-rootless-setuptool.sh install",
+        (
+            "sudo usermod -aG docker $USER, then log in again; or a rootless engine:"
+            " dockerd-rootless-setuptool.sh install"
+        ),
     ),
     (
-        r"could not select device driver|nvidia-container-cli|unknown or invalid runtime name: nvidia",
+        (
+            r"could not select device driver|nvidia-container-cli|unknown or invalid runtime name:"
+            r" nvidia"
+        ),
         "gpus",
         "this Docker engine cannot give GPUs to containers",
-        "install the NVIDIA Container Toolkit, then nvidia-ctk runtime configure --runtime=docker and restart Docker; "
-        "or --set resources.gpus=0",
+        (
+            "install the NVIDIA Container Toolkit, then nvidia-ctk runtime configure"
+            " --runtime=docker and restart Docker; or --set resources.gpus=0"
+        ),
     ),
     (
         r"error setting rlimit",
@@ -31,10 +41,16 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r"exec format error|does not match the (specified|detected host) platform",
         "architecture",
         "the image {image} is built for another processor architecture than this machine has",
-        "build it here, or with docker build --platform …; docker image inspect shows its architecture",
+        (
+            "build it here, or with docker build --platform …; docker image inspect shows its"
+            " architecture"
+        ),
     ),
     (
-        r"executable file not found|no such file or directory.*unknown|stat .*no such file or directory",
+        (
+            r"executable file not found|no such file or directory.*unknown|stat .*no such file or"
+            r" directory"
+        ),
         "entrypoint",
         "the image {image} lacks what the job starts with: {detail}",
         "an image needs python3 with torch on its PATH, and a shell under Azure ML's contract",
@@ -43,7 +59,10 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r"[Mm]ounts denied|not shared from the host|bind source path does not exist",
         "mount",
         "the Docker engine cannot see a folder of this machine: {detail}",
-        "Docker Desktop: Settings > Resources > File sharing; an engine elsewhere has other folders",
+        (
+            "Docker Desktop: Settings > Resources > File sharing; an engine elsewhere has other"
+            " folders"
+        ),
     ),
     (
         r"non-overlapping IPv4|address pools have been fully subnetted",
@@ -52,34 +71,51 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         "docker network ls shows them all; docker network prune removes unused ones",
     ),
     (
-        r"FileNotFoundError|[Cc]onnection ?(refused|reset|aborted)|Max retries|Failed to (resolve|establish)|[Tt]imed"
+        r"FileNotFoundError|[Cc]onnection ?(refused|reset|aborted)|Max retries|Failed to"
+        r" (resolve|establish)|[Tt]imed"
         r" ?out|RemoteDisconnected|Name or service",
         "engine",
         "no Docker engine answers at {host}",
-        "start it (Docker Desktop, or sudo systemctl start docker), or set where it is: DOCKER_HOST, docker context",
+        (
+            "start it (Docker Desktop, or sudo systemctl start docker), or set where it is:"
+            " DOCKER_HOST, docker context"
+        ),
     ),
 )
 
 
 _PUSHES = (
-    (r"immutable", "that tag exists there already and cannot be changed; cloudtrain image push --tag ANOTHER"),
+    (
+        r"immutable",
+        "that tag exists there already and cannot be changed; cloudtrain image push --tag ANOTHER",
+    ),
     (
         r"name unknown|[Nn]ot [Ff]ound|does not exist",
         "create the repository first: aws ecr create-repository, az acr create",
     ),
-    (r"denied|unauthorized|authentication|no basic auth", "docker login {registry}, or get permission to push there"),
-    (r"refused|no such host|timeout|i/o|EOF", "check the registry's name and the network, then try again"),
+    (
+        r"denied|unauthorized|authentication|no basic auth",
+        "docker login {registry}, or get permission to push there",
+    ),
+    (
+        r"refused|no such host|timeout|i/o|EOF",
+        "check the registry's name and the network, then try again",
+    ),
 )
 """Patterns of a registry's messages, each with what to do next."""
 
 
 def translated(error: Exception, doing: str, image: str = "") -> CloudError:
-    """Our error for one of Docker's. `doing`: what failed, such as `start a container`; `image`: its image."""
+    """Our error for one of Docker's. `doing`: what failed, such as `start a container`; `image`:
+    its image.
+    """
     text = f"{type(error).__name__}: {error}"
     detail = _detail(error)
     for pattern, code, message, hint in _KNOWN:
         if re.search(pattern, text):
-            return CloudError(message.format(host=host(), image=image, detail=detail), hint=hint, code=code)
+            return CloudError(
+                message.format(host=host(), image=image, detail=detail), hint=hint, code=code
+            )
     return CloudError(f"Docker would not {doing}: {detail}", code="docker")
 
 
@@ -94,7 +130,9 @@ def refused_push(address: str, answer: str) -> CloudError:
     message = f"the registry refused {address}: {' '.join(answer.split())[:300]}"
     for pattern, hint in _PUSHES:
         if re.search(pattern, answer):
-            return CloudError(message, hint=hint.format(registry=address.partition("/")[0]), code="push")
+            return CloudError(
+                message, hint=hint.format(registry=address.partition("/")[0]), code="push"
+            )
     return CloudError(message, code="push")
 
 

@@ -1,4 +1,6 @@
-"""The UUIDs of the GPUs that CUDA shows, one a line, in CUDA's order. A program of its own; standard library only."""
+"""The UUIDs of the GPUs that CUDA shows, one a line, in CUDA's order. A program of its own;
+standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from contextlib import suppress
 
 
 def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
-    """As `nvidia-smi -L` writes them. `choice`: CUDA_VISIBLE_DEVICES, which alone tells a MIG device from a GPU."""
+    """As `nvidia-smi -L` writes them. `choice`: CUDA_VISIBLE_DEVICES, which alone tells a MIG
+    device from a GPU.
+    """
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
@@ -17,8 +21,12 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
     said = [word.strip() for word in choice.split(",")]
     found = []
     for number in range(count.value):
-        device, answer = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
-        if driver.cuDeviceGet(ctypes.byref(device), number) != 0 or ask(ctypes.byref(answer), device) != 0:
+        device = ctypes.c_int(0)
+        answer = (ctypes.c_ubyte * 16)()
+        if (
+            driver.cuDeviceGet(ctypes.byref(device), number) != 0
+            or ask(ctypes.byref(answer), device) != 0
+        ):
             return []
         kind = "MIG" if number < len(said) and said[number].startswith("MIG-") else "GPU"
         found.append(f"{kind}-{uuid.UUID(bytes=bytes(answer))}")
@@ -27,4 +35,8 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
 
 if __name__ == "__main__":
     with suppress(OSError):  # no driver, no GPU
-        print("\n".join(gpu_ids(ctypes.CDLL("libcuda.so.1"), os.environ.get("CUDA_VISIBLE_DEVICES", ""))))
+        print(
+            "\n".join(
+                gpu_ids(ctypes.CDLL("libcuda.so.1"), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+            )
+        )

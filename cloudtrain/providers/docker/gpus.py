@@ -19,7 +19,9 @@ _QUERY_SECONDS = 60
 
 
 def chosen(env: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """CUDA_VISIBLE_DEVICES of the job's `env`, else of the environment; None if it is not set: all GPUs."""
+    """CUDA_VISIBLE_DEVICES of the job's `env`, else of the environment; None if it is not set: all
+    GPUs.
+    """
     return env.get(CHOICE, environ.get(CHOICE))
 
 
@@ -32,7 +34,9 @@ def visible_gpus(choice: str | None, python: str = sys.executable) -> tuple[str,
     if choice is not None:
         environ[CHOICE] = choice
     query = [python, str(Path(__file__).with_name("gpu_ids.py"))]
-    answer = subprocess.run(query, env=environ, timeout=_QUERY_SECONDS, check=False, capture_output=True, text=True)
+    answer = subprocess.run(
+        query, env=environ, timeout=_QUERY_SECONDS, check=False, capture_output=True, text=True
+    )
     return tuple(answer.stdout.split())
 
 
@@ -49,8 +53,11 @@ def busy(gpus: Sequence[str]) -> dict[str, str]:
     return holders
 
 
-def take(gpus: Sequence[str], wanted: int, held: ExitStack, *, shared: bool = False) -> tuple[str, ...]:
-    """Reserve the first `wanted` GPUs that no other run uses, until `held` is closed; returns their UUIDs.
+def take(
+    gpus: Sequence[str], wanted: int, held: ExitStack, *, shared: bool = False
+) -> tuple[str, ...]:
+    """Reserve the first `wanted` GPUs that no other run uses, until `held` is closed; returns their
+    UUIDs.
 
     `shared`: other runs may use them too. CloudError if there are too few.
     """
@@ -65,7 +72,10 @@ def take(gpus: Sequence[str], wanted: int, held: ExitStack, *, shared: bool = Fa
     raise CloudError(too_few(gpus, wanted, busy(gpus)), hint=HINT, code="gpus")
 
 
-HINT = "wait for that run, choose others (CUDA_VISIBLE_DEVICES), or share them: CLOUDTRAIN_DOCKER_SHARE_GPUS=1"
+HINT = (
+    "wait for that run, choose others (CUDA_VISIBLE_DEVICES), or share them:"
+    " CLOUDTRAIN_DOCKER_SHARE_GPUS=1"
+)
 
 
 def too_few(gpus: Sequence[str], wanted: int, holders: Mapping[str, str]) -> str:
@@ -76,7 +86,9 @@ def too_few(gpus: Sequence[str], wanted: int, holders: Mapping[str, str]) -> str
 
 
 def _hold(gpu: str, held: ExitStack) -> bool:
-    """Reserve a GPU until this process ends, by a name in Linux's abstract socket namespace. False if it is taken."""
+    """Reserve a GPU until this process ends, by a name in Linux's abstract socket namespace. False
+    if it is taken.
+    """
     holder = socket.socket(socket.AF_UNIX)
     try:
         holder.bind(_name(gpu))
@@ -93,9 +105,13 @@ def _name(gpu: str) -> str:
 
 
 def _holder(connection: socket.socket) -> str:
-    """The run of the process at the other end: the command line of a supervisor has the run's folder."""
+    """The run of the process at the other end: the command line of a supervisor has the run's
+    folder.
+    """
     try:
-        pid = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+        pid = int.from_bytes(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder
+        )
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "another run"

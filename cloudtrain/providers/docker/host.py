@@ -1,4 +1,6 @@
-"""Where the Docker engine is: found as the docker program does it, by variables and contexts. No SDK."""
+"""Where the Docker engine is: found as the docker program does it, by variables and contexts. No
+SDK.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,16 @@ LOCAL = ("unix://", "npipe://", "tcp://127.", "tcp://localhost", "tcp://[::1]")
 
 
 def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The engine's address and its origin: `DOCKER_HOST` or `the docker context NAME`; empty for the default socket.
+    """The engine's address and its origin: `DOCKER_HOST` or `the docker context NAME`; empty for
+    the default socket.
 
-    DOCKER_CONTEXT comes before DOCKER_HOST, and that before the current context (Docker CLI reference, "Environment
-    variables"). The address of a context that cannot be read says so.
+    DOCKER_CONTEXT comes before DOCKER_HOST, and that before the current context (Docker CLI
+    reference, "Environment variables"). The address of a context that cannot be read says so.
     """
     environ = os.environ if environ is None else environ
-    folder = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "~").expanduser() / ".docker")
+    folder = Path(
+        environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "~").expanduser() / ".docker"
+    )
     name = environ.get("DOCKER_CONTEXT", "")
     if not name:
         if environ.get("DOCKER_HOST"):
@@ -35,11 +40,15 @@ def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
         return DEFAULT_SOCKET, ""
     context = _read(folder / "contexts" / "meta" / sha256(name.encode()).hexdigest() / "meta.json")
     endpoint = (context.get("Endpoints") or {}).get("docker") or {}
-    return str(endpoint.get("Host") or f"(unknown: {folder} has no context {name})"), f"the docker context {name}"
+    return str(
+        endpoint.get("Host") or f"(unknown: {folder} has no context {name})"
+    ), f"the docker context {name}"
 
 
 def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment variables with which the SDK finds the same engine; it does not read all contexts by itself."""
+    """Environment variables with which the SDK finds the same engine; it does not read all contexts
+    by itself.
+    """
     environ = os.environ if environ is None else environ
     where, by = address(environ)
     if not by or by == "DOCKER_HOST":

@@ -1,4 +1,6 @@
-"""The image of a run in containers of this machine: from what a spec says to an address. Reads a recipe's files."""
+"""The image of a run in containers of this machine: from what a spec says to an address. Reads a
+recipe's files.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def image_of(
         recipe, problems = recipe_for(selected, settings, gpu=gpu)
         return planned_build(recipe), tuple(problems)
     scheme, colon, _ = address.partition(":")
-    cloud = next((each.name for each in declarations() if colon and scheme in each.image_schemes), None)
+    cloud = next(
+        (each.name for each in declarations() if colon and scheme in each.image_schemes), None
+    )
     if cloud:
         hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
         return PlannedImage(""), (Issue(at, f"{address} means something in {cloud} alone", hint),)

@@ -1,4 +1,6 @@
-"""The emulators of the contracts for containers: those for processes, with mounts in place of links."""
+"""The emulators of the contracts for containers: those for processes, with mounts in place of
+links.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,11 @@ class SageMakerContainers(SageMakerEmulator):
     interface = INTERFACE
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """Create the folder tree of each node; returns its launch with the mounts. StorageError if one is missing."""
-        sources, threads = {SOURCE: archive, **self.channel_paths()}, thread_variables(self.paths, self.plan.cores)
+        """Create the folder tree of each node; returns its launch with the mounts. StorageError if
+        one is missing.
+        """
+        sources = {SOURCE: archive, **self.channel_paths()}
+        threads = thread_variables(self.paths, self.plan.cores)
         launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
             container_emulator.create_folders(self.job, container, root, {})
@@ -66,7 +71,9 @@ class SageMakerContainers(SageMakerEmulator):
 
 
 class AzureMLContainers(AzureMLEmulator):
-    """Each node has a working folder of its own; inputs are mounted read-only, outputs are the run's own folders."""
+    """Each node has a working folder of its own; inputs are mounted read-only, outputs are the
+    run's own folders.
+    """
 
     nodes_on_host = False
 
@@ -75,7 +82,9 @@ class AzureMLContainers(AzureMLEmulator):
         return host_names(nodes)
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """Create each node's working folder; returns its launch with the mounts. StorageError if one is missing."""
+        """Create each node's working folder; returns its launch with the mounts. StorageError if
+        one is missing.
+        """
         inside: dict[str, str] = {}
         shared: list[Bind] = []
         launches = []
@@ -83,9 +92,11 @@ class AzureMLContainers(AzureMLEmulator):
             kind, _, own = name.partition(".")
             inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if path.is_dir() else f"/{path.name}")
             shared.append(Bind(source=str(path), target=inside[name], read_only=kind == "inputs"))
-        argv, threads = ("/bin/sh", "-c", self.job.command_line(inside)), thread_variables(self.paths, self.plan.cores)
+        argv = ("/bin/sh", "-c", self.job.command_line(inside))
+        threads = thread_variables(self.paths, self.plan.cores)
         for process in self.job.processes:
-            folder, host = self.working_folder(process.node), self.addresses[process.node]
+            folder = self.working_folder(process.node)
+            host = self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
             launch = ContainerLaunch(
                 node=process.node,

@@ -1,10 +1,12 @@
-"""Runs one container of a run, from its creation to its removal, as a process that the supervisor watches.
+"""Runs one container of a run, from its creation to its removal, as a process that the supervisor
+watches.
 
     python -m cloudtrain.providers.docker.node SPEC.json
 
-Its output and exit code are the container's. SIGTERM is forwarded, and SIGKILL follows before the grace period ends. It
-ends with its supervisor. Secrets come in its environment as CLOUDTRAIN_SECRET_<NAME> and are set in the container's,
-where users of the engine can read them (`docker inspect`) while it runs.
+Its output and exit code are the container's. SIGTERM is forwarded, and SIGKILL follows before the
+grace period ends. It ends with its supervisor. Secrets come in its environment as
+CLOUDTRAIN_SECRET_<NAME> and are set in the container's, where users of the engine can read them
+(`docker inspect`) while it runs.
 """
 
 from __future__ import annotations
@@ -37,11 +39,15 @@ REMIND_SECONDS = 2
 """Between two SIGTERMs: the first is lost if the program in the container has no handler yet."""
 
 KILL_BEFORE_SECONDS = 1.5
-"""The container is killed this long before the supervisor would kill this process, so that its end is reported."""
+"""The container is killed this long before the supervisor would kill this process, so that its end
+is reported.
+"""
 
 
 AWAY_SECONDS = 60.0
-"""How long the engine may be unreachable. Its containers may keep running (live-restore), and so does the run."""
+"""How long the engine may be unreachable. Its containers may keep running (live-restore), and so
+does the run.
+"""
 
 LOOK_SECONDS = 0.25
 """Between two checks whether the engine is back."""
@@ -57,7 +63,8 @@ class DockerNode:
     """One container and its output."""
 
     def __init__(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> None:
-        self.spec, self.secrets = spec, secrets
+        self.spec = spec
+        self.secrets = secrets
         self.output = ContainerOutput(spec.node, sys.stdout.fileno())
         self.stop_requested = False
         self.forced = False
@@ -85,15 +92,24 @@ class DockerNode:
             self.last_error = self.last_error or error
         if self.exit_status is None:
             return self.output.report_failure(self.last_error)
-        code, out_of_memory = self.exit_status.code, self.exit_status.out_of_memory
-        requested, forced = self.stop_requested, self.forced
-        return self.output.finish(code, out_of_memory, self.spec, stop_requested=requested, forced=forced)
+        code = self.exit_status.code
+        out_of_memory = self.exit_status.out_of_memory
+        requested = self.stop_requested
+        forced = self.forced
+        return self.output.finish(
+            code, out_of_memory, self.spec, stop_requested=requested, forced=forced
+        )
 
     @contextmanager
     def _started(self, engine: Engine) -> Iterator[Container]:
-        """The running container, removed afterwards. Started with fewer limits if the engine may not raise them."""
+        """The running container, removed afterwards. Started with fewer limits if the engine may
+        not raise them.
+        """
         for names in _FEWER_LIMITS:
-            spec = replace(self.spec, ulimits={name: self.spec.ulimits[name] for name in names & {*self.spec.ulimits}})
+            spec = replace(
+                self.spec,
+                ulimits={name: self.spec.ulimits[name] for name in names & {*self.spec.ulimits}},
+            )
             container = engine.create(spec, self.secrets)
             try:
                 try:
@@ -102,7 +118,10 @@ class DockerNode:
                     if error.code != "ulimits" or not names:
                         raise
                     fewer = ", ".join(sorted(names))
-                    self.output.log(f"{error.message} ({fewer}): NCCL may miss that over InfiniBand; {error.hint}")
+                    self.output.log(
+                        f"{error.message} ({fewer}): NCCL may miss that over InfiniBand;"
+                        f" {error.hint}"
+                    )
                     continue
                 yield container
                 return
@@ -111,7 +130,9 @@ class DockerNode:
 
     def _watch(self, container: Container) -> None:
         """Wait until the container has ended, and forward a stop."""
-        follower = threading.Thread(target=self._follow, args=(container,), daemon=True, name="output")
+        follower = threading.Thread(
+            target=self._follow, args=(container,), daemon=True, name="output"
+        )
         follower.start()
         since = reminded = 0.0
         grace = max(1.0, self.spec.grace_seconds - KILL_BEFORE_SECONDS)
@@ -133,7 +154,9 @@ class DockerNode:
 
     def _follow(self, container: Container) -> None:
         """Forward the container's output, then wait for its end. Runs in a thread of its own."""
-        output, losses, forwarded = container.output, 0, 0
+        output = container.output
+        losses = 0
+        forwarded = 0
         try:
             while True:
                 try:
@@ -172,17 +195,25 @@ class DockerNode:
                 if error.code != "engine" or away > AWAY_SECONDS:
                     return False
                 if not waited:
-                    self.output.log(f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on")
+                    self.output.log(
+                        f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on"
+                    )
                 waited = True
-        if waited or not self.output.engine_lost:  # during a shutdown the connection is lost several times
-            self.output.log(f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s")
+        if (
+            waited or not self.output.engine_lost
+        ):  # during a shutdown the connection is lost several times
+            self.output.log(
+                f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s"
+            )
         self.output.engine_lost = True
         return True
 
     def _output_source(self, container: Container) -> Callable[[], Output]:
         if self.output.replay():
             return container.output_again
-        self.output.log("what was printed meanwhile may be missing here: the engine does not keep that much")
+        self.output.log(
+            "what was printed meanwhile may be missing here: the engine does not keep that much"
+        )
         return container.output_from_now
 
     def _request_stop(self) -> None:

@@ -1,4 +1,6 @@
-"""Forwards a container's output line by line, and reports an end that its launcher could not report itself."""
+"""Forwards a container's output line by line, and reports an end that its launcher could not report
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ MAX_LINE_BYTES = 64 * 1024
 _LOG_OVERHEAD = 48
 """The most bytes that the engine stores beside each line: its time, its stream, two lengths."""
 
-KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
+KILLED = 128 + signal.SIGKILL
+TERMINATED = 128 + signal.SIGTERM
 
 
 class ContainerOutput:
-    """Forwards the output of one node's container to a file descriptor, and adds what only the engine knows."""
+    """Forwards the output of one node's container to a file descriptor, and adds what only the
+    engine knows.
+    """
 
     def __init__(self, node: int, out: int) -> None:
-        self.node, self._out = node, out
+        self.node = node
+        self._out = out
         self._unfinished = [b"", b""]
         """The unfinished line of each stream: standard output, standard error."""
         self._forwarded = [0, 0]
@@ -35,7 +41,9 @@ class ContainerOutput:
         self._to_skip = [0, 0]
         """Bytes of each stream that a replay still repeats."""
         self._pending: list[bytes | None] = [None, None]
-        """After those bytes: input that may be the unfinished line once more; None if that is decided."""
+        """After those bytes: input that may be the unfinished line once more; None if that is
+        decided.
+        """
         self._lines = 0
         self.engine_lost = False
         """Whether the engine was unreachable for a time."""
@@ -45,13 +53,16 @@ class ContainerOutput:
         """The last line that is not an event; it says why a launcher never started."""
 
     def forward(self, *streams: bytes) -> bool:
-        """Forward complete lines of standard output and standard error; False if they have no reader any more."""
+        """Forward complete lines of standard output and standard error; False if they have no
+        reader any more.
+        """
         is_read = True
         for number, data in enumerate(streams):
             piece = self._without_repetition(number, data)
             *lines, rest = (self._unfinished[number] + piece).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:
-                lines, rest = [*lines, rest], b""
+                lines = [*lines, rest]
+                rest = b""
             self._forwarded[number] += len(self._unfinished[number]) + len(piece) - len(rest)
             self._unfinished[number] = rest
             is_read = self._forward_lines(lines) and is_read
@@ -60,15 +71,18 @@ class ContainerOutput:
     def flush(self) -> None:
         """Forward the unfinished lines."""
         self._unfinished = [
-            rest + (pending or b"") for rest, pending in zip(self._unfinished, self._pending, strict=True)
+            rest + (pending or b"")
+            for rest, pending in zip(self._unfinished, self._pending, strict=True)
         ]
         self._forward_lines([rest for rest in self._unfinished if rest])
-        self._unfinished, self._pending = [b"", b""], [None, None]
+        self._unfinished = [b"", b""]
+        self._pending = [None, None]
 
     def replay(self) -> bool:
         """Prepare for all output from the first byte on: what was forwarded already is skipped.
 
-        False if there was so much output that the engine may not have kept its beginning; then nothing is skipped.
+        False if there was so much output that the engine may not have kept its beginning; then
+        nothing is skipped.
         """
         if sum(self._forwarded) + _LOG_OVERHEAD * self._lines > LOG_BYTES:
             return False
@@ -86,31 +100,54 @@ class ContainerOutput:
         self._write(f"[node {self.node}] {text}\n".encode("utf-8", "replace"))
 
     def report_failure(self, error: CloudtrainError | None) -> int:
-        """Report a container that could not be started or watched to its end; returns the exit code."""
+        """Report a container that could not be started or watched to its end; returns the exit
+        code.
+        """
         message = error.message if error else "its container was lost"
-        self._fail(type(error).__name__ if error else "lost", message, error.hint if error else None)
+        self._fail(
+            type(error).__name__ if error else "lost", message, error.hint if error else None
+        )
         return 1
 
-    def finish(self, code: int, out_of_memory: bool, spec: ContainerSpec, *, stop_requested: bool, forced: bool) -> int:
+    def finish(
+        self,
+        code: int,
+        out_of_memory: bool,
+        spec: ContainerSpec,
+        *,
+        stop_requested: bool,
+        forced: bool,
+    ) -> int:
         """Complete the launcher's report by what only the engine knows; returns the exit code.
 
-        `out_of_memory`: the kernel killed a process of the container. `forced`: we killed it after the grace period.
+        `out_of_memory`: the kernel killed a process of the container. `forced`: we killed it after
+        the grace period.
         """
         memory_cause = _memory_cause(spec) if out_of_memory else ""
         if memory_cause:
             self.log(f"the kernel killed a process of this container: {memory_cause}")
         report = self.node_ended
         if report is None:
-            return self._report_end(code, memory_cause, stop_requested=stop_requested, forced=forced)
+            return self._report_end(
+                code, memory_cause, stop_requested=stop_requested, forced=forced
+            )
         error = report.error
-        if error is not None and (_is_sigkill(error) or (memory_cause and _is_dataloader_worker(error))):
+        if error is not None and (
+            _is_sigkill(error) or (memory_cause and _is_dataloader_worker(error))
+        ):
             self._write_event(report.replace(error=_with_memory_cause(error, memory_cause)))
         elif report.outcome == "stopped" and not stop_requested:
-            by = "the Docker engine was stopped" if self.engine_lost else "by docker stop, or by a signal from outside"
+            by = (
+                "the Docker engine was stopped"
+                if self.engine_lost
+                else "by docker stop, or by a signal from outside"
+            )
             self._write_event(report.replace(stopped_by=by))
         return code
 
-    def _report_end(self, code: int, memory_cause: str, *, stop_requested: bool, forced: bool) -> int:
+    def _report_end(
+        self, code: int, memory_cause: str, *, stop_requested: bool, forced: bool
+    ) -> int:
         """Report the end of a container whose launcher reported nothing."""
         if stop_requested:
             self._write_event(NodeEnded(outcome="stopped", forced=forced))
@@ -118,7 +155,8 @@ class ContainerOutput:
         message = _exit_message(code, self._last_line.decode("utf-8", "replace").strip()[:200])
         hint = KILLED_FROM_OUTSIDE if code == KILLED and not memory_cause else None
         if self.engine_lost and code in (KILLED, TERMINATED):
-            message, hint = "the Docker engine was stopped, and ended its container", ENGINE_STOPPED
+            message = "the Docker engine was stopped, and ended its container"
+            hint = ENGINE_STOPPED
         message += f" ({memory_cause})" if memory_cause else ""
         self._fail("SIGKILL" if code == KILLED else "exit", message, hint)
         return code or 1
@@ -130,7 +168,9 @@ class ContainerOutput:
         """
         repeated = min(len(piece), self._to_skip[number])
         self._to_skip[number] -= repeated
-        piece, pending, rest = piece[repeated:], self._pending[number], self._unfinished[number]
+        piece = piece[repeated:]
+        pending = self._pending[number]
+        rest = self._unfinished[number]
         if pending is None or not piece:
             return piece
         pending += piece
@@ -142,7 +182,9 @@ class ContainerOutput:
 
     def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
         now = round(time.time(), 3)
-        cause = Cause(rank=-1, node=self.node, time=now, exception=exception, message=message, attempt=0)
+        cause = Cause(
+            rank=-1, node=self.node, time=now, exception=exception, message=message, attempt=0
+        )
         cause = cause.replace(hint=hint) if hint else cause
         self._write_event(Error(**cause.to_json()))
         self._write_event(NodeEnded(outcome="failed", error=cause, forced=False))
@@ -160,8 +202,12 @@ class ContainerOutput:
         return self._write(b"".join(line + b"\n" for line in lines))
 
     def _write_event(self, event: Event) -> None:
-        sent = event.replace(time=round(time.time(), 3), node=self.node, rank=-1, seq=time.time_ns())
-        self._write(EVENT_MARK + strict_json(sent.to_json(), separators=(",", ":")).encode() + b"\n")
+        sent = event.replace(
+            time=round(time.time(), 3), node=self.node, rank=-1, seq=time.time_ns()
+        )
+        self._write(
+            EVENT_MARK + strict_json(sent.to_json(), separators=(",", ":")).encode() + b"\n"
+        )
 
     def _write(self, text: bytes) -> bool:
         data = memoryview(text)
@@ -176,12 +222,18 @@ class ContainerOutput:
 def _memory_cause(spec: ContainerSpec) -> str:
     if spec.memory_bytes is None:
         return "out of host memory"
-    return f"out of host memory: its container reached the limit of {format_size(spec.memory_bytes)}"
+    return (
+        f"out of host memory: its container reached the limit of {format_size(spec.memory_bytes)}"
+    )
 
 
 def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
-    """The launcher's report of a killed process, with what the engine knows about the memory of this container."""
-    message = error.message.removesuffix(" (out of host memory?)").removesuffix(": out of host memory")
+    """The launcher's report of a killed process, with what the engine knows about the memory of
+    this container.
+    """
+    message = error.message.removesuffix(" (out of host memory?)").removesuffix(
+        ": out of host memory"
+    )
     if memory_cause:
         return error.replace(message=f"{message} ({memory_cause})")
     return error.replace(message=message, hint=error.hint or KILLED_FROM_OUTSIDE)
@@ -202,4 +254,6 @@ def _exit_message(code: int, last_line: str) -> str:
         return "its container ended well, but the launcher never spoke: the image's python3 is none"
     if code - 128 in list(signal.Signals):
         return f"its container was killed by {signal.Signals(code - 128).name}"
-    return f"its container exited with code {code}" + (f": {last_line}" if last_line else " and said nothing")
+    return f"its container exited with code {code}" + (
+        f": {last_line}" if last_line else " and said nothing"
+    )

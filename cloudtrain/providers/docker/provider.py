@@ -1,4 +1,6 @@
-"""The docker provider: N nodes are N containers on a network of this machine, watched by the same supervisor."""
+"""The docker provider: N nodes are N containers on a network of this machine, watched by the same
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.config import DockerConfig
-from cloudtrain.providers.docker.container_spec import Bind, ContainerLaunch, default_shm_bytes, host_names
+from cloudtrain.providers.docker.container_spec import (
+    Bind,
+    ContainerLaunch,
+    default_shm_bytes,
+    host_names,
+)
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
@@ -38,14 +45,18 @@ MASTER_PORT = 29500
 
 
 class DockerProvider(LocalBackend):
-    """Runs jobs in containers of this machine's Docker engine, under the plain contract or that of a cloud."""
+    """Runs jobs in containers of this machine's Docker engine, under the plain contract or that of
+    a cloud.
+    """
 
     declaration = DECLARATION
     name = DECLARATION.name
     container_root = CONTAINER_ROOT
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
-        """The image, and the resources that a container may use. Problems with the image are listed in the target."""
+        """The image, and the resources that a container may use. Problems with the image are listed
+        in the target.
+        """
         from cloudtrain.providers.docker.image import image_of
 
         image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
@@ -67,7 +78,9 @@ class DockerProvider(LocalBackend):
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Problems with running the plan on this machine: GPUs, inputs, secrets. No engine is asked."""
+        """Problems with running the plan on this machine: GPUs, inputs, secrets. No engine is
+        asked.
+        """
         from cloudtrain.providers.docker.checks import container_rules
 
         return [*super().rules(plan), *container_rules(plan)]
@@ -84,7 +97,9 @@ class DockerProvider(LocalBackend):
 
         return engine_checks(target)
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
+    def emulator(
+        self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+    ) -> Emulator[Launch]:
         """The emulator of the request's contract, with a container per node."""
         from cloudtrain.providers.docker.emulator import docker_emulator
 
@@ -92,7 +107,8 @@ class DockerProvider(LocalBackend):
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The containers, one per node: command, mounts and resources of each."""
-        spec, config = plan.spec, plan.target.config_as(DockerConfig)
+        spec = plan.spec
+        config = plan.target.config_as(DockerConfig)
         nodes = spec.resources.nodes
         hosts = host_names(nodes)
         layout = Layout(
@@ -111,7 +127,10 @@ class DockerProvider(LocalBackend):
             interface="eth0",
             threads=max(1, config.cores // (nodes * plan.processes)),
         )
-        inputs = [(resolve_path(plan, plan.inputs[name]), target) for name, target in layout.inputs.items()]
+        inputs = [
+            (resolve_path(plan, plan.inputs[name]), target)
+            for name, target in layout.inputs.items()
+        ]
         shared = [Bind(source=path, target=target, read_only=True) for path, target in inputs]
         job = plain_job(plan)
         document = {
@@ -140,7 +159,13 @@ class DockerProvider(LocalBackend):
         return Request(provider=self.name, document=document, job=job)
 
     def start(
-        self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+        self,
+        plan: Plan,
+        request: Request,
+        run: RunFolder,
+        archive: Path,
+        progress: Progress | None,
+        record: Record,
     ) -> dict[str, Any]:
         """Start the supervisor, after removing the containers of runs whose supervisor was killed."""
         from cloudtrain.providers.docker.cleanup import clean_up_dead_runs
@@ -159,7 +184,8 @@ class DockerProvider(LocalBackend):
     def end_orphans(self, run: Path) -> str:
         """End a run without a supervisor; returns what is still left, in words, empty for nothing.
 
-        Processes come first, as they stop their containers with a checkpoint; then containers and network.
+        Processes come first, as they stop their containers with a checkpoint; then containers and
+        network.
         """
         from cloudtrain.providers.docker.cleanup import remove_leftovers
 
@@ -196,7 +222,11 @@ def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:
 def _input_path(name: str, place: str, plan: Plan) -> str:
     """The path of an input in the container; a single file keeps its name."""
     folder = f"{CONTAINER_ROOT}/inputs/{name}"
-    return f"{folder}/{Path(resolve_path(plan, place)).name}" if name in plan.context.local_files else folder
+    return (
+        f"{folder}/{Path(resolve_path(plan, place)).name}"
+        if name in plan.context.local_files
+        else folder
+    )
 
 
 PROVIDER = DockerProvider

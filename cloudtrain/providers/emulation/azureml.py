@@ -1,4 +1,6 @@
-"""Emulates Azure ML on this machine: a command job with one process per node, and local folders as mounts."""
+"""Emulates Azure ML on this machine: a command job with one process per node, and local folders as
+mounts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables, published_variables
+from cloudtrain.providers.emulation.base import (
+    HOST_VARIABLES,
+    machine_variables,
+    published_variables,
+)
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import merge
@@ -24,21 +30,24 @@ REHEARSAL_VARIABLES = {
     "CLOUDTRAIN_SERVICE_METRIC": "off",
     "CLOUDTRAIN_TRIAL_FOLDER": "",
 }
-"""Variables of a rehearsal: this machine is not in Azure, so that its eviction is not announced, there is no service
-for sweeps to tell a metric, and each trial has folders of its own."""
+"""Variables of a rehearsal: this machine is not in Azure, so that its eviction is not announced,
+there is no service for sweeps to tell a metric, and each trial has folders of its own.
+"""
 
 
 class AzureMLEmulator:
-    """Executes a command job as Azure ML would: each node has its own copy of the code, and they share the outputs.
+    """Executes a command job as Azure ML would: each node has its own copy of the code, and they
+    share the outputs.
 
-    Local folders replace datastores: the run's own folders for outputs, and the local folders of inputs. Inputs without
-    one are downloaded from their datastore.
+    Local folders replace datastores: the run's own folders for outputs, and the local folders of
+    inputs. Inputs without one are downloaded from their datastore.
     """
 
     nodes_on_host = True
 
     def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: EmulatedPlan) -> None:
-        self.paths, self.plan = paths, plan
+        self.paths = paths
+        self.plan = plan
         self.addresses = self.names(int(document["resources"]["instance_count"]))
         self.job = command_job(document, master=self.addresses[0])
         self.max_runtime_seconds: int | None = self.job.timeout_seconds
@@ -57,12 +66,17 @@ class AzureMLEmulator:
         found = {name: str(place) for name, place in self.mount_paths().items()}
         # The shell must not interpret the names of folders, so each path is passed as a variable.
         variables = {
-            name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}" for name in found
+            name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}"
+            for name in found
         }
-        command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
+        command = self.job.command_line(
+            {name: f"${variable}" for name, variable in variables.items()}
+        )
         places = {variables[name]: path for name, path in found.items()}
-        machine, published = machine_variables(self.paths, self.plan), published_variables(self.paths)
-        argv, secrets = ("/bin/sh", "-c", command), self.plan.local_secrets()
+        machine = machine_variables(self.paths, self.plan)
+        published = published_variables(self.paths)
+        argv = ("/bin/sh", "-c", command)
+        secrets = self.plan.local_secrets()
         launches = []
         for process in self.job.processes:
             folder = self.working_folder(process.node)
@@ -70,12 +84,18 @@ class AzureMLEmulator:
             address = self.addresses[process.node]
             own = {**REHEARSAL_VARIABLES, **published, "CLOUDTRAIN_NODE_ADDR": address}
             env = {**machine, **process.env, **places, **own}
-            launches.append(Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets))
+            launches.append(
+                Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets)
+            )
         return launches
 
     def mount_paths(self) -> dict[str, Path]:
         """Path of each input and output on this machine, by its name in the command: `inputs.x`."""
-        outputs = {"model": self.paths.model, "output": self.paths.output, "checkpoints": self.paths.checkpoints}
+        outputs = {
+            "model": self.paths.model,
+            "output": self.paths.output,
+            "checkpoints": self.paths.checkpoints,
+        }
         paths = {f"outputs.{mount.name}": outputs[mount.name] for mount in self.job.outputs}
         return paths | {f"inputs.{mount.name}": self._input(mount) for mount in self.job.inputs}
 
@@ -93,15 +113,22 @@ class AzureMLEmulator:
         """Nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """Collect what Azure ML would store of the working folders, and remove the launchers' stop files."""
+        """Collect what Azure ML would store of the working folders, and remove the launchers' stop
+        files.
+        """
         for file in self.paths.output.glob(f"{STOP_FILE}*"):
             file.unlink()
         notes: list[str] = []
         for name in STORED_FOLDERS:
-            folders = [self.paths.run / "nodes" / str(process.node) / "wd" / name for process in self.job.processes]
+            folders = [
+                self.paths.run / "nodes" / str(process.node) / "wd" / name
+                for process in self.job.processes
+            ]
             there = [folder for folder in folders if folder.is_dir()]
             for clash in merge(there, self.paths.output / name, str(folders[0]), notes.append):
-                notes.append(f"several nodes wrote {name}/{clash}, each something else: node 0's comes first")
+                notes.append(
+                    f"several nodes wrote {name}/{clash}, each something else: node 0's comes first"
+                )
         return notes
 
     def _input(self, mount: Mount) -> Path:
@@ -126,9 +153,12 @@ class AzureMLEmulator:
         try:
             from cloudtrain.providers.azure.client import workspace
         except ImportError as error:
-            raise UsageError(f"input {name}: {uri} cannot be read without azure-ai-ml: {error}") from None
+            raise UsageError(
+                f"input {name}: {uri} cannot be read without azure-ai-ml: {error}"
+            ) from None
 
-        config, folder = self.plan.target_config(AzureConfig), self.paths.run / "inputs" / name
+        config = self.plan.target_config(AzureConfig)
+        folder = self.paths.run / "inputs" / name
         cloud = workspace(config.subscription, config.resource_group, config.workspace)
         if not download_folder(cloud, uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")

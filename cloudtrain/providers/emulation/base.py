@@ -1,4 +1,6 @@
-"""The interface of emulators, which execute a run's request on this machine, and what those of the clouds share."""
+"""The interface of emulators, which execute a run's request on this machine, and what those of the
+clouds share.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,15 @@ class Emulator(Protocol[LaunchT]):
         ...
 
     def prepare(self, archive: Path) -> Sequence[LaunchT]:
-        """Create the folders and files of each node; returns one launch per node. `archive`: the source."""
+        """Create the folders and files of each node; returns one launch per node. `archive`: the
+        source.
+        """
         ...
 
     def sync(self) -> None:
-        """Copy new checkpoints to the run's folder. Called about once a second while the job runs. OSError."""
+        """Copy new checkpoints to the run's folder. Called about once a second while the job runs.
+        OSError.
+        """
         ...
 
     def clean_up(self) -> None:
@@ -40,7 +46,9 @@ class Emulator(Protocol[LaunchT]):
         ...
 
     def collect(self) -> list[str]:
-        """Collect the nodes' artifacts in the run's folder, once at the end; returns notes for the log."""
+        """Collect the nodes' artifacts in the run's folder, once at the end; returns notes for the
+        log.
+        """
         ...
 
 
@@ -57,20 +65,26 @@ def search_path(python: str) -> str:
 
 
 def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
-    """What a rehearsed node finds of this machine: its Python, a share of its cores, and packages that are kept."""
+    """What a rehearsed node finds of this machine: its Python, a share of its cores, and packages
+    that are kept.
+    """
     kept = {PACKAGES_DIR: str(paths.packages)}
     return {"PATH": search_path(plan.python), **thread_variables(paths, plan.cores), **kept}
 
 
 def published_variables(paths: RunPaths) -> dict[str, str]:
-    """Where a rehearsed node reads what the client publishes, in place of a cloud's storage; nothing if it does not."""
+    """Where a rehearsed node reads what the client publishes, in place of a cloud's storage;
+    nothing if it does not.
+    """
     return {PUBLISHED: str(paths.published)} if paths.published.is_dir() else {}
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:
-    """OMP_NUM_THREADS for a rehearsed rank: all nodes share this machine's cores, unlike in a cloud.
+    """OMP_NUM_THREADS for a rehearsed rank: all nodes share this machine's cores, unlike in a
+    cloud.
 
-    Too many threads slow a job down several times, because OpenMP threads wait busily for each other.
+    Too many threads slow a job down several times, because OpenMP threads wait busily for each
+    other.
     """
     job = json.loads(paths.job_file.read_text())
     share = cores // (job["nodes"] * job["processes"])

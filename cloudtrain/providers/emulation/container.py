@@ -1,4 +1,6 @@
-"""Emulates one node's container by processes: its folders on disk, its private /opt/ml and its host name."""
+"""Emulates one node's container by processes: its folders on disk, its private /opt/ml and its host
+name.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from cloudtrain.contracts.sagemaker import NodeContainer, TrainingJob
 # -I -S: a PYTHONPATH or PYTHONHOME of the program must not affect the script that enters the namespace.
 _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
-_FIRST, _PER_BLOCK, _MAX_NODES = 101, 150, 1000
+_FIRST = 101
+_PER_BLOCK = 150
+_MAX_NODES = 1000
 
 
-def create_folders(job: TrainingJob, container: NodeContainer, root: Path, paths: Mapping[str, Path]) -> None:
+def create_folders(
+    job: TrainingJob, container: NodeContainer, root: Path, paths: Mapping[str, Path]
+) -> None:
     """Create below `root` what SageMaker has at /opt/ml. Repeating it changes nothing.
 
-    `paths`: content of each channel on this machine, a folder or a file, which is linked and not copied. A channel
-    without a path is an empty folder. FileNotFoundError if a path does not exist.
+    `paths`: content of each channel on this machine, a folder or a file, which is linked and not
+    copied. A channel without a path is an empty folder. FileNotFoundError if a path does not exist.
     """
     channels = {root / channel.folder: paths.get(channel.name) for channel in job.channels}
     for folder in channels:
@@ -54,7 +60,8 @@ def hosts_text(hosts: Sequence[str], addresses: Sequence[str]) -> str:
 
 
 def addresses(count: int) -> tuple[str, ...]:
-    """One loopback address per node, in lexicographic order, by which c10d ranks nodes. ValueError for too many.
+    """One loopback address per node, in lexicographic order, by which c10d ranks nodes. ValueError
+    for too many.
 
     Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1.
     """
@@ -62,11 +69,14 @@ def addresses(count: int) -> tuple[str, ...]:
         raise ValueError(f"{count} nodes: one machine has loopback addresses for {_MAX_NODES}")
     if count == 1 or sys.platform != "linux":
         return ("127.0.0.1",) * count
-    return tuple(f"127.0.{node // _PER_BLOCK}.{_FIRST + node % _PER_BLOCK}" for node in range(count))
+    return tuple(
+        f"127.0.{node // _PER_BLOCK}.{_FIRST + node % _PER_BLOCK}" for node in range(count)
+    )
 
 
 def has_namespaces() -> bool:
-    """Whether a process can have its own /opt/ml and host name here; CLOUDTRAIN_NAMESPACES=0 disables it.
+    """Whether a process can have its own /opt/ml and host name here; CLOUDTRAIN_NAMESPACES=0
+    disables it.
 
     Tested once, in a child process.
     """
@@ -77,7 +87,12 @@ def has_namespaces() -> bool:
 def _probe() -> bool:
     try:
         tried = subprocess.run(
-            [*_ENTER, "--probe"], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+            [*_ENTER, "--probe"],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -85,14 +100,22 @@ def _probe() -> bool:
 
 
 def command(
-    container: NodeContainer, root: Path, *, hosts_file: Path, address: str, master: str, private: bool
+    container: NodeContainer,
+    root: Path,
+    *,
+    hosts_file: Path,
+    address: str,
+    master: str,
+    private: bool,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The command of one node, and its variables.
 
     `private`: run it in namespaces; if not, variables name its folder and the nodes' addresses.
     """
     if private:
-        return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(container.env)
+        return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(
+            container.env
+        )
     return container.argv, {
         **container.env,
         "SAGEMAKER_BASE_DIR": str(root),

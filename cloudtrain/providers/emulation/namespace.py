@@ -1,11 +1,13 @@
-"""Becomes one node's container: a private /opt/ml, /etc/hosts and host name, then the program. Standard library only.
+"""Becomes one node's container: a private /opt/ml, /etc/hosts and host name, then the program.
+Standard library only.
 
     python -I -S namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
     python -I -S namespace.py --probe
 
-Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, whose parent is then the
-process that started this one. Nothing of the machine is changed: all mounts are in a namespace that ends with the
-process. Exit code 125, and one line on stderr, where that cannot be.
+Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, whose
+parent is then the process that started this one. Nothing of the machine is changed: all mounts are
+in a namespace that ends with the process. Exit code 125, and one line on stderr, where that cannot
+be.
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ import socket
 import sys
 import tempfile
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000  # CLONE_NEW... of sched.h
-MS_BIND, MS_PRIVATE, MS_REC = 1 << 12, 1 << 18, 1 << 14  # MS_... of sys/mount.h
-TREE, HOSTS = "/opt/ml", "/etc/hosts"
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWUSER = 0x10000000  # CLONE_NEW... of sched.h
+MS_BIND = 1 << 12
+MS_PRIVATE = 1 << 18
+MS_REC = 1 << 14  # MS_... of sys/mount.h
+TREE = "/opt/ml"
+HOSTS = "/etc/hosts"
 CANNOT = 125
 USAGE = "usage: namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | namespace.py --probe"
 
@@ -35,7 +42,8 @@ def main(argv: list[str]) -> int:
     try:
         env = _given_environment()
         enter(root, host, hosts_file)
-        # Python ignores these two for itself; the program that is executed would go on ignoring them.
+        # Python ignores these two for itself; the program that is executed would go on ignoring
+        # them.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         _exec(program, env)
@@ -45,8 +53,12 @@ def main(argv: list[str]) -> int:
 
 
 def enter(root: str, host: str, hosts_file: str) -> None:
-    """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name. OSError if it cannot be."""
-    here, root, hosts_file = os.getcwd(), os.path.abspath(root), os.path.abspath(hosts_file)
+    """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name. OSError
+    if it cannot be.
+    """
+    here = os.getcwd()
+    root = os.path.abspath(root)
+    hosts_file = os.path.abspath(hosts_file)
     unshare()
     mount("none", "/", MS_PRIVATE | MS_REC)  # from here on nothing reaches the machine's own mounts
     if not os.path.isdir(TREE):
@@ -58,8 +70,11 @@ def enter(root: str, host: str, hosts_file: str) -> None:
 
 
 def unshare() -> None:
-    """Create namespaces for mounts and the host name for this process; without privileges, inside a user namespace."""
-    uid, gid = os.geteuid(), os.getegid()
+    """Create namespaces for mounts and the host name for this process; without privileges, inside a
+    user namespace.
+    """
+    uid = os.geteuid()
+    gid = os.getegid()
     try:
         _call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
     except PermissionError:
@@ -96,7 +111,9 @@ def _exec(program: list[str], env: dict[bytes, bytes]) -> None:
 
 
 def _given_environment() -> dict[bytes, bytes]:
-    """The environment at the start of the process: Python itself changes LC_CTYPE if the locale is C."""
+    """The environment at the start of the process: Python itself changes LC_CTYPE if the locale is
+    C.
+    """
     with open("/proc/self/environ", "rb") as file:
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
     return {name: value for name, _, value in entries if name}
@@ -126,7 +143,9 @@ def mount(source: str, target: str, flags: int = 0, kind: str = "none", options:
 
 
 def _call(name: str, *arguments: object, about: tuple[str, ...] = ()) -> None:
-    """Call a function of the C library that Python lacks: os.unshare came with 3.12, mount never did."""
+    """Call a function of the C library that Python lacks: os.unshare came with 3.12, mount never
+    did.
+    """
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, " ".join([name, *map(repr, about)]) + f": {os.strerror(number)}")

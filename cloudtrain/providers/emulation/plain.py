@@ -17,7 +17,8 @@ class PlainEmulator:
     nodes_on_host = True
 
     def __init__(self, paths: RunPaths, request: Mapping[str, Any]) -> None:
-        self.paths, self.request = paths, request
+        self.paths = paths
+        self.request = request
         self.max_runtime_seconds = request["max_runtime_seconds"]
         self.grace_seconds = request["grace_seconds"]
 

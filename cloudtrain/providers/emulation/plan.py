@@ -1,4 +1,6 @@
-"""What an emulator needs to know of the plan whose request it executes, read back from the run's folder."""
+"""What an emulator needs to know of the plan whose request it executes, read back from the run's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +69,15 @@ class EmulatedPlan:
 
     @property
     def python(self) -> str:
-        """The Python of this machine that runs the nodes' programs. StorageError when the plan does not name it."""
+        """The Python of this machine that runs the nodes' programs. StorageError when the plan does
+        not name it.
+        """
         python = self.host_settings.get("python")
         if not isinstance(python, str):
             hint = "the run's folder was changed by hand, or its disk failed"
-            raise StorageError(f"{PLAN} cannot be read: it does not say which python runs the job", hint=hint)
+            raise StorageError(
+                f"{PLAN} cannot be read: it does not say which python runs the job", hint=hint
+            )
         return python
 
     def local_input(self, name: str) -> str:
@@ -85,7 +91,8 @@ class EmulatedPlan:
         return {name: location for name, location in found.items() if location}
 
     def _on_this_machine(self, locations: Mapping[str, str]) -> str:
-        """What the spec says for the provider that runs it here, for any run on this machine, or for all providers.
+        """What the spec says for the provider that runs it here, for any run on this machine, or
+        for all providers.
 
         Empty where that is an address: it is brought from there as the cloud would.
         """

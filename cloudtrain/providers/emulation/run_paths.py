@@ -40,7 +40,9 @@ class RunPaths:
 
     @property
     def packages(self) -> Path:
-        """The environments of all runs on this machine, kept; those of containers have folders of their own."""
+        """The environments of all runs on this machine, kept; those of containers have folders of
+        their own.
+        """
         return self.run.parents[1] / "packages"
 
     def packages_in(self, image: str) -> Path:

@@ -16,14 +16,20 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables, published_variables
+from cloudtrain.providers.emulation.base import (
+    HOST_VARIABLES,
+    machine_variables,
+    published_variables,
+)
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync_folder
 
 
 def _with_program(container: NodeContainer) -> NodeContainer:
-    """The container with the program of our image where it names none: `train`, which this machine's PATH lacks."""
+    """The container with the program of our image where it names none: `train`, which this
+    machine's PATH lacks.
+    """
     if container.argv[:1] != ("train",):
         return container
     return replace(container, argv=("python3", str(bundled("docker") / "train"), *container.argv))
@@ -32,20 +38,23 @@ def _with_program(container: NodeContainer) -> NodeContainer:
 class SageMakerEmulator:
     """Executes a CreateTrainingJob request as SageMaker would.
 
-    Local files replace S3: the source archive, the local folders of inputs, and the run's own folders for checkpoints,
-    model and output. Inputs without a local folder are downloaded from S3.
+    Local files replace S3: the source archive, the local folders of inputs, and the run's own
+    folders for checkpoints, model and output. Inputs without a local folder are downloaded from S3.
     """
 
     nodes_on_host = True
     interface = "lo" if sys.platform == "linux" else "lo0"
 
     def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: EmulatedPlan) -> None:
-        self.paths, self.plan = paths, plan
+        self.paths = paths
+        self.plan = plan
         self.job = training_job(body, interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
         self.seen: dict[Path, FileStates] = {}
-        self.roots = [paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers]
+        self.roots = [
+            paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers
+        ]
 
     def inherits(self, variable: str) -> bool:
         """HOST_VARIABLES, and the AWS credentials, which replace the job's role.
@@ -57,24 +66,37 @@ class SageMakerEmulator:
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """Create /opt/ml of each node with its files and channels; the launches enter it."""
         paths = {SOURCE: self._source(archive), **self.channel_paths()}
-        addresses, private = container_emulator.addresses(len(self.roots)), container_emulator.has_namespaces()
+        addresses = container_emulator.addresses(len(self.roots))
+        private = container_emulator.has_namespaces()
         hosts = self.paths.run / "hosts"
         hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
         machine = machine_variables(self.paths, self.plan)
         launches = []
-        for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
+        for container, root, address in zip(
+            self.job.containers, self.roots, addresses, strict=True
+        ):
             container_emulator.create_folders(self.job, container, root, paths)
             argv, env = container_emulator.command(
-                _with_program(container), root, hosts_file=hosts, address=address, master=addresses[0], private=private
+                _with_program(container),
+                root,
+                hosts_file=hosts,
+                address=address,
+                master=addresses[0],
+                private=private,
             )
-            env, secrets = {**machine, **env, **published_variables(self.paths)}, self.plan.local_secrets()
-            launches.append(Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets))
+            env = {**machine, **env, **published_variables(self.paths)}
+            secrets = self.plan.local_secrets()
+            launches.append(
+                Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets)
+            )
         return launches
 
     def sync(self) -> None:
         """Copy new checkpoints of every node into the run's checkpoint folder."""
         for root in self.roots:
-            sync_folder(root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {}))
+            sync_folder(
+                root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {})
+            )
 
     def clean_up(self) -> None:
         """Nothing: the supervisor ends all processes of the run."""
@@ -84,8 +106,13 @@ class SageMakerEmulator:
         self.sync()
         notes: list[str] = []
         for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
-            for name in merge([root / folder for root in self.roots], into, f"{ROOT}/{folder}", notes.append):
-                notes.append(f"several nodes wrote {folder}/{name}, each something else: node 0's comes first")
+            for name in merge(
+                [root / folder for root in self.roots], into, f"{ROOT}/{folder}", notes.append
+            ):
+                notes.append(
+                    f"several nodes wrote {folder}/{name}, each something else: node 0's comes"
+                    " first"
+                )
         return notes
 
     def channel_paths(self) -> dict[str, Path]:

@@ -1,4 +1,6 @@
-"""Copies of a container's files, as SageMaker stores them: checkpoints while it runs, all nodes' folders at the end."""
+"""Copies of a container's files, as SageMaker stores them: checkpoints while it runs, all nodes'
+folders at the end.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,24 @@ FileStates = dict[Path, tuple[int, int]]
 
 
 def sync_folder(source: Path, into: Path, seen: FileStates | None = None) -> int:
-    """Copy files that are new or differ from their copy in size or time; returns how many were copied.
+    """Copy files that are new or differ from their copy in size or time; returns how many were
+    copied.
 
-    Each file is copied completely or not at all. A file that vanishes or changes meanwhile is left to the next call,
-    and a folder never replaces a file, or a file a folder. Symbolic links are skipped: cloud storage has none.
-    `seen`: the files that earlier calls have copied, updated in place; those that have been deleted in `source` since
-    are deleted in `into`, as SageMaker does.
+    Each file is copied completely or not at all. A file that vanishes or changes meanwhile is left
+    to the next call, and a folder never replaces a file, or a file a folder. Symbolic links are
+    skipped: cloud storage has none.
+    `seen`: the files that earlier calls have copied, updated in place; those that have been deleted
+    in `source` since are deleted in `into`, as SageMaker does.
     """
-    copied, now, seen = 0, dict(_file_states(source)), {} if seen is None else seen
+    copied = 0
+    now = dict(_file_states(source))
+    seen = {} if seen is None else seen
     for path, state in now.items():
         if seen.get(path) != state:
             target = into / path.relative_to(source)
-            with suppress(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
+            with suppress(
+                FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError
+            ):
                 copied += _copy(path, target)
                 copy = target.lstat()
                 if (copy.st_size, copy.st_mtime_ns) == state:
@@ -65,14 +73,17 @@ def _delete(folder: Path, path: Path) -> None:
 def merge(folders: Sequence[Path], into: Path, root: str, note: Note) -> list[str]:
     """Merge the content of all folders into one; returns the paths that differ between folders.
 
-    The first file of a path is kept, as is anything that `into` has already. Files are hard links where the disk
-    supports them. Symbolic links become relative ones; `note` is called for links that point outside, or might, which
-    are left out. `root`: the path of the folders in their containers.
+    The first file of a path is kept, as is anything that `into` has already. Files are hard links
+    where the disk supports them. Symbolic links become relative ones; `note` is called for links
+    that point outside, or might, which are left out. `root`: the path of the folders in their
+    containers.
     """
     clashes: dict[str, None] = {}
     for folder in folders:
         into.mkdir(parents=True, exist_ok=True)
-        for name in _merge(folder, into, "", (root, str(folder)), lambda text: note(f"{into.name}/{text}")):
+        for name in _merge(
+            folder, into, "", (root, str(folder)), lambda text: note(f"{into.name}/{text}")
+        ):
             clashes[name] = None
     return list(clashes)
 
@@ -89,7 +100,11 @@ def _copy(path: Path, target: Path) -> bool:
         shutil.copyfile(path, draft, follow_symlinks=False)
         os.utime(draft, ns=(before.st_atime_ns, before.st_mtime_ns))
         after = path.lstat()
-        if (after.st_ino, after.st_size, after.st_mtime_ns) != (before.st_ino, before.st_size, before.st_mtime_ns):
+        if (after.st_ino, after.st_size, after.st_mtime_ns) != (
+            before.st_ino,
+            before.st_size,
+            before.st_mtime_ns,
+        ):
             return False
         draft.replace(target)
     finally:
@@ -98,11 +113,16 @@ def _copy(path: Path, target: Path) -> bool:
 
 
 def _merge(folder: Path, into: Path, prefix: str, roots: Sequence[str], note: Note) -> list[str]:
-    """Merge one folder, which is at `prefix` ("a/b/") below the top; returns clashing paths, relative to `folder`."""
-    clashes, link = [], ""
+    """Merge one folder, which is at `prefix` ("a/b/") below the top; returns clashing paths,
+    relative to `folder`.
+    """
+    clashes = []
+    link = ""
     for entry in _entries(folder):
-        path, target = Path(entry.path), into / entry.name
-        kind, target_kind = _kind(path), _kind(target)
+        path = Path(entry.path)
+        target = into / entry.name
+        kind = _kind(path)
+        target_kind = _kind(target)
         if kind == stat.S_IFLNK:
             link = relative_target(prefix + entry.name, str(path.readlink()), roots)
             if not _stays_inside(link, prefix.count("/")):
@@ -110,7 +130,10 @@ def _merge(folder: Path, into: Path, prefix: str, roots: Sequence[str], note: No
                 continue
         if kind == stat.S_IFDIR and target_kind in (stat.S_IFDIR, 0):
             target.mkdir(exist_ok=True)
-            clashes += [f"{entry.name}/{name}" for name in _merge(path, target, f"{prefix}{entry.name}/", roots, note)]
+            clashes += [
+                f"{entry.name}/{name}"
+                for name in _merge(path, target, f"{prefix}{entry.name}/", roots, note)
+            ]
         elif kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             continue  # a pipe or a socket: it has no content
         elif target_kind:
@@ -136,15 +159,20 @@ def _share(path: Path, target: Path) -> None:
 
 
 def _is_same(path: Path, target: Path, link: str) -> bool:
-    """Whether two entries of the same kind are equal. `link`: the target of `path`, if it is a symbolic link."""
+    """Whether two entries of the same kind are equal. `link`: the target of `path`, if it is a
+    symbolic link.
+    """
     kind = _kind(path)
     if kind == stat.S_IFLNK:
         return link == str(target.readlink())
-    return kind == stat.S_IFREG and (path.samefile(target) or filecmp.cmp(path, target, shallow=False))
+    return kind == stat.S_IFREG and (
+        path.samefile(target) or filecmp.cmp(path, target, shallow=False)
+    )
 
 
 def _stays_inside(link: str, depth: int) -> bool:
-    """Whether a link points to a path below the top, wherever other links that pass this check point.
+    """Whether a link points to a path below the top, wherever other links that pass this check
+    point.
 
     `..` may only come first: after a name, which may be a link itself, its target is not known.
     """
@@ -162,11 +190,17 @@ def _kind(path: Path) -> int:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder by name, without unfinished copies; empty if it is no folder (any more)."""
+    """The entries of a folder by name, without unfinished copies; empty if it is no folder (any
+    more).
+    """
     begin, end = _DRAFT
     try:
         with os.scandir(folder) as found:
-            known = [entry for entry in found if not (entry.name.startswith(begin) and entry.name.endswith(end))]
+            known = [
+                entry
+                for entry in found
+                if not (entry.name.startswith(begin) and entry.name.endswith(end))
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(known, key=lambda entry: entry.name)

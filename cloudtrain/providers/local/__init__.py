@@ -1,1 +1,3 @@
-"""The local provider: launchers as processes of this machine, under a supervisor that outlives the client."""
+"""The local provider: launchers as processes of this machine, under a supervisor that outlives the
+client.
+"""

@@ -1,4 +1,6 @@
-"""What all providers on this machine share: a supervisor process per run, and artifacts in the run's own folders."""
+"""What all providers on this machine share: a supervisor process per run, and artifacts in the
+run's own folders.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
 )
 from cloudtrain.runs.events import Ended, Event, Phase, Submitted
-from cloudtrain.runs.files import FOLDER_MODE, make_private_folder, private_opener, replace_text, storing
+from cloudtrain.runs.files import (
+    FOLDER_MODE,
+    make_private_folder,
+    private_opener,
+    replace_text,
+    storing,
+)
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import acquire, disk_time
 from cloudtrain.runs.observation import Observation, Record
@@ -48,10 +56,13 @@ START_DEADLINE_SECONDS = 20
 """If no supervisor has started by then, none will: one that comes later gives up."""
 
 REMOTE_START_DEADLINE_SECONDS = 120
-"""The same for a supervisor in another container or on another host, which may start more slowly."""
+"""The same for a supervisor in another container or on another host, which may start more slowly.
+"""
 
 STOP_RESPONSE_SECONDS = 60
-"""A supervisor in another container or on another host is given up if it sends no heartbeat so long after a stop."""
+"""A supervisor in another container or on another host is given up if it sends no heartbeat so long
+after a stop.
+"""
 
 UNSTARTED = "submit was interrupted before anything started"
 
@@ -63,7 +74,9 @@ class LocalBackend(Provider):
     """The part of a provider that is the same for processes and for containers."""
 
     container_root = ""
-    """The path in the container below which a job sees the run's folders; empty: it sees them where they are."""
+    """The path in the container below which a job sees the run's folders; empty: it sees them where
+    they are.
+    """
 
     @property
     def contracts(self) -> tuple[str, ...]:
@@ -81,7 +94,9 @@ class LocalBackend(Provider):
         hint = f"cloudtrain rerun {plan.context.resume_run} --fresh starts without them"
         return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
+    def emulator(
+        self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+    ) -> Emulator[Launch]:
         """The emulator that executes a request under its contract. Called by the supervisor."""
         raise NotImplementedError
 
@@ -94,13 +109,20 @@ class LocalBackend(Provider):
         progress: Progress | None,  # noqa: ARG002
         record: Record,  # noqa: ARG002  (the supervisor reports for itself)
     ) -> dict[str, Any]:
-        """Start the supervisor in a session of its own, so that closing the terminal does not end it."""
+        """Start the supervisor in a session of its own, so that closing the terminal does not end
+        it.
+        """
         paths = RunPaths(run.path)
         if plan.context.trial:
-            with storing(paths.published):  # before the start: Docker would create what it mounts as root
+            with storing(
+                paths.published
+            ):  # before the start: Docker would create what it mounts as root
                 make_private_folder(paths.published)
         argv = [str(run.path), str(archive), *lifeline()]
-        with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private_opener) as log:
+        with (
+            storing(paths.supervisor_log),
+            open(paths.supervisor_log, "wb", opener=private_opener) as log,
+        ):
             if forked := self.fork_supervisor(plan, request, argv, log):
                 return ProcessIdentity.of(forked).to_json()
             process = subprocess.Popen(
@@ -122,7 +144,8 @@ class LocalBackend(Provider):
         argv: Sequence[str],  # noqa: ARG002
         log: IO[bytes],  # noqa: ARG002
     ) -> int | None:
-        """Start the supervisor from a process that is kept warm; its process id, or None if there is none for it.
+        """Start the supervisor from a process that is kept warm; its process id, or None if there
+        is none for it.
 
         `argv`: its arguments, first the run's folder. `log`: where its output goes.
         """
@@ -140,13 +163,17 @@ class LocalBackend(Provider):
         return () if state.has_ended else (Observation(events=self._state_events(run, state)),)
 
     def _state_events(self, run: RunFolder, state: RunState) -> Sequence[Event]:
-        """What the supervisor's state means for the run. StorageError if the run's folder was removed."""
+        """What the supervisor's state means for the run. StorageError if the run's folder was
+        removed.
+        """
         if not run.path.is_dir():
             hint = "a training that still ran there ends within seconds"
             raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
         now = time.time()
         supervisor = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
-        is_starting = supervisor is SupervisorState.NOT_STARTED and not self._is_overdue(run, state, now)
+        is_starting = supervisor is SupervisorState.NOT_STARTED and not self._is_overdue(
+            run, state, now
+        )
         if is_starting and state.ref is None and run.was_submitted_by_a_dead_process():
             _end_unstarted(run)
             return []
@@ -165,7 +192,10 @@ class LocalBackend(Provider):
             return [] if state.phase == phase else [_phase(now, phase, since if since > 0 else now)]
         reason = UNSTARTED
         if given_up:
-            reason = f"its supervisor{_where(run.path)} shows no sign of life and did not answer the stop"
+            reason = (
+                f"its supervisor{_where(run.path)} shows no sign of life and did not answer the"
+                " stop"
+            )
         elif has_started(run.path):
             reason = "its supervisor is gone (killed, or this machine was restarted)"
         if not given_up and (orphans := self.end_orphans(run.path)):
@@ -177,19 +207,25 @@ class LocalBackend(Provider):
         return now - state.created >= deadline and not run.is_being_submitted()
 
     def end_orphans(self, run: Path) -> str:
-        """End processes that a dead supervisor left running; returns a note, empty if there were none."""
+        """End processes that a dead supervisor left running; returns a note, empty if there were
+        none.
+        """
         count = end_orphans(run, ORPHAN_STOP_SECONDS)
         return f"{count} processes that were left have been ended" if count else ""
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
-        """Write the stop file, which the supervisor checks every second, and send SIGTERM if it is on this machine."""
+        """Write the stop file, which the supervisor checks every second, and send SIGTERM if it is
+        on this machine.
+        """
         with storing(run.path):
             RunPaths(run.path).stop_file.touch()
         send_stop_signal(run.path)
         return True
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
-        """Write the file into the run's folder, where its nodes read it. StorageError if the disk refuses."""
+        """Write the file into the run's folder, where its nodes read it. StorageError if the disk
+        refuses.
+        """
         folder = RunPaths(run.path).published
         with storing(folder):
             folder.mkdir(FOLDER_MODE, exist_ok=True)
@@ -199,7 +235,11 @@ class LocalBackend(Provider):
         """The run's own folders that are not empty."""
         paths = RunPaths(run.path)
         found = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
-        return {name: str(path) for name, path in found.items() if _is_own_folder(path) and any(path.iterdir())}
+        return {
+            name: str(path)
+            for name, path in found.items()
+            if _is_own_folder(path) and any(path.iterdir())
+        }
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """The path of the checkpoint folder; empty if there are none."""
@@ -250,7 +290,9 @@ def _where(run: Path) -> str:
 
 
 def _ignored_stop(run: Path) -> bool:
-    """Whether a stop was requested long ago and no heartbeat has come since, by the clock of the disk."""
+    """Whether a stop was requested long ago and no heartbeat has come since, by the clock of the
+    disk.
+    """
     try:
         requested_at = RunPaths(run).stop_file.stat().st_mtime
     except OSError:
@@ -259,7 +301,9 @@ def _ignored_stop(run: Path) -> bool:
 
 
 def resolve_path(plan: Plan, location: str) -> str:
-    """The absolute path of a location on this machine; relative ones in the spec count from the job's folder."""
+    """The absolute path of a location on this machine; relative ones in the spec count from the
+    job's folder.
+    """
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
 
 

@@ -16,7 +16,8 @@ from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.source.inputs import is_empty
 from cloudtrain.units import format_size
 
-FEW_PROCESSES, MAX_PROCESSES_PER_CORE = 16, 4
+FEW_PROCESSES = 16
+MAX_PROCESSES_PER_CORE = 4
 """Above both numbers a plan warns that processes crowd the machine."""
 
 
@@ -27,7 +28,10 @@ def host_rules(plan: Plan) -> list[Issue]:
     if python == sys.executable:
         issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
-        message = f"there is no python3 in the folder of {python}, and the container's command starts python3"
+        message = (
+            f"there is no python3 in the folder of {python}, and the container's command starts"
+            " python3"
+        )
         issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to an executable called python3"))
     cores = plan.host.config_as(LocalConfig).cores
     issues += crowding_rules(plan, cores)
@@ -39,7 +43,10 @@ def _data_folder_rules(plan: Plan) -> list[Issue]:
     folder = plan.context.data_dir
     if os.pathsep not in folder:
         return []
-    message = f"the data folder holds a {os.pathsep!r}, which separates the folders of PYTHONPATH: {folder}"
+    message = (
+        f"the data folder holds a {os.pathsep!r}, which separates the folders of PYTHONPATH:"
+        f" {folder}"
+    )
     return [Issue((), message, "set CLOUDTRAIN_DATA_DIR to another folder")]
 
 
@@ -60,14 +67,20 @@ def _memory_bytes() -> int:
 
 def host_checks(plan: Plan) -> list[Issue]:
     """Problems that only a process can find: torch in another Python, the number of GPUs."""
-    python, wanted = plan.host.config_as(LocalConfig).python, plan.gpus
+    python = plan.host.config_as(LocalConfig).python
+    wanted = plan.gpus
     issues = _torch(python) if python != sys.executable else []
     return issues or gpu_checks(plan, python, wanted, "per node")
 
 
 def not_executed(plan: Plan, named_by: str) -> Issue:
-    """The warning that replaces the checks if settings beside the job name the Python: it is not run for a plan."""
-    message = f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so it is not run before a submit"
+    """The warning that replaces the checks if settings beside the job name the Python: it is not
+    run for a plan.
+    """
+    message = (
+        f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so it is not run before"
+        " a submit"
+    )
     return warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")
 
 
@@ -77,21 +90,30 @@ def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Issue]:
 
 
 def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Issue]:
-    """An error if CUDA shows fewer GPUs than are wanted. A machine without a driver is left to `gpu_rules`."""
-    return _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
+    """An error if CUDA shows fewer GPUs than are wanted. A machine without a driver is left to
+    `gpu_rules`.
+    """
+    return (
+        _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
+    )
 
 
 def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Issue]:
     if found >= wanted:
         return []
-    processes, machine = min(plan.processes, 2), _without_machine(plan)
-    hint = f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}{machine}"
+    processes = min(plan.processes, 2)
+    machine = _without_machine(plan)
+    hint = (
+        "to rehearse on the CPU: --set resources.gpus=0 --set"
+        f" resources.processes={processes}{machine}"
+    )
     message = f"this machine shows {found} GPUs, the spec asks for {wanted} {of}"
     return [Issue((), message, hint)]
 
 
 def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
-    """Problems with the inputs and secrets of this machine: missing or empty files, variables that are not set.
+    """Problems with the inputs and secrets of this machine: missing or empty files, variables that
+    are not set.
 
     `in_container`: the job runs in a container, which does not have the user's credentials.
     """
@@ -99,14 +121,21 @@ def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     for name, item in plan.spec.inputs.items():
         location = plan.host.location_for(item.uri) or ""
         if not location or "://" in location:  # a rehearsal copies it from the cloud
-            message = f"inputs.{name} is copied from {item.on(plan.target.provider)} with your own credentials"
+            message = (
+                f"inputs.{name} is copied from {item.on(plan.target.provider)} with your own"
+                " credentials"
+            )
             hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
             issues.append(warning(message, hint))
             continue
         path = Path(plan.context.folder) / Path(location).expanduser()
         if not os.path.exists(path):  # noqa: PTH110  (false, not an error, for what no disk can hold)
             issues.append(
-                Issue((), f"inputs.{name}: no such file or folder: {path}", origin=plan.where(f"inputs.{name}"))
+                Issue(
+                    (),
+                    f"inputs.{name}: no such file or folder: {path}",
+                    origin=plan.where(f"inputs.{name}"),
+                )
             )
         elif is_empty(str(path)):
             message = f"inputs.{name}: {path} is empty: the job would run on nothing"
@@ -123,13 +152,18 @@ def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     return issues
 
 
-def _cloud_secret_issue(plan: Plan, name: str, stores: Mapping[str, str], in_container: bool) -> Issue:
+def _cloud_secret_issue(
+    plan: Plan, name: str, stores: Mapping[str, str], in_container: bool
+) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
     why = plan.target.declaration.no_local_secrets
     if why and plan.target.provider in stores:
         return Issue((), f"secret {name}: {why}", hint)
     if in_container:
-        message = f"secret {name} is looked up by the job's role, and a container on this machine has none"
+        message = (
+            f"secret {name} is looked up by the job's role, and a container on this machine has"
+            " none"
+        )
         return Issue((), message, hint)
     message = f"secret {name} is looked up where the job would look, with your own credentials"
     return warning(message, f"or add local: 'env:{name}'")
@@ -150,7 +184,10 @@ def _torch(python: str) -> list[Issue]:
         probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
         try:
             has_torch = (
-                subprocess.run([python, "-c", probe], timeout=30, check=False, capture_output=True).returncode == 0
+                subprocess.run(
+                    [python, "-c", probe], timeout=30, check=False, capture_output=True
+                ).returncode
+                == 0
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return [Issue((), f"{python} cannot be run: {error}", hint)]
@@ -158,8 +195,12 @@ def _torch(python: str) -> list[Issue]:
 
 
 def _has_driver() -> bool:
-    """Whether a GPU driver of NVIDIA or WSL is loaded, by its device files. True on other systems than Linux."""
-    return sys.platform != "linux" or any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
+    """Whether a GPU driver of NVIDIA or WSL is loaded, by its device files. True on other systems
+    than Linux.
+    """
+    return sys.platform != "linux" or any(
+        Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")
+    )
 
 
 def _gpus(python: str, env: Mapping[str, str]) -> int:
@@ -167,5 +208,7 @@ def _gpus(python: str, env: Mapping[str, str]) -> int:
     query = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "host.py")]
     chosen = {key: value for key, value in env.items() if key.startswith("CUDA_")}
     environ = {**os.environ, **chosen}
-    answer = subprocess.run(query, env=environ, timeout=60, check=False, capture_output=True, text=True)
+    answer = subprocess.run(
+        query, env=environ, timeout=60, check=False, capture_output=True, text=True
+    )
     return int(answer.stdout or 0)

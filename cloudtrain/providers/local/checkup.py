@@ -1,4 +1,6 @@
-"""Checks of this machine for `cloudtrain doctor`: Python, torch, GPUs, driver, disk, versions with known trouble."""
+"""Checks of this machine for `cloudtrain doctor`: Python, torch, GPUs, driver, disk, versions with
+known trouble.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,34 @@ from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from cloudtrain.units import format_size
 
 OLDEST_PYTHON = "3.9"
-"""Of jobs: the launcher runs on it. The client itself is installed by pip, which knows what it needs."""
+"""Of jobs: the launcher runs on it. The client itself is installed by pip, which knows what it
+needs.
+"""
 
 MIN_FREE_BYTES = 2 * 10**9
 """For a run's source, logs and a few checkpoints of a small model."""
 
 MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
-"""The oldest driver that runs programs of a major version of CUDA: NVIDIA, "CUDA Compatibility", minor versions."""
+"""The oldest driver that runs programs of a major version of CUDA: NVIDIA, "CUDA Compatibility",
+minor versions.
+"""
 
-_CUDA_WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
+_CUDA_WHEELS = (
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
+)
 
 
 def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check]:
     """The checks, each as soon as it is answered.
 
-    `python`: that of local runs; `named_by`: the file beside the job that names it, which may be somebody else's and is
-    not executed for a question; empty for none.
+    `python`: that of local runs; `named_by`: the file beside the job that names it, which may be
+    somebody else's and is not executed for a question; empty for none.
     """
     if named_by:
         asked = Question("Python", f"does {python} run, and has it torch", ("python",))
-        yield asked.not_applicable(f"it is named by {named_by}: a program that a file beside the job names is not run")
+        yield asked.not_applicable(
+            f"it is named by {named_by}: a program that a file beside the job names is not run"
+        )
         facts = PythonFacts(path=python)
     else:
         facts = machine.ask_python(python)
@@ -43,16 +53,22 @@ def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check
     if gpus.driver:
         yield driver_check(gpus, facts)
     yield disk_check(data_dir, machine.free_bytes(data_dir), can_write=machine.can_write(data_dir))
-    yield version_check({**machine.own_versions(), **(facts.versions if machine.is_own(python) else {})}, "here")
+    yield version_check(
+        {**machine.own_versions(), **(facts.versions if machine.is_own(python) else {})}, "here"
+    )
     if facts.version and not machine.is_own(python):
         yield version_check(facts.versions, f"for {python}")
 
 
 def python_check(facts: PythonFacts) -> Check:
     """Whether the Python of local runs can be run, and is new enough."""
-    asked = Question("Python", f"does {facts.path} run, and is it {OLDEST_PYTHON} or newer", ("python",))
+    asked = Question(
+        "Python", f"does {facts.path} run, and is it {OLDEST_PYTHON} or newer", ("python",)
+    )
     if not facts.version:
-        return asked.wrong(f"it does not run: {facts.error}", "set CLOUDTRAIN_PYTHON to a Python that has torch")
+        return asked.wrong(
+            f"it does not run: {facts.error}", "set CLOUDTRAIN_PYTHON to a Python that has torch"
+        )
     if release(facts.version) < release(OLDEST_PYTHON):
         return asked.wrong(f"it is {facts.version}", "set CLOUDTRAIN_PYTHON to a newer one")
     return asked.ok(f"it is {facts.version}")
@@ -65,12 +81,18 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
         fix = f"{facts.path} -m pip install --force-reinstall torch"
         return asked.wrong(f"it cannot be imported: {facts.error}", fix)
     if not facts.torch:
-        return asked.not_applicable('it is not installed; runs here need it: pip install "cloudtrain[train]"')
+        return asked.not_applicable(
+            'it is not installed; runs here need it: pip install "cloudtrain[train]"'
+        )
     if gpus.names and not facts.cuda:
-        return asked.wrong(f"torch {facts.torch} is built without CUDA, and there is {gpus.names[0]}", _CUDA_WHEELS)
+        return asked.wrong(
+            f"torch {facts.torch} is built without CUDA, and there is {gpus.names[0]}", _CUDA_WHEELS
+        )
     if gpus.names and not facts.torch_gpus and not _is_too_old(gpus, facts):
         message = f"torch {facts.torch} sees none of the {len(gpus.names)} GPUs that the driver has"
-        return asked.wrong(message, "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine")
+        return asked.wrong(
+            message, "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine"
+        )
     sees = f", which sees {facts.torch_gpus} of {len(gpus.names)} GPUs" if gpus.names else ""
     return asked.ok(f"torch {facts.torch}{sees}")
 
@@ -79,14 +101,19 @@ def gpu_check(gpus: GpuFacts) -> Check:
     """Whether the GPUs of this machine have a driver that answers."""
     asked = Question("GPUs", "which GPUs of NVIDIA are here")
     if gpus.error:
-        return asked.wrong(f"nvidia-smi cannot reach the driver: {gpus.error}", "restart the machine after an update")
+        return asked.wrong(
+            f"nvidia-smi cannot reach the driver: {gpus.error}",
+            "restart the machine after an update",
+        )
     if gpus.names:
         counts = {name: gpus.names.count(name) for name in gpus.names}
         return asked.ok(", ".join(f"{count} x {name}" for name, count in counts.items()))
     if gpus.on_bus:
         message = f"{gpus.on_bus} on the PCI bus, and no driver for them"
         return asked.wrong(
-            message, "install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+            message,
+            "install NVIDIA's driver:"
+            " https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
         )
     return asked.not_applicable("none: jobs here run on the CPU")
 
@@ -96,8 +123,13 @@ def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
     asked = Question("driver", "is it new enough for torch")
     if _is_too_old(gpus, facts):
         oldest = MIN_DRIVERS[release(facts.cuda)[0]]
-        message = f"it is {gpus.driver}, and torch {facts.torch} (CUDA {facts.cuda}) needs {oldest} or newer"
-        return asked.wrong(message, "install a newer driver, or a torch that is built for an older CUDA")
+        message = (
+            f"it is {gpus.driver}, and torch {facts.torch} (CUDA {facts.cuda}) needs {oldest} or"
+            " newer"
+        )
+        return asked.wrong(
+            message, "install a newer driver, or a torch that is built for an older CUDA"
+        )
     return asked.ok(f"it is {gpus.driver}" + (f", for CUDA {facts.cuda}" if facts.cuda else ""))
 
 
@@ -105,15 +137,21 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
     """Whether runs can be kept in the data folder. `free`: bytes."""
     asked = Question("disk", f"is there room for runs in {folder}", ("data_dir",))
     if not can_write:
-        return asked.wrong("this user may not write there", "set CLOUDTRAIN_DATA_DIR to a folder of yours")
+        return asked.wrong(
+            "this user may not write there", "set CLOUDTRAIN_DATA_DIR to a folder of yours"
+        )
     if free < MIN_FREE_BYTES:
         fix = "remove old runs there, or set CLOUDTRAIN_DATA_DIR to a folder on another disk"
-        return asked.wrong(f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix)
+        return asked.wrong(
+            f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix
+        )
     return asked.ok(f"{format_size(free)} are free")
 
 
 def version_check(versions: Mapping[str, str], where: str) -> Check:
-    """Whether packages are installed that are known to break each other. `where`: `here`, or for which Python."""
+    """Whether packages are installed that are known to break each other. `where`: `here`, or for
+    which Python.
+    """
     asked = Question("packages", f"are versions with known trouble installed {where}")
     found = list(found_trouble(versions))
     if not found:

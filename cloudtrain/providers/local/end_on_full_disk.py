@@ -1,4 +1,6 @@
-"""Stores how a run ended if a full disk does not take the event: in a file whose space was reserved at the start."""
+"""Stores how a run ended if a full disk does not take the event: in a file whose space was reserved
+at the start.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def write(file: Path, event: Ended) -> None:
     short = _shortened(event.to_json())
     text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
     if len(text) > RESERVED_BYTES:
-        text = json.dumps({key: short[key] for key in ("type", "time", "state", "reason") if key in short}).encode()
+        text = json.dumps(
+            {key: short[key] for key in ("type", "time", "state", "reason") if key in short}
+        ).encode()
     try:
         with file.open("r+b") as reserved:
             reserved.write(text[:RESERVED_BYTES].ljust(RESERVED_BYTES))
@@ -54,4 +58,6 @@ def read(file: Path) -> Ended | None:
 def _shortened(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_MAX_CHARACTERS]
-    return {key: _shortened(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _shortened(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )

@@ -1,4 +1,6 @@
-"""Versions of packages that are known not to work together, each with where that is written and what to install."""
+"""Versions of packages that are known not to work together, each with where that is written and
+what to install.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Two packages that break each other: `first` below a version, beside `second` of a version or later."""
+    """Two packages that break each other: `first` below a version, beside `second` of a version or
+    later.
+    """
 
     first: str
     below: str
@@ -22,7 +26,8 @@ class Trouble:
 TROUBLE = (
     Trouble(
         *("docker", "7.1", "requests", "2.32"),
-        'no Docker engine is reached: "Not supported URL scheme http+docker" (docker/docker-py#3256)',
+        'no Docker engine is reached: "Not supported URL scheme http+docker"'
+        " (docker/docker-py#3256)",
         'pip install "docker>=7.1"',
     ),
     Trouble(
@@ -42,10 +47,18 @@ PACKAGES = tuple(sorted({name for each in TROUBLE for name in (each.first, each.
 
 
 def found_trouble(versions: Mapping[str, str]) -> Iterator[tuple[str, Trouble]]:
-    """Each trouble that these versions have, with the two packages in words. `versions`: by package."""
+    """Each trouble that these versions have, with the two packages in words. `versions`: by
+    package.
+    """
     for each in TROUBLE:
-        first, second = versions.get(each.first), versions.get(each.second)
-        if first and second and release(first) < release(each.below) and release(second) >= release(each.since):
+        first = versions.get(each.first)
+        second = versions.get(each.second)
+        if (
+            first
+            and second
+            and release(first) < release(each.below)
+            and release(second) >= release(each.since)
+        ):
             yield f"{each.first} {first} with {each.second} {second}", each
 
 

@@ -1,7 +1,8 @@
 """Runs that end with the process that starts them, where a machine is only lent to that process.
 
-A supervisor outlives the program that has started it. On a machine that a scheduler lends, such as a node of a Ray
-cluster, it must not: the scheduler counts the machine as free again as soon as that program has ended.
+A supervisor outlives the program that has started it. On a machine that a scheduler lends, such as
+a node of a Ray cluster, it must not: the scheduler counts the machine as free again as soon as that
+program has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _tied: list[int] = []
 
 
 def end_runs_with_this_process() -> None:
-    """From now on, each run that this process starts is stopped within seconds after this process has ended."""
+    """From now on, each run that this process starts is stopped within seconds after this process
+    has ended.
+    """
     _tied[:] = [os.getpid()]
 
 
@@ -34,7 +37,9 @@ def runs_end_with_this_process() -> Iterator[None]:
 
 
 def lifeline() -> list[str]:
-    """What a supervisor is given as its last argument, if its run is to end with this process; else nothing."""
+    """What a supervisor is given as its last argument, if its run is to end with this process; else
+    nothing.
+    """
     return [json.dumps(ProcessIdentity.of(os.getpid()).to_json())] if _tied == [os.getpid()] else []
 
 

@@ -1,4 +1,6 @@
-"""What this machine is like: its Python and torch, GPUs and driver, disk, as values. Changes nothing."""
+"""What this machine is like: its Python and torch, GPUs and driver, disk, as values. Changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ PROBE_SECONDS = 120
 """How long a Python may take to import torch: a cold disk takes most of a minute."""
 SMI_SECONDS = 30
 
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
 """Vendor and class of a GPU on the PCI bus (PCI ID repository)."""
 
 
@@ -58,12 +61,16 @@ def ask_python(path: str) -> PythonFacts:
     """Ask a Python about itself and its torch, in a process of its own."""
     program = [path, str(Path(__file__).with_name("python_facts.py")), *PACKAGES]
     try:
-        done = subprocess.run(program, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        done = subprocess.run(
+            program, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
         said: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
     except (OSError, subprocess.TimeoutExpired) as error:
         return PythonFacts(path=path, error=str(error))
     except ValueError:
-        return PythonFacts(path=path, error=f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+        return PythonFacts(
+            path=path, error=f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
+        )
     torch = said["torch"]
     return PythonFacts(
         path=path,
@@ -77,14 +84,18 @@ def ask_python(path: str) -> PythonFacts:
 
 
 def ask_driver() -> GpuFacts:
-    """Ask nvidia-smi about driver and GPUs, where there is one; and the PCI bus, which knows GPUs without a driver."""
+    """Ask nvidia-smi about driver and GPUs, where there is one; and the PCI bus, which knows GPUs
+    without a driver.
+    """
     on_bus = _gpus_on_bus(Path("/sys/bus/pci/devices"))
     program = shutil.which("nvidia-smi")
     if program is None:
         return GpuFacts(on_bus=on_bus)
     query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_SECONDS, check=False)
+        done = subprocess.run(
+            query, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return GpuFacts(error=str(error), on_bus=on_bus)
     rows = [line.partition(", ") for line in done.stdout.splitlines() if ", " in line]
@@ -121,7 +132,8 @@ def _gpus_on_bus(folder: Path) -> int:
     found = 0
     for device in folder.glob("*"):
         try:
-            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+            vendor = (device / "vendor").read_text()
+            kind = (device / "class").read_text()
         except OSError:
             continue
         found += vendor.startswith(_NVIDIA) and kind.startswith(_DISPLAY)

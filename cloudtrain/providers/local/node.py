@@ -1,4 +1,6 @@
-"""One node of a run on this machine, as its supervisor sees it: the launcher's process, its output and its reports."""
+"""One node of a run on this machine, as its supervisor sees it: the launcher's process, its output
+and its reports.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Node:
     error: Cause | None = None
     """The first cause of a failure, as its launcher reported it."""
     stopped: bool = False
-    """Whether its launcher reported a stop; it may exit with 0 then, so that the platform does not end its peers."""
+    """Whether its launcher reported a stop; it may exit with 0 then, so that the platform does not
+    end its peers.
+    """
     stop_requested_at: float = 0.0
     """Unix timestamp at which its launcher was asked to stop; 0 if it was not."""
     stopped_by: str = ""
@@ -56,12 +60,16 @@ class Node:
     @property
     def stop_reason(self) -> str:
         """Why the run has stopped, if the supervisor did not ask for it."""
-        return f"node {self.rank} was told to stop" + (f": {self.stopped_by}" if self.stopped_by else "")
+        return f"node {self.rank} was told to stop" + (
+            f": {self.stopped_by}" if self.stopped_by else ""
+        )
 
     def read(self, record: Callable[[Sequence[Event]], None]) -> bool:
-        """Process what the launcher has printed; False if there is nothing more, for now or for good.
+        """Process what the launcher has printed; False if there is nothing more, for now or for
+        good.
 
-        Events go to `record` before lines go to the log: a reader that sees a line then finds the error it is about.
+        Events go to `record` before lines go to the log: a reader that sees a line then finds the
+        error it is about.
         """
         try:
             chunk = os.read(self.output, READ_BYTES)
@@ -69,7 +77,8 @@ class Node:
             return self.process.poll() is None
         *lines, self.unfinished_line = (self.unfinished_line + chunk).split(b"\n")
         if not chunk and self.unfinished_line:
-            lines, self.unfinished_line = [self.unfinished_line], b""
+            lines = [self.unfinished_line]
+            self.unfinished_line = b""
         events, text_lines = split_events(lines, self.rank)
         for event in events:
             self._note(event)
@@ -83,8 +92,11 @@ class Node:
         if isinstance(event, NodeStarted):
             self.scratch_folder = event.scratch
         elif isinstance(event, NodeEnded):
-            self.error, self.forced, self.stopped = event.error, event.forced, event.outcome == "stopped"
-            self.stop_requested_at, self.stopped_by = event.stop_asked, event.stopped_by
+            self.error = event.error
+            self.forced = event.forced
+            self.stopped = event.outcome == "stopped"
+            self.stop_requested_at = event.stop_asked
+            self.stopped_by = event.stopped_by
 
     def _write(self, lines: Sequence[bytes]) -> None:
         now = format_timestamp(time.time()).encode()
@@ -97,7 +109,9 @@ class Node:
 
 
 def start_node(launch: Launch, env: Mapping[str, str], log: IO[bytes], *, umask: int) -> Node:
-    """Start a launcher in a session of its own. `umask`: of what the job writes; -1: the supervisor's."""
+    """Start a launcher in a session of its own. `umask`: of what the job writes; -1: the
+    supervisor's.
+    """
     process = reserved.start(launch.argv, env, launch.cwd, umask) or subprocess.Popen(
         launch.argv,
         cwd=launch.cwd,

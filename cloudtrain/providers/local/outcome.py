@@ -21,17 +21,24 @@ def run_outcome(
 ) -> Ended:
     """The event that ends the run, without its time. All nodes must have ended.
 
-    `stop_reason`: why the supervisor stopped the run; empty if it did not. `signalled_at`: Unix timestamp at which it
-    first signalled the nodes. `finished_ranks`: rank -> node and Unix timestamp, of ranks that ended with 0.
+    `stop_reason`: why the supervisor stopped the run; empty if it did not. `signalled_at`: Unix
+    timestamp at which it first signalled the nodes. `finished_ranks`: rank -> node and Unix
+    timestamp, of ranks that ended with 0.
     """
     errors = [node.error for node in nodes if node.error]
     if nodes and all(node.exit_code == 0 for node in nodes):
         stopped = next((node for node in nodes if node.stopped), None)
         return (
-            Ended(state="stopped", reason=stop_reason or stopped.stop_reason) if stopped else Ended(state="succeeded")
+            Ended(state="stopped", reason=stop_reason or stopped.stop_reason)
+            if stopped
+            else Ended(state="succeeded")
         )
     first_stopped = _first_stopped_from_outside(nodes, signalled_at)
-    if first_stopped and not stop_reason and all(error.time > first_stopped.stop_requested_at for error in errors):
+    if (
+        first_stopped
+        and not stop_reason
+        and all(error.time > first_stopped.stop_requested_at for error in errors)
+    ):
         return Ended(state="stopped", reason=first_stopped.stop_reason)
     if errors:
         cause = first_cause(errors, finished_ranks)
@@ -40,12 +47,17 @@ def run_outcome(
         return Ended(state="failed", reason=f"{failed_process(cause)} failed", error=cause)
     if stop_reason:
         forced = any(node.forced or node.exit_code == -signal.SIGKILL for node in nodes)
-        return Ended(state="stopped", reason=stop_reason + (" (by force, after the grace period)" if forced else ""))
+        return Ended(
+            state="stopped",
+            reason=stop_reason + (" (by force, after the grace period)" if forced else ""),
+        )
     return _unexplained(first_failed)
 
 
 def _first_stopped_from_outside(nodes: Sequence[Node], signalled_at: float) -> Node | None:
-    """The node that was first asked to stop from outside; errors of its peers after that are consequences."""
+    """The node that was first asked to stop from outside; errors of its peers after that are
+    consequences.
+    """
     found = [node for node in nodes if node.stopped and 0 < node.stop_requested_at < signalled_at]
     return min(found, key=lambda node: node.stop_requested_at, default=None)
 

@@ -20,7 +20,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
-"""Environment variable with the process id of the supervisor, whose end also ends the process that has it."""
+"""Environment variable with the process id of the supervisor, whose end also ends the process that
+has it.
+"""
 
 STOPPED = 5
 """Exit code of a launcher after a stop, and of a process that stands for one."""
@@ -31,11 +33,17 @@ def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str,
 
     No environment variable names the package, so the job's environment stays untouched.
     """
-    return (sys.executable, "-c", _RUN.format(module=f"{package}.{module}"), str(Path(__file__).parents[3]))
+    return (
+        sys.executable,
+        "-c",
+        _RUN.format(module=f"{package}.{module}"),
+        str(Path(__file__).parents[3]),
+    )
 
 
 def set_parent_death_signal(parent: int) -> None:
-    """Have this process get SIGTERM when its parent ends for any reason (prctl(2)); does nothing outside Linux.
+    """Have this process get SIGTERM when its parent ends for any reason (prctl(2)); does nothing
+    outside Linux.
 
     Exits at once if `parent`, a process id, is not the parent any more.
     """

@@ -1,4 +1,6 @@
-"""The local provider: nodes are launchers on this machine, under a supervisor that outlives the client."""
+"""The local provider: nodes are launchers on this machine, under a supervisor that outlives the
+client.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,20 @@ class LocalProvider(LocalBackend):
             unused=UNUSED,
             config=LocalConfig(
                 python=settings.get("python") or sys.executable,
-                cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+                cores=(
+                    len(os.sched_getaffinity(0))
+                    if hasattr(os, "sched_getaffinity")
+                    else os.cpu_count() or 1
+                ),
                 system=sys.platform,
             ),
             origins={"python": settings.origin_beside_job("python")},
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Problems with running the plan on this machine: torch, GPUs, inputs, secrets. No process is started."""
+        """Problems with running the plan on this machine: torch, GPUs, inputs, secrets. No process
+        is started.
+        """
         from cloudtrain.providers.local.checks import host_rules
 
         return [*super().rules(plan), *host_rules(plan)]
@@ -73,9 +81,13 @@ class LocalProvider(LocalBackend):
         from cloudtrain.providers.local.checkup import machine_checks
 
         config = target.config_as(LocalConfig)
-        return machine_checks(config.python, target.origins.get("python", ""), Path(settings["data_dir"]).absolute())
+        return machine_checks(
+            config.python, target.origins.get("python", ""), Path(settings["data_dir"]).absolute()
+        )
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
+    def emulator(
+        self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+    ) -> Emulator[Launch]:
         """The emulator of the request's contract, with a process per node."""
         from cloudtrain.providers.aws.declaration import DECLARATION as AWS
         from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
@@ -94,14 +106,25 @@ class LocalProvider(LocalBackend):
         return PlainEmulator(paths, request)
 
     def warm(self, data_dir: Path) -> AbstractContextManager[None]:
-        """Keeps a process that has imported torch, from which runs start, as long as their environment is the same."""
+        """Keeps a process that has imported torch, from which runs start, as long as their
+        environment is the same.
+        """
         from cloudtrain.providers.local.warm import warm_process
 
         return warm_process(data_dir)
 
-    def fork_supervisor(self, plan: Plan, request: Request, argv: Sequence[str], log: IO[bytes]) -> int | None:
-        """Start it from the process that `warm` keeps; None if there is none, or not for such a run."""
-        if _WARM not in sys.modules or plan.is_rehearsal or request.job.dependencies or not request.job.warm:
+    def fork_supervisor(
+        self, plan: Plan, request: Request, argv: Sequence[str], log: IO[bytes]
+    ) -> int | None:
+        """Start it from the process that `warm` keeps; None if there is none, or not for such a
+        run.
+        """
+        if (
+            _WARM not in sys.modules
+            or plan.is_rehearsal
+            or request.job.dependencies
+            or not request.job.warm
+        ):
             return None
         from cloudtrain.providers.local.warm import open_for
 
@@ -113,7 +136,8 @@ class LocalProvider(LocalBackend):
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """The launches, one per node, with all paths of the run."""
-        spec, config = plan.spec, plan.target.config_as(LocalConfig)
+        spec = plan.spec
+        config = plan.target.config_as(LocalConfig)
         paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
         layout = Layout(
             python=config.python,
@@ -126,10 +150,14 @@ class LocalProvider(LocalBackend):
             packages=str(paths.packages),
             published=str(paths.published),
         )
-        nodes, per_node = spec.resources.nodes, plan.processes
-        # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
+        nodes = spec.resources.nodes
+        per_node = plan.processes
+        # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order,
+        # under c10d.
         linux = config.system == "linux"
-        addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
+        addresses = tuple(
+            f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes)
+        )
         found = launches(
             plan,
             layout,

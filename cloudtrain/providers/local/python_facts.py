@@ -1,4 +1,5 @@
-"""What a Python and its torch say of themselves, as JSON on stdout. A program of its own; standard library only.
+"""What a Python and its torch say of themselves, as JSON on stdout. A program of its own; standard
+library only.
 
 Its arguments are the packages whose versions are wanted.
 """
@@ -24,7 +25,9 @@ def versions(names: list[str]) -> dict[str, str]:
 
 
 def torch_facts() -> dict[str, Any]:
-    """Its version, the CUDA it is built for, and how many GPUs it sees; the error where it cannot be imported."""
+    """Its version, the CUDA it is built for, and how many GPUs it sees; the error where it cannot
+    be imported.
+    """
     try:
         torch = import_module("torch")
     except ModuleNotFoundError:
@@ -39,5 +42,9 @@ def torch_facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    facts = {"python": platform.python_version(), "versions": versions(sys.argv[1:]), "torch": torch_facts()}
+    facts = {
+        "python": platform.python_version(),
+        "versions": versions(sys.argv[1:]),
+        "torch": torch_facts(),
+    }
     print("\n" + json.dumps(facts))

@@ -1,8 +1,10 @@
-"""Processes forked in advance from one that has imported torch, which become a program of a run when they are told to.
+"""Processes forked in advance from one that has imported torch, which become a program of a run
+when they are told to.
 
-Such a program is what a new process would be. It is forked before its parent has threads, CUDA or open files, and ends
-with its parent. Used in the warm process and in what it forks (warm_process.py); the launcher finds this module as
-`RESERVED` in sys.modules. Standard library only.
+Such a program is what a new process would be. It is forked before its parent has threads, CUDA or
+open files, and ends with its parent. Used in the warm process and in what it forks
+(warm_process.py); the launcher finds this module as `RESERVED` in sys.modules. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ from typing import IO, Any, NoReturn
 from cloudtrain.bundle import launcher_module
 from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE
 
-_set_parent_death_signal = launcher_module("host").set_parent_death_signal  # now: a launcher's fork cannot import it
+_set_parent_death_signal = launcher_module(
+    "host"
+).set_parent_death_signal  # now: a launcher's fork cannot import it
 
 RESERVED = "_cloudtrain_reserved"
 """The name under which a launcher finds this module; its own modules may be of another version."""
 
 ROOM = "CLOUDTRAIN_WARM_ROOM"
-"""A variable of the warm process, as long as a path may be. A program writes there whose it is: see `_show_run`."""
+"""A variable of the warm process, as long as a path may be. A program writes there whose it is: see
+`_show_run`.
+"""
 MAX_PATH_BYTES = 4096
 ROOM_BYTES = MAX_PATH_BYTES + 64
 
@@ -64,10 +70,13 @@ start_state = Start()
 
 
 class Program:
-    """A program that a reserved process has become: the part of `subprocess.Popen` that supervisor and launcher use."""
+    """A program that a reserved process has become: the part of `subprocess.Popen` that supervisor
+    and launcher use.
+    """
 
     def __init__(self, pid: int, stdout: IO[bytes]) -> None:
-        self.pid, self.stdout = pid, stdout
+        self.pid = pid
+        self.stdout = stdout
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -95,7 +104,9 @@ class Reserved:
     """A process that waits until it becomes a program."""
 
     def __init__(self, n_reserved: int, others: Iterable[Reserved] = ()) -> None:
-        """Fork it. `n_reserved`: how many its program is to have itself. `others`: those of the same parent."""
+        """Fork it. `n_reserved`: how many its program is to have itself. `others`: those of the
+        same parent.
+        """
         self._socket, theirs = socket.socketpair()
         parent = os.getpid()
         self.pid = os.fork()
@@ -105,7 +116,9 @@ class Reserved:
             _wait(theirs, parent, n_reserved)
         theirs.close()
 
-    def become(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, umask: int) -> Program:
+    def become(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, umask: int
+    ) -> Program:
         """Start a program in it. OSError if it is gone."""
         message = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd, "umask": umask})
         reader, writer = os.pipe()
@@ -127,9 +140,14 @@ def reserve(count: int, n_reserved: int = 0) -> None:
         start_state.processes.append(Reserved(n_reserved, start_state.processes))
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None, umask: int = -1) -> Program | None:
-    """Start `python -u PROGRAM ...` in a session of its own, its output in a pipe; None if it must be a new process."""
-    known, first = start_state.variables, argv[0] == sys.executable and argv[1] == "-u"
+def start(
+    argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None, umask: int = -1
+) -> Program | None:
+    """Start `python -u PROGRAM ...` in a session of its own, its output in a pipe; None if it must
+    be a new process.
+    """
+    known = start_state.variables
+    first = argv[0] == sys.executable and argv[1] == "-u"
     if not first or (known and not _starts_alike(known, env)):
         return None
     while start_state.processes:
@@ -165,7 +183,9 @@ def _entries(variables: Mapping[str, str]) -> list[str]:
 
 
 def remember_start(search_path: list[str]) -> None:
-    """Keep how this interpreter was started; call it in the warm process. ValueError if PYTHONPATH is not absolute."""
+    """Keep how this interpreter was started; call it in the warm process. ValueError if PYTHONPATH
+    is not absolute.
+    """
     given = _entries(os.environ)
     if search_path[: len(given)] != given:
         raise ValueError("PYTHONPATH names folders that are relative, or twice")
@@ -173,7 +193,8 @@ def remember_start(search_path: list[str]) -> None:
     getenv.restype = ctypes.c_void_p
     start_state.room = getenv(ROOM.encode()) or 0
     del os.environ[ROOM]
-    start_state.search_path, start_state.n_given = search_path, len(given)
+    start_state.search_path = search_path
+    start_state.n_given = len(given)
     sys.modules[RESERVED] = sys.modules[__name__]
 
 
@@ -208,7 +229,9 @@ def read_message(connection: socket.socket) -> dict[str, Any]:
 
 
 def become_new(env: Mapping[str, str], cwd: str | None, output: int) -> None:
-    """What a new process has and a fork shares with its parent: session, folder, streams, variables."""
+    """What a new process has and a fork shares with its parent: session, folder, streams,
+    variables.
+    """
     os.setsid()
     if cwd is not None:
         os.chdir(cwd)
@@ -223,7 +246,9 @@ def become_new(env: Mapping[str, str], cwd: str | None, output: int) -> None:
 
 
 def _show_run(env: Mapping[str, str]) -> None:
-    """Show in /proc/PID/environ whose process it is, so that none of a run is overlooked when it is cleaned up."""
+    """Show in /proc/PID/environ whose process it is, so that none of a run is overlooked when it is
+    cleaned up.
+    """
     text = os.fsencode(f"\0{RUN_DIR_VARIABLE}={env[RUN_DIR_VARIABLE]}\0")
     ctypes.memmove(start_state.room, text.ljust(ROOM_BYTES, b"\0"), ROOM_BYTES)
 
@@ -234,10 +259,14 @@ def _run(argv: Sequence[str], env: Mapping[str, str], n_reserved: int) -> int:
     for name in [name for name in sys.modules if name.partition(".")[0] == "cloudtrain"]:
         del sys.modules[name]  # the client's; what is used here is referred to
     added = _entries(env)[start_state.n_given :]
-    head, tail = start_state.search_path[: start_state.n_given], start_state.search_path[start_state.n_given :]
-    folder = [] if Path(program).is_dir() else [str(Path(program).parent)]  # `run_path` itself adds a folder
+    head = start_state.search_path[: start_state.n_given]
+    tail = start_state.search_path[start_state.n_given :]
+    folder = (
+        [] if Path(program).is_dir() else [str(Path(program).parent)]
+    )  # `run_path` itself adds a folder
     sys.path[:] = [*folder, *head, *added, *tail]
-    sys.argv, sys.orig_argv = list(argv[2:]), list(argv)
+    sys.argv = list(argv[2:])
+    sys.orig_argv = list(argv)
     start_state.variables = dict(env)
     if n_reserved:
         reserve(n_reserved)

@@ -1,4 +1,6 @@
-"""A run's folder as its supervisor has it: somebody may remove it, or its disk be full, while the run goes on."""
+"""A run's folder as its supervisor has it: somebody may remove it, or its disk be full, while the
+run goes on.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class SupervisedFolder(RunFolder):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def record(self, *events: Event, durable: bool = False) -> bool:
-        """Store events; False if the disk does not take them. `durable`: written to disk before this returns."""
+        """Store events; False if the disk does not take them. `durable`: written to disk before
+        this returns.
+        """
         if self._is_removed:  # the folder must not be created again
             return True
         try:

@@ -1,8 +1,10 @@
-"""The supervisor of one local run: starts a launcher per node, records their output, and ends them together.
+"""The supervisor of one local run: starts a launcher per node, records their output, and ends them
+together.
 
-Started with RUN_FOLDER ARCHIVE, in a session of its own, so it outlives the client, unless lifeline.py ties them. If it
-is killed, its launchers stop, and the next observation of the run says so. A stop is requested by a file in the run's
-folder, which works across containers and hosts; removing the folder ends the training.
+Started with RUN_FOLDER ARCHIVE, in a session of its own, so it outlives the client, unless
+lifeline.py ties them. If it is killed, its launchers stop, and the next observation of the run says
+so. A stop is requested by a file in the run's folder, which works across containers and hosts;
+removing the folder ends the training.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.units import format_duration
 
 PEERS_SECONDS = 8
-"""How long the other nodes may take to end after one has failed; most of them then hang in a collective."""
+"""How long the other nodes may take to end after one has failed; most of them then hang in a
+collective.
+"""
 
 SYNC_SECONDS = 1
 """Between two copies of checkpoints, and two checks of the stop file and the run's folder."""
@@ -88,16 +92,22 @@ class Supervisor:
         """Monotonic time at which nodes that still run are killed."""
 
     def run(self) -> None:
-        """Run everything in order. Whatever happens, the run gets its last event and nothing is left running."""
+        """Run everything in order. Whatever happens, the run gets its last event and nothing is
+        left running.
+        """
         started = time.monotonic()
         end_on_full_disk.reserve(self.paths.end_on_full_disk)
         try:
             ended = self._run_nodes(started)
         except CloudtrainError as error:
-            ended = Ended(state="failed", reason=error.message + (f" ({error.hint})" if error.hint else ""))
+            ended = Ended(
+                state="failed", reason=error.message + (f" ({error.hint})" if error.hint else "")
+            )
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
             traceback.print_exc()
-            ended = Ended(state="failed", reason=f"the supervisor broke; see {self.paths.supervisor_log}")
+            ended = Ended(
+                state="failed", reason=f"the supervisor broke; see {self.paths.supervisor_log}"
+            )
         lost_lines = sum(node.lost_lines for node in self.nodes)
         if lost_lines:
             lost = f"{lost_lines} log lines are lost, the disk was full"
@@ -151,7 +161,10 @@ class Supervisor:
                 **inherited,
                 **launch.env,
                 "CLOUDTRAIN_MASTER_PORT": port,
-                **{name: os.environ[kept.partition(":")[2]] for name, kept in launch.secrets.items()},
+                **{
+                    name: os.environ[kept.partition(":")[2]]
+                    for name, kept in launch.secrets.items()
+                },
                 SUPERVISOR_PID: str(os.getpid()),
                 RUN_DIR_VARIABLE: str(self.paths.run),
             }
@@ -202,7 +215,9 @@ class Supervisor:
         return max(0.05, min([SYNC_SECONDS, *(deadline - now for deadline in deadlines)]))
 
     def _reap_launchers(self) -> None:
-        """Collect launchers that have ended; after the first failure the others are asked to end too."""
+        """Collect launchers that have ended; after the first failure the others are asked to end
+        too.
+        """
         for node in self.nodes:
             if node.exit_code is None and node.process.poll() is not None:
                 while node.read(self._record):
@@ -235,7 +250,11 @@ class Supervisor:
         """Look for the stop file and for the folder itself: signals may not reach us."""
         if self.paths.stop_file.exists() and not self.stop_signals:
             self.stop_signals.append(signal.SIGTERM)
-        if self.ends_with is not None and self.ends_with.is_alive() is False and not self.stop_signals:
+        if (
+            self.ends_with is not None
+            and self.ends_with.is_alive() is False
+            and not self.stop_signals
+        ):
             self.stop("the process that has started it is gone")
         if self.folder.is_found_removed():
             self.stop("the run's folder was removed")
@@ -260,7 +279,9 @@ class Supervisor:
         """Add notes to the end of the first node's log."""
         if notes and self.nodes:
             now = format_timestamp(time.time())
-            self.nodes[0].log.write("".join(f"{now} [node 0] {line}\n" for line in notes).encode("utf-8", "replace"))
+            self.nodes[0].log.write(
+                "".join(f"{now} [node 0] {line}\n" for line in notes).encode("utf-8", "replace")
+            )
 
     def _signal_all(self, signum: int) -> None:
         self.signalled_at = min(self.signalled_at, time.time())
@@ -273,14 +294,21 @@ def emulator_of(run: RunFolder) -> Emulator[Launch]:
     """The emulator that executes a run's request on this machine, from its provider."""
     plan = emulated_plan(run)
     provider: Any = get_provider(plan.provider)
-    emulator: Emulator[Launch] = provider.emulator(RunPaths(run.path), run.document("request.json"), plan)
+    emulator: Emulator[Launch] = provider.emulator(
+        RunPaths(run.path), run.document("request.json"), plan
+    )
     return emulator
 
 
 def main(argv: list[str]) -> int:
-    """Run a run while holding its lock; 1 if another supervisor has it, or it was given up before we started."""
-    run, archive = Path(argv[0]), Path(argv[1])
-    umask = os.umask(OTHERS_MASK)  # logs, sources, values of secrets: other users may not read what is written here
+    """Run a run while holding its lock; 1 if another supervisor has it, or it was given up before
+    we started.
+    """
+    run = Path(argv[0])
+    archive = Path(argv[1])
+    umask = os.umask(
+        OTHERS_MASK
+    )  # logs, sources, values of secrets: other users may not read what is written here
     other = identity_of(run)
     lock = take_lock(run)
     if lock is None or (other is not None and other.is_alive()):

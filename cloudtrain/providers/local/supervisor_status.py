@@ -1,7 +1,8 @@
-"""Whether a run's supervisor is alive, from its lock, identity and heartbeat; and ending what a dead one left running.
+"""Whether a run's supervisor is alive, from its lock, identity and heartbeat; and ending what a
+dead one left running.
 
-No single sign is enough: some network disks do not show locks, and a process id means nothing in another container.
-A supervisor that is not proven dead is not treated as dead.
+No single sign is enough: some network disks do not show locks, and a process id means nothing in
+another container. A supervisor that is not proven dead is not treated as dead.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ KILL_TIMEOUT_SECONDS = 5
 """How long killed processes may take to disappear."""
 
 LOCK_TIMEOUT_SECONDS = 2
-"""How long to try for the run's lock: observers hold it for a moment, another supervisor for good."""
+"""How long to try for the run's lock: observers hold it for a moment, another supervisor for good.
+"""
 
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 60
-"""A supervisor whose process cannot be inspected from here counts as alive this long after its last heartbeat."""
+"""A supervisor whose process cannot be inspected from here counts as alive this long after its last
+heartbeat.
+"""
 
 
 class SupervisorState(Enum):
@@ -66,7 +70,9 @@ def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> Super
 def identity_of(run: Path) -> ProcessIdentity | None:
     """The supervisor's identity as it wrote it down; None if there is none that can be read."""
     try:
-        return ProcessIdentity.from_json(json.loads(read_regular_file(RunPaths(run).supervisor_file)))
+        return ProcessIdentity.from_json(
+            json.loads(read_regular_file(RunPaths(run).supervisor_file))
+        )
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -80,13 +86,17 @@ def write_identity(run: Path) -> None:
 
 
 def write_heartbeat(run: Path) -> None:
-    """Set the heartbeat to now, by the clock of the disk. Errors are ignored: the next one may succeed."""
+    """Set the heartbeat to now, by the clock of the disk. Errors are ignored: the next one may
+    succeed.
+    """
     with suppress(OSError):
         os.utime(RunPaths(run).supervisor_file)
 
 
 def keep_heartbeat(run: Path) -> None:
-    """For a thread of its own, so that a slow disk or a large source does not look like a dead supervisor."""
+    """For a thread of its own, so that a slow disk or a large source does not look like a dead
+    supervisor.
+    """
     while True:
         time.sleep(HEARTBEAT_SECONDS)
         write_heartbeat(run)
@@ -108,7 +118,9 @@ def silence_seconds(run: Path) -> float:
 
 
 def last_heartbeat(run: Path) -> float:
-    """Unix timestamp of the last heartbeat, by the clock of the disk; minus infinity if there was none."""
+    """Unix timestamp of the last heartbeat, by the clock of the disk; minus infinity if there was
+    none.
+    """
     try:
         return RunPaths(run).supervisor_file.stat().st_mtime
     except OSError:
@@ -116,7 +128,9 @@ def last_heartbeat(run: Path) -> float:
 
 
 def send_stop_signal(run: Path) -> None:
-    """Send SIGTERM to the supervisor if its process is proven to be the right one; the stop file works in any case."""
+    """Send SIGTERM to the supervisor if its process is proven to be the right one; the stop file
+    works in any case.
+    """
     identity = identity_of(run)
     if identity is None or not identity.is_alive():
         return
@@ -141,14 +155,17 @@ def has_started(run: Path) -> bool:
 
 
 RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
-"""Environment variable that every process of a run inherits: its folder, as run ids are not unique."""
+"""Environment variable that every process of a run inherits: its folder, as run ids are not unique.
+"""
 
 
 def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
-    """Kill every process of a run, also those that left its process group or session; returns how many were killed.
+    """Kill every process of a run, also those that left its process group or session; returns how
+    many were killed.
 
-    `timeout_seconds`: how long they may take to end by themselves first, as launchers without a supervisor do. They are
-    found by RUN_DIR_VARIABLE in /proc; where there is no /proc, none are found.
+    `timeout_seconds`: how long they may take to end by themselves first, as launchers without a
+    supervisor do. They are found by RUN_DIR_VARIABLE in /proc; where there is no /proc, none are
+    found.
     """
     killed: set[int] = set()
     began = time.monotonic()
@@ -178,7 +195,9 @@ def _run_processes(run: Path) -> list[int]:
 
 
 def _same_folder_seen_by(process: Path, run: Path) -> bool:
-    """Whether the run's path is the same folder for that process; in a container it may be another one."""
+    """Whether the run's path is the same folder for that process; in a container it may be another
+    one.
+    """
     root = process / "root"
     try:
         return os.path.samestat((root / run.relative_to("/")).stat(), run.stat())

@@ -1,7 +1,9 @@
-"""Keeps a process that has imported torch, from which runs on this machine start: none of them imports it again.
+"""Keeps a process that has imported torch, from which runs on this machine start: none of them
+imports it again.
 
-Open while a program starts many short runs, such as the trials of a sweep. The first run decides its Python and its
-variables; a run that differs in one of them starts as it does otherwise, and so does every run if it dies.
+Open while a program starts many short runs, such as the trials of a sweep. The first run decides
+its Python and its variables; a run that differs in one of them starts as it does otherwise, and so
+does every run if it dies.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ ANSWER_SECONDS = 120
 MAX_STARTS = 3
 """How often it is started, if it was killed or packages were installed meanwhile."""
 
-_MODULES = ("torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.agent.server")
+_MODULES = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.run",
+    "torch.distributed.elastic.agent.server",
+)
 """What torchrun, and the ranks of most programs, import and what takes long."""
 _PROGRAM = """
 import sys
@@ -80,21 +87,32 @@ class WarmProcess:
     def start(self, launches: Sequence[Launch], argv: Sequence[str], log: IO[bytes]) -> int | None:
         """Start a run's supervisor; its process id, or None if the run must start without us.
 
-        `argv`: its arguments, first the run's folder. `launches`: the nodes' launchers, which it will start.
+        `argv`: its arguments, first the run's folder. `launches`: the nodes' launchers, which it
+        will start.
         """
         wanted = [_started_by(launch) for launch in launches]
         with self._lock:
             self._alike = self._alike or wanted[0]
-            if any(each != self._alike for each in wanted) or len(os.fsencode(argv[0])) > MAX_PATH_BYTES:
+            if (
+                any(each != self._alike for each in wanted)
+                or len(os.fsencode(argv[0])) > MAX_PATH_BYTES
+            ):
                 return None
             if self._control is None and not self._open_process(*self._alike):
                 return None
-            message = {"argv": list(argv), "cwd": argv[0], "env": dict(os.environ), "nodes": len(launches)}
+            message = {
+                "argv": list(argv),
+                "cwd": argv[0],
+                "env": dict(os.environ),
+                "nodes": len(launches),
+            }
             pid = self._ask(json.dumps(message).encode(), log)
             self._has_answered = self._has_answered or pid is not None
             if pid is None:
                 self._end_process()
-                self._starts_left *= self._has_answered  # one that cannot even start is not started again
+                self._starts_left *= (
+                    self._has_answered
+                )  # one that cannot even start is not started again
             return pid
 
     def close(self) -> None:
@@ -155,9 +173,16 @@ class WarmProcess:
 
 
 def _started_by(launch: Launch) -> tuple[str, Mapping[str, str]]:
-    """The Python of a launcher, and the variables with which it starts, without ours and secret values."""
-    secret = {*launch.secrets, *(location.partition(":")[2] for location in launch.secrets.values())}
+    """The Python of a launcher, and the variables with which it starts, without ours and secret
+    values.
+    """
+    secret = {
+        *launch.secrets,
+        *(location.partition(":")[2] for location in launch.secrets.values()),
+    }
     variables = {**os.environ, **launch.env}
     return launch.argv[0], {
-        name: value for name, value in variables.items() if name not in secret and not name.startswith("CLOUDTRAIN_")
+        name: value
+        for name, value in variables.items()
+        if name not in secret and not name.startswith("CLOUDTRAIN_")
     }

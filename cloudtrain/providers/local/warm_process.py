@@ -1,7 +1,9 @@
-"""The warm process: it has imported torch, and forks the supervisors of runs, whose programs are its forks in turn.
+"""The warm process: it has imported torch, and forks the supervisors of runs, whose programs are
+its forks in turn.
 
-Started with CONTROL_FD by warm.py, which asks it for each run; it ends with the process that has started it. It reads
-nothing of a run: the fork does, so that no run's variables stay in its memory. Standard library only, besides torch.
+Started with CONTROL_FD by warm.py, which asks it for each run; it ends with the process that has
+started it. It reads nothing of a run: the fork does, so that no run's variables stay in its memory.
+Standard library only, besides torch.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ REAP_SECONDS = 1.0
 
 
 def main(control_fd: int, search_path: list[str]) -> NoReturn:
-    """Serve until the other end of the connection is closed. `search_path`: `sys.path` of the programs."""
+    """Serve until the other end of the connection is closed. `search_path`: `sys.path` of the
+    programs.
+    """
     try:
         control = socket.socket(fileno=control_fd)
         reserved.remember_start(search_path)
@@ -52,7 +56,9 @@ def _serve(control: socket.socket) -> None:
         if not readable:
             continue
         asked, files, *_ = socket.recv_fds(control, 1, 2)
-        if not asked or installed != _installed():  # its opener is gone, or what it has imported is out of date
+        if (
+            not asked or installed != _installed()
+        ):  # its opener is gone, or what it has imported is out of date
             return
         pid = os.fork()
         if pid == 0:
@@ -80,7 +86,11 @@ def _installed() -> list[int]:
 
 def _imported_from() -> set[Path]:
     """The folders of what has been imported: of modules, and those that have packages."""
-    files = [Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
+    files = [
+        Path(file)
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None))
+    ]
     return {folder for file in files for folder in file.parents[:2]}
 
 

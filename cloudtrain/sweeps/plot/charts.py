@@ -1,11 +1,23 @@
-"""Charts of a sweep's objective: over its trials, over what they have cost, and the curve of every trial."""
+"""Charts of a sweep's objective: over its trials, over what they have cost, and the curve of every
+trial.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from cloudtrain.charts.axes import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, frame, pieces, x_scale, y_scale
+from cloudtrain.charts.axes import (
+    BOTTOM,
+    HEIGHT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    frame,
+    pieces,
+    x_scale,
+    y_scale,
+)
 from cloudtrain.charts.svg import Point, line, picture, steps, text, text_width
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.plot.marks import mark
@@ -14,9 +26,13 @@ from cloudtrain.units import format_number
 
 
 def told(state: SweepState, trial: Trial) -> str:
-    """A trial in words, shown where the mouse rests on it: `trial 3, completed: val_accuracy 0.98 (lr 0.01)`."""
+    """A trial in words, shown where the mouse rests on it: `trial 3, completed: val_accuracy 0.98
+    (lr 0.01)`.
+    """
     values = ", ".join(f"{key} {format_number(value)}" for key, value in trial.parameters.items())
-    value = "" if trial.value is None else f": {state.definition.metric} {format_number(trial.value)}"
+    value = (
+        "" if trial.value is None else f": {state.definition.metric} {format_number(trial.value)}"
+    )
     return f"trial {trial.number}, {trial.state}{value} ({values})"
 
 
@@ -26,7 +42,9 @@ def value_of(trial: Trial) -> float | None:
 
 
 def over_trials(state: SweepState) -> str:
-    """The value of each trial, by number; those without one at the bottom. A line shows the best so far."""
+    """The value of each trial, by number; those without one at the bottom. A line shows the best so
+    far.
+    """
     x = x_scale(0, max(len(state.trials) - 1, 1))
     values = [value_of(trial) for trial in state.trials]
     y = y_scale([value for value in values if value is not None])
@@ -48,20 +66,28 @@ def over_trials(state: SweepState) -> str:
         for trial, value in zip(state.trials, values, strict=True)
     ]
     label = f"{state.definition.metric} of each trial, and the best so far"
-    names = frame(x, y, "trial", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)])
+    names = frame(
+        x, y, "trial", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)]
+    )
     return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
 
 
 def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
-    """The best trial's value each time that a run had ended, by the money spent; by time where nothing is billed."""
+    """The best trial's value each time that a run had ended, by the money spent; by time where
+    nothing is billed.
+    """
     billed = state.definition.trial_cap.usd is not None
     longest = max((moment.seconds for moment in moments), default=0.0)
     unit, size = ("h", 3600) if longest > 7200 else ("min", 60) if longest > 120 else ("s", 1)
     at = [moment.usd if billed else moment.seconds / size for moment in moments]
     x = x_scale(0, max(at, default=1.0))
-    y = y_scale([each for moment in moments for each in (moment.value, moment.best) if each is not None])
+    y = y_scale(
+        [each for moment in moments for each in (moment.value, moment.best) if each is not None]
+    )
     best = [
-        (x.at(here), y.at(moment.best)) for here, moment in zip(at, moments, strict=True) if moment.best is not None
+        (x.at(here), y.at(moment.best))
+        for here, moment in zip(at, moments, strict=True)
+        if moment.best is not None
     ]
     marks = [
         mark(
@@ -79,11 +105,21 @@ def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
 
 
 def curves(state: SweepState) -> str:
-    """Every report of every trial, with the rungs at which they were compared. The best trial is the thick line."""
+    """Every report of every trial, with the rungs at which they were compared. The best trial is
+    the thick line.
+    """
     y = y_scale([value for trial in state.trials for value in trial.curve])
     x = x_scale(1, max((trial.reports for trial in state.trials), default=1))
     best = state.best
-    parts = [frame(x, y, "report", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)])]
+    parts = [
+        frame(
+            x,
+            y,
+            "report",
+            state.definition.metric,
+            [tick for tick in x.ticks() if tick == int(tick)],
+        )
+    ]
     parts += _rungs([x.at(rung) for rung in state.definition.rungs if rung <= x.high])
     for trial in sorted(state.trials, key=lambda each: each is best):
         kind = "curve best" if trial is best else "curve"
@@ -94,15 +130,20 @@ def curves(state: SweepState) -> str:
         if (value := value_of(trial)) is not None:
             place = x.at(trial.reports), y.at(value)
             parts.append(mark(trial.state, *place, best=trial is best, title=told(state, trial)))
-    return picture(WIDTH, HEIGHT, f"{state.definition.metric} over the reports of each trial", *parts)
+    return picture(
+        WIDTH, HEIGHT, f"{state.definition.metric} over the reports of each trial", *parts
+    )
 
 
 def _rungs(at: Sequence[float]) -> Sequence[str]:
-    """A line at each rung, with its name above where that has room before the next one's; the last has its name."""
+    """A line at each rung, with its name above where that has room before the next one's; the last
+    has its name.
+    """
     parts = [line([(x, TOP - 4), (x, BOTTOM)], "rung") for x in at]
     free = RIGHT
     for number in range(len(at), 0, -1):
-        x, name = at[number - 1], f"rung {number}"
+        x = at[number - 1]
+        name = f"rung {number}"
         if x <= free - text_width(name) or free == RIGHT:
             free = min(x, RIGHT - text_width(name))
             parts.append(text(name, free, TOP - 7, class_="rung-name"))

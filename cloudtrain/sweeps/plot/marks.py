@@ -17,7 +17,9 @@ MARKS = {
     "failed": ("cross", "ended with an error"),
     "too_large": ("cross", "does not fit"),
 }
-"""For each state of a trial its shape, and what it means: shapes, because not everybody sees colours."""
+"""For each state of a trial its shape, and what it means: shapes, because not everybody sees
+colours.
+"""
 
 _PATHS = {
     "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -41,4 +43,6 @@ def legend(states: Iterable[str]) -> str:
     """What the marks of these states mean, as HTML."""
     found = {MARKS[state]: "running" if state == "waiting" else state for state in states}
     ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in found]
-    return page.legend((mark(found[shape], 8, 8), f"{found[shape]}: {shape[1]}") for shape in ordered)
+    return page.legend(
+        (mark(found[shape], 8, 8), f"{found[shape]}: {shape[1]}") for shape in ordered
+    )

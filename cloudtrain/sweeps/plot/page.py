@@ -1,4 +1,6 @@
-"""The page of a sweep: what it was, its charts, and a table of its trials, in one file of HTML without scripts."""
+"""The page of a sweep: what it was, its charts, and a table of its trials, in one file of HTML
+without scripts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
             "The line is the best so far; trials without a value stand below.",
             over_trials(state),
         ),
-        chart(f"Objective over {_cost(state)}", "Each mark is the end of a run.", over_cost(state, moments)),
+        chart(
+            f"Objective over {_cost(state)}",
+            "Each mark is the end of a run.",
+            over_cost(state, moments),
+        ),
         chart("Curves", _about_curves(state), curves(state)),
         chart("Importance of settings", _sentence(shares.method), _bars(shares)),
         chart(
@@ -39,7 +45,11 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
         element("h1", words(definition.sweep_id)),
         element("p", words(_summary(state))),
         legend(trial.state for trial in state.trials),
-        element("p", words("A mark at the edge of a chart may stand for a value far outside."), class_="note"),
+        element(
+            "p",
+            words("A mark at the edge of a chart may stand for a value far outside."),
+            class_="note",
+        ),
         element("main", *charts),
         _table(state),
     ]
@@ -62,7 +72,8 @@ def _sentence(shown: str) -> str:
 
 def _summary(state: SweepState) -> str:
     """What the sweep is, how it stands, and its best trial."""
-    definition, best = state.definition, state.best
+    definition = state.definition
+    best = state.best
     goal = {"minimize": "the less the better", "maximize": "the more the better"}[definition.goal]
     why = f" ({state.why_ended})" if state.why_ended else ""
     parts = [
@@ -73,7 +84,9 @@ def _summary(state: SweepState) -> str:
     if definition.trial_cap.usd is not None:
         parts.append(f"{state.spent_usd:.2f} USD spent")
     if best is not None and best.value is not None:
-        values = ", ".join(f"{key} {format_number(value)}" for key, value in best.parameters.items())
+        values = ", ".join(
+            f"{key} {format_number(value)}" for key, value in best.parameters.items()
+        )
         parts.append(f"best is trial {best.number} with {format_number(best.value)}: {values}")
     return "; ".join(parts) + "."
 

@@ -1,4 +1,6 @@
-"""Parallel coordinates: an axis for every setting and one for the objective, and a line for every trial."""
+"""Parallel coordinates: an axis for every setting and one for the objective, and a line for every
+trial.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,13 @@ from cloudtrain.sweeps.plot.charts import told, value_of
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 
-TOP, BOTTOM, HEIGHT = 44.0, 258.0, 276.0
-FIRST, AFTER = 24.0, 104.0
-BETWEEN, LEAST_BETWEEN = 100.0, 64.0
+TOP = 44.0
+BOTTOM = 258.0
+HEIGHT = 276.0
+FIRST = 24.0
+AFTER = 104.0
+BETWEEN = 100.0
+LEAST_BETWEEN = 64.0
 WIDTH = 1000.0
 """So much has room on a screen; axes stand closer together where there are many."""
 ROW = 15.0
@@ -30,8 +36,16 @@ def parallel_coordinates(state: SweepState) -> str:
     valued = [(value, trial) for trial in state.trials if (value := value_of(trial)) is not None]
     count = len(state.definition.space)
     between = min(BETWEEN, max(LEAST_BETWEEN, (WIDTH - FIRST - AFTER) / count))
-    axes = [(key, _axis_of(dimension, between - 10)) for key, dimension in state.definition.space.items()]
-    axes.append((state.definition.metric, _range_axis(*usual_range(value for value, _ in valued), log=False)))
+    axes = [
+        (key, _axis_of(dimension, between - 10))
+        for key, dimension in state.definition.space.items()
+    ]
+    axes.append(
+        (
+            state.definition.metric,
+            _range_axis(*usual_range(value for value, _ in valued), log=False),
+        )
+    )
     at = [FIRST + between * number for number in range(len(axes))]
     parts: list[str] = []
     for value, trial, kind in _in_order(state, valued):
@@ -41,7 +55,9 @@ def parallel_coordinates(state: SweepState) -> str:
     for number, (x, (key, (_, labels))) in enumerate(zip(at, axes, strict=True)):
         parts.append(line([(x, TOP), (x, BOTTOM)], "axis"))
         # Names stand in two rows: long ones of neighbours would run into each other.
-        name = shortened(key, int((2 * between if number < count else AFTER) / CHARACTER), keep_end=True)
+        name = shortened(
+            key, int((2 * between if number < count else AFTER) / CHARACTER), keep_end=True
+        )
         parts.append(text(name, x - 12, 14 + 16 * (number % 2), class_="name"))
         parts += [text(label, x + 6, y + 4, class_="on-line") for y, label in labels]
     width = at[-1] + AFTER
@@ -49,12 +65,20 @@ def parallel_coordinates(state: SweepState) -> str:
     return picture(max(width, 440.0), HEIGHT, label, *parts, wide=width > 440)
 
 
-def _in_order(state: SweepState, valued: Sequence[tuple[float, Trial]]) -> Sequence[tuple[float, Trial, str]]:
+def _in_order(
+    state: SweepState, valued: Sequence[tuple[float, Trial]]
+) -> Sequence[tuple[float, Trial, str]]:
     """The trials, the worst first, each with how its line is drawn."""
     ordered = sorted(valued, key=lambda each: each[0], reverse=state.definition.goal == "minimize")
     behind = len(ordered) - math.ceil(len(ordered) / 4)
-    shown = [(value, trial, "curve" if at < behind else "curve good") for at, (value, trial) in enumerate(ordered)]
-    return [(value, trial, "curve best" if trial is state.best else kind) for value, trial, kind in shown]
+    shown = [
+        (value, trial, "curve" if at < behind else "curve good")
+        for at, (value, trial) in enumerate(ordered)
+    ]
+    return [
+        (value, trial, "curve best" if trial is state.best else kind)
+        for value, trial, kind in shown
+    ]
 
 
 def _axis_of(dimension: Dimension, room: float) -> Axis:
@@ -67,7 +91,10 @@ def _axis_of(dimension: Dimension, room: float) -> Axis:
         (type(value), value): scale.at(number) for number, value in enumerate(dimension.values)
     }
     every = math.ceil(ROW * (len(at) - 1) / (BOTTOM - TOP))
-    labels = [(place, shortened(format_number(value), int(room / CHARACTER))) for (_, value), place in at.items()]
+    labels = [
+        (place, shortened(format_number(value), int(room / CHARACTER)))
+        for (_, value), place in at.items()
+    ]
     return lambda value: at[type(value), value], labels[:: max(1, every)]
 
 

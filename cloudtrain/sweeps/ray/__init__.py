@@ -1,1 +1,3 @@
-"""Sweeps by the engine `ray`: Ray Tune places the trials, and what it would forget is in the journal."""
+"""Sweeps by the engine `ray`: Ray Tune places the trials, and what it would forget is in the
+journal.
+"""

@@ -1,8 +1,9 @@
-"""Drives a sweep on a Ray cluster: Ray Tune places the trials, and its ASHA ends them; the journal knows all of it.
+"""Drives a sweep on a Ray cluster: Ray Tune places the trials, and its ASHA ends them; the journal
+knows all of it.
 
-Ray forgets what trials had at their rungs when its driver dies (ray#30838), and ends the trials with it. A new driver
-therefore never restores Ray's own state: it tells the scheduler all values anew, in the order of the journal, and runs
-on what had not ended, from its checkpoints.
+Ray forgets what trials had at their rungs when its driver dies (ray#30838), and ends the trials
+with it. A new driver therefore never restores Ray's own state: it tells the scheduler all values
+anew, in the order of the journal, and runs on what had not ended, from its checkpoints.
 """
 
 from __future__ import annotations
@@ -56,10 +57,17 @@ class Jobs(Protocol):
 
 
 class RayDriver:
-    """One process's work on a sweep. Ray Tune asks it for trials, and tells it what workers have seen."""
+    """One process's work on a sweep. Ray Tune asks it for trials, and tells it what workers have
+    seen.
+    """
 
-    def __init__(self, journal: SweepJournal, jobs: Jobs, suggester: Suggester, halving: Halving | None) -> None:
-        self.journal, self._jobs, self._suggester, self._halving = journal, jobs, suggester, halving
+    def __init__(
+        self, journal: SweepJournal, jobs: Jobs, suggester: Suggester, halving: Halving | None
+    ) -> None:
+        self.journal = journal
+        self._jobs = jobs
+        self._suggester = suggester
+        self._halving = halving
         self._clock = DriverClock(0.0)
         self._announced: list[int] = []
         """Trials whose run the journal announces, and that nobody has started."""
@@ -67,7 +75,8 @@ class RayDriver:
         """Trials whose worker is gone: whether somebody had asked their run to stop before."""
         self._behind: set[int] = set()
         self._losses: dict[int, tuple[int, int]] = {}
-        """Trial -> how many reports it had made, and how often in a row its worker was lost then."""
+        """Trial -> how many reports it had made, and how often in a row its worker was lost then.
+        """
         self._next_look = 0.0
         self.end: End | None = None
         """How the sweep ends, when nothing is left to be done."""
@@ -83,7 +92,9 @@ class RayDriver:
         return self.journal.folder
 
     def recover(self) -> None:
-        """Tell the scheduler what trials had at their rungs, and take over those that an earlier driver has left."""
+        """Tell the scheduler what trials had at their rungs, and take over those that an earlier
+        driver has left.
+        """
         for event in self.journal.read():
             if isinstance(event, Reported):
                 self._decide(event)
@@ -95,7 +106,9 @@ class RayDriver:
                 self._announced.append(trial.number)
 
     def advance(self) -> None:
-        """Look after what no worker looks after: runs that were left, and a stop of the whole sweep."""
+        """Look after what no worker looks after: runs that were left, and a stop of the whole
+        sweep.
+        """
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + PAUSE_SECONDS
@@ -104,7 +117,11 @@ class RayDriver:
         for trial in self.state.trials:
             if trial.state != "running" or not self._jobs.has_run(trial):
                 continue
-            if trial.number in self._left or trial.number in self._behind or trial.number in stopped:
+            if (
+                trial.number in self._left
+                or trial.number in self._behind
+                or trial.number in stopped
+            ):
                 with suppress(CloudError):
                     self._jobs.request_stop(trial)
             if trial.number in self._left:
@@ -112,7 +129,9 @@ class RayDriver:
                     self.take(self._as_left(event) if isinstance(event, RunEnded) else event)
 
     def next_trial(self) -> Mapping[str, Any] | None:
-        """What a worker needs to know to start the next run; None: none for now, or, with `end`, none any more."""
+        """What a worker needs to know to start the next run; None: none for now, or, with `end`,
+        none any more.
+        """
         self.advance()
         if self.state.state == "stopping":
             while self._announced:
@@ -139,7 +158,11 @@ class RayDriver:
         is_behind = isinstance(event, (Reported, RunEnded)) and event.trial in self._behind
         if isinstance(event, RunEnded):
             self._left.pop(event.trial, None)
-            event = replace(event, outcome="pruned", reason="Ray's ASHA has ended it") if is_behind else event
+            event = (
+                replace(event, outcome="pruned", reason="Ray's ASHA has ended it")
+                if is_behind
+                else event
+            )
         if not (is_behind and isinstance(event, Reported)):
             self.journal.write(event)
         if isinstance(event, Reported) and not is_behind:
@@ -149,7 +172,9 @@ class RayDriver:
                     self._jobs.request_stop(self.state.trials[event.trial])
 
     def lose(self, number: int, why: str) -> None:
-        """A worker has ended, and not its trial: the run is brought to its end, then another one goes on from it."""
+        """A worker has ended, and not its trial: the run is brought to its end, then another one
+        goes on from it.
+        """
         trial = self.state.trials[number]
         if trial.state != "running":
             return
@@ -172,7 +197,9 @@ class RayDriver:
 
     def _suggest(self) -> None:
         values = self._suggester.suggest(self.state)
-        self.journal.write(Suggested(time=self._clock.now(), trial=len(self.state.trials), parameters=values))
+        self.journal.write(
+            Suggested(time=self._clock.now(), trial=len(self.state.trials), parameters=values)
+        )
 
     def _launch(self, action: Start) -> Trial:
         self.journal.write(
@@ -188,7 +215,9 @@ class RayDriver:
         return self.state.trials[action.trial]
 
     def _handed_out(self, trial: Trial) -> Mapping[str, Any] | None:
-        """A trial for Ray, with what it takes of a machine; None where its values make no valid job."""
+        """A trial for Ray, with what it takes of a machine; None where its values make no valid
+        job.
+        """
         try:
             plan = self._jobs.plan(trial)
         except CloudtrainError as error:
@@ -205,7 +234,9 @@ class RayDriver:
 
     def _decide(self, event: Reported) -> None:
         value = float("nan") if event.value is None else event.value
-        if self._halving is not None and self._halving.falls_behind(event.trial, event.report, value):
+        if self._halving is not None and self._halving.falls_behind(
+            event.trial, event.report, value
+        ):
             self._behind.add(event.trial)
 
     def _take_over(self, trial: Trial) -> None:
@@ -213,7 +244,9 @@ class RayDriver:
         self._next_look = 0.0
 
     def _as_left(self, event: RunEnded) -> RunEnded:
-        """How a run has ended whose worker had ended before: it was interrupted, if it has not come to its end."""
+        """How a run has ended whose worker had ended before: it was interrupted, if it has not come
+        to its end.
+        """
         trial = self.state.trials[event.trial]
         was_asked = self._left.get(event.trial, False) or self.state.state == "stopping"
         by_itself = event.outcome == "failed" and self._jobs.has_failed_by_itself(trial)
@@ -226,9 +259,13 @@ class RayDriver:
 
     def _lost(self, trial: Trial, why: str) -> RunEnded:
         if self._losses.get(trial.number, (0, 0))[1] >= MAX_LOSSES:
-            return _ended(trial, "failed", f"its worker was lost {MAX_LOSSES} times in a row: {why}")
+            return _ended(
+                trial, "failed", f"its worker was lost {MAX_LOSSES} times in a row: {why}"
+            )
         return _ended(trial, "interrupted", why)
 
 
 def _ended(trial: Trial, outcome: Any, reason: str) -> RunEnded:
-    return RunEnded(time=time.time(), trial=trial.number, run=trial.run, outcome=outcome, reason=reason, usd=0.0)
+    return RunEnded(
+        time=time.time(), trial=trial.number, run=trial.run, outcome=outcome, reason=reason, usd=0.0
+    )

@@ -1,4 +1,6 @@
-"""Drives a sweep on a Ray cluster to its end, through clusters that break or cannot be reached for a while."""
+"""Drives a sweep on a Ray cluster to its end, through clusters that break or cannot be reached for
+a while.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,20 @@ class Cluster(Protocol):
 
 
 def drive_ray(
-    folder: SweepFolder, cluster: Cluster, jobs: Jobs, *, pause: Callable[[float], None] = time.sleep
+    folder: SweepFolder,
+    cluster: Cluster,
+    jobs: Jobs,
+    *,
+    pause: Callable[[float], None] = time.sleep,
 ) -> SweepState:
-    """Drive a sweep by Ray Tune to its end and return its state. UsageError when another process drives it.
+    """Drive a sweep by Ray Tune to its end and return its state. UsageError when another process
+    drives it.
 
     `pause`: waits so many seconds.
     """
     definition = folder.definition()
-    breaks, reports = 0, -1
+    breaks = 0
+    reports = -1
     with folder.driving():
         while True:
             driver = RayDriver(
@@ -63,12 +71,15 @@ def drive_ray(
             error = _run_once(driver, cluster, pause)
             if error:
                 count = sum(isinstance(event, Reported) for event, _ in folder.events_from())
-                breaks, reports = (breaks + 1 if count == reports else 1), count
+                breaks = breaks + 1 if count == reports else 1
+                reports = count
                 if breaks >= MAX_BREAKS:
                     _end_all(driver, pause)
                     driver.end = End("failed", f"Ray Tune broke {breaks} times in a row: {error}")
             if driver.end is not None:
-                driver.journal.write(SweepEnded(time=time.time(), state=driver.end.state, reason=driver.end.reason))
+                driver.journal.write(
+                    SweepEnded(time=time.time(), state=driver.end.state, reason=driver.end.reason)
+                )
 
 
 def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None]) -> str:
@@ -88,7 +99,9 @@ def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None
 
 
 def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None]) -> bool:
-    """Join the cluster, however long that takes once there are trials; False where the sweep has ended meanwhile."""
+    """Join the cluster, however long that takes once there are trials; False where the sweep has
+    ended meanwhile.
+    """
     while True:
         try:
             cluster.connect()
@@ -102,7 +115,11 @@ def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], Non
         until = time.monotonic() + RECONNECT_SECONDS
         while time.monotonic() < until:
             driver.advance()
-            if driver.state.state == "stopping" and driver.next_trial() is None and driver.end is not None:
+            if (
+                driver.state.state == "stopping"
+                and driver.next_trial() is None
+                and driver.end is not None
+            ):
                 return False
             pause(PAUSE_SECONDS)
 

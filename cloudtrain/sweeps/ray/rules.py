@@ -1,4 +1,6 @@
-"""What of a sweep is refused where Ray Tune is to carry it out. Nothing of Ray is imported, and no cluster is asked."""
+"""What of a sweep is refused where Ray Tune is to carry it out. Nothing of Ray is imported, and no
+cluster is asked.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,40 @@ _AT: Keys = ("sweep", "engine")
 
 def ray_issues(plan: Plan) -> Iterator[Issue]:
     """Its workers run trials as processes of their machines, and nothing else."""
-    hint, label = "engine: portable runs trials wherever jobs run", plan.target.declaration.label
+    hint = "engine: portable runs trials wherever jobs run"
+    label = plan.target.declaration.label
     host = declaration_of(plan.provider)
     if plan.is_rehearsal:
-        yield Issue(_AT, f"is no part of what runs on {label}, and cannot be rehearsed for it", hint)
+        yield Issue(
+            _AT, f"is no part of what runs on {label}, and cannot be rehearsed for it", hint
+        )
     elif host.is_remote:
         message = f"runs trials on machines of its own cluster, not as jobs of {label}"
         yield Issue(_AT, message, f"--provider local, from a node of the cluster; {hint}")
     elif not host.runs_on_lent_machines:
-        message = f"lends trials some GPUs and cores of a machine, and jobs of {label} would see them all"
+        message = (
+            f"lends trials some GPUs and cores of a machine, and jobs of {label} would see them all"
+        )
         yield Issue(_AT, message, f"--provider local; {hint}")
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         message = f"needs Ray Tune, and this is not installed: {', '.join(missing)}"
         yield Issue(_AT, message, "pip install 'cloudtrain[ray]'")
     if (address := os.environ.get("RAY_ADDRESS", "")).partition("://")[1]:
-        message = f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}, a way in from outside"
-        yield Issue(_AT, message, "start the sweep there, or as a Ray job: ray job submit -- cloudtrain sweep")
+        message = (
+            f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}, a way in"
+            " from outside"
+        )
+        yield Issue(
+            _AT,
+            message,
+            "start the sweep there, or as a Ray job: ray job submit -- cloudtrain sweep",
+        )
 
 
 def as_checked_here(plan: Plan) -> Plan:
-    """The job of a sweep as this machine can check it: GPUs that Ray is to find are not looked for here."""
+    """The job of a sweep as this machine can check it: GPUs that Ray is to find are not looked for
+    here.
+    """
     if plan.spec.sweep is None or plan.spec.sweep.engine != "ray" or not plan.gpus:
         return plan
     return replace(plan, target=replace(plan.target, gpus=0))

@@ -1,4 +1,6 @@
-"""The runs of a sweep on a Ray cluster, on a disk that its nodes share: what became of those whose worker is gone."""
+"""The runs of a sweep on a Ray cluster, on a disk that its nodes share: what became of those whose
+worker is gone.
+"""
 
 from __future__ import annotations
 

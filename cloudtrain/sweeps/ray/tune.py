@@ -1,4 +1,6 @@
-"""The one module that imports Ray: a sweep as Ray Tune sees it. What it decides and remembers is driver.py's."""
+"""The one module that imports Ray: a sweep as Ray Tune sees it. What it decides and remembers is
+driver.py's.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ VARIABLES = {
 
 
 class RayCluster:
-    """The cluster that RAY_ADDRESS names, or that runs on this machine; else one of this machine alone."""
+    """The cluster that RAY_ADDRESS names, or that runs on this machine; else one of this machine
+    alone.
+    """
 
     def __init__(self, folder: SweepFolder) -> None:
         self._folder = folder.path
@@ -71,7 +75,9 @@ class RayCluster:
             ray.shutdown()
             where = f"the Ray cluster at {address}" if address else "Ray"
             why = " ".join(str(error).split())[:300]
-            raise CloudError(f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True) from None
+            raise CloudError(
+                f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True
+            ) from None
         if address:
             kept.write_text(address)
         if url := context.dashboard_url:
@@ -83,13 +89,18 @@ class RayCluster:
         (self._folder / DASHBOARD_FILE).unlink(missing_ok=True)
 
     def halving(self, definition: Definition) -> RayHalving | None:
-        """Ray's ASHA with the rungs of a sweep, which knows no values yet; None where no trial ends early."""
+        """Ray's ASHA with the rungs of a sweep, which knows no values yet; None where no trial ends
+        early.
+        """
         return RayHalving(definition) if definition.rungs else None
 
     def run(self, driver: RayDriver) -> None:
         """Run all trials that the driver hands out, until it says that there are no more."""
-        path, parallel = driver.folder.path, driver.state.definition.parallel
-        os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(parallel))  # by default one after another
+        path = driver.folder.path
+        parallel = driver.state.definition.parallel
+        os.environ.setdefault(
+            "TUNE_MAX_PENDING_TRIALS_PG", str(parallel)
+        )  # by default one after another
         tune.Tuner(
             tune.with_resources(RayTrial, _resources),
             param_space={"folder": str(path)},
@@ -104,7 +115,9 @@ class RayCluster:
             run_config=tune.RunConfig(
                 name=f"tune-{time.time():.0f}",
                 storage_path=str(path / "ray"),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs save their own
+                checkpoint_config=tune.CheckpointConfig(
+                    checkpoint_at_end=False
+                ),  # runs save their own
                 verbose=0,
             ),
         ).fit()
@@ -113,7 +126,8 @@ class RayCluster:
 def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
     """What Ray's worker processes get of this one: our variables and, `started_here`, this Python.
 
-    Ray hands its path to a shell as it is (2.x, `RuntimeEnvContext.exec_worker`): with a space in it no worker starts.
+    Ray hands its path to a shell as it is (2.x, `RuntimeEnvContext.exec_worker`): with a space in
+    it no worker starts.
     """
     ours = {name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")}
     found: dict[str, Any] = {"env_vars": ours} if ours else {}
@@ -126,7 +140,9 @@ class RayHalving:
     """Ray's own scheduler for ASHA, told what trials report by their numbers in the sweep."""
 
     def __init__(self, definition: Definition) -> None:
-        first, last, eta = definition.rungs[0], definition.rungs[-1], definition.eta
+        first = definition.rungs[0]
+        last = definition.rungs[-1]
+        eta = definition.eta
         self._worst = -WORST if definition.goal == "maximize" else WORST
         self._trials: dict[int, Any] = {}
         self._asha = AsyncHyperBandScheduler(
@@ -135,7 +151,8 @@ class RayHalving:
             mode="max" if definition.goal == "maximize" else "min",
             grace_period=first,
             reduction_factor=eta,
-            max_t=last * math.sqrt(eta),  # between the last rung and the next: whole trials end by themselves
+            max_t=last
+            * math.sqrt(eta),  # between the last rung and the next: whole trials end by themselves
             stop_last_trials=False,
         )
 
@@ -145,11 +162,15 @@ class RayHalving:
             self._trials[trial] = SimpleNamespace(trial_id=str(trial))
             self._asha.on_trial_add(None, self._trials[trial])
         result = {"report": report, "value": value if math.isfinite(value) else self._worst}
-        return bool(self._asha.on_trial_result(None, self._trials[trial], result) == TrialScheduler.STOP)
+        return bool(
+            self._asha.on_trial_result(None, self._trials[trial], result) == TrialScheduler.STOP
+        )
 
 
 class RayTrial(tune.Trainable):  # type: ignore[misc]
-    """A process of the cluster that runs trials, one after another; each result is an event of the sweep."""
+    """A process of the cluster that runs trials, one after another; each result is an event of the
+    sweep.
+    """
 
     def setup(self, config: dict[str, Any]) -> None:
         """Start the first trial."""
@@ -167,7 +188,10 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
         result = {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
         if isinstance(event, Reported):
             value = math.nan if event.value is None else event.value
-            result |= {"report": event.report, self._worker.metric: value}  # for what reads Tune's own folder
+            result |= {
+                "report": event.report,
+                self._worker.metric: value,
+            }  # for what reads Tune's own folder
         return result
 
     def cleanup(self) -> None:
@@ -235,7 +259,9 @@ class _Schedule(FIFOScheduler):  # type: ignore[misc]
         return (FIFOScheduler, ())
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """At each step of Tune: look after what is left, and take back what has not begun when the sweep stops."""
+        """At each step of Tune: look after what is left, and take back what has not begun when the
+        sweep stops.
+        """
         self._driver.advance()
         if self._driver.state.state == "stopping":
             for trial in tune_controller.get_trials():
@@ -255,7 +281,9 @@ class _Schedule(FIFOScheduler):  # type: ignore[misc]
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """A worker was lost, or has broken."""
         lines = str(trial.get_error() or "").strip().splitlines() or ["no reason is known"]
-        self._driver.lose(trial.config["trial"], f"Ray has lost its worker: {lines[-1].strip()[:300]}")
+        self._driver.lose(
+            trial.config["trial"], f"Ray has lost its worker: {lines[-1].strip()[:300]}"
+        )
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """A trial was taken back before it began."""

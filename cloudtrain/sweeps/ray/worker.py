@@ -1,7 +1,9 @@
-"""One trial on a worker of a Ray cluster: an ordinary run, started and watched there; Ray itself is not needed for it.
+"""One trial on a worker of a Ray cluster: an ordinary run, started and watched there; Ray itself is
+not needed for it.
 
-The driver and its workers meet in the data folder, on a disk that all of them see: the worker reads there what the
-driver has written down, and hands back events, which the driver alone writes into the journal.
+The driver and its workers meet in the data folder, on a disk that all of them see: the worker reads
+there what the driver has written down, and hands back events, which the driver alone writes into
+the journal.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class RayWorker:
     def __init__(self, folder: Path, cpus: int) -> None:
         """`cpus`: how many of this machine's Ray has lent to each trial."""
         end_runs_with_this_process()
-        self._folder, self._cpus = SweepFolder(folder), cpus
+        self._folder = SweepFolder(folder)
+        self._cpus = cpus
         self._trials: RunTrials | None = None
         self._warm = ExitStack()
         self._events: deque[SweepEvent] = deque()
@@ -45,35 +48,54 @@ class RayWorker:
         return self._state.definition.metric if self._state else ""
 
     def begin(self, number: int, run: str) -> None:
-        """Start a run of a trial, which the journal has announced; what stands in the way is its end."""
-        self._state, self._number = None, number
+        """Start a run of a trial, which the journal has announced; what stands in the way is its
+        end.
+        """
+        self._state = None
+        self._number = number
         try:
             refused = self._start(number, run)
         except CloudtrainError as error:
-            refused = _ended(number, run, "refused", error.message + (f" ({error.hint})" if error.hint else ""))
+            refused = _ended(
+                number, run, "refused", error.message + (f" ({error.hint})" if error.hint else "")
+            )
         if refused:
             self._take(refused)
 
     def _start(self, number: int, run: str) -> RunEnded | None:
         trials = self._open()
-        state = state_of(self._folder.definition(), (event for event, _ in self._folder.events_from()))
-        if number >= len(state.trials) or state.trials[number].run != run or state.trials[number].state != "running":
-            raise UsageError(f"run {run} is not announced in the journal of sweep {self._folder.sweep_id}")
+        state = state_of(
+            self._folder.definition(), (event for event, _ in self._folder.events_from())
+        )
+        if (
+            number >= len(state.trials)
+            or state.trials[number].run != run
+            or state.trials[number].state != "running"
+        ):
+            raise UsageError(
+                f"run {run} is not announced in the journal of sweep {self._folder.sweep_id}"
+            )
         self._state = state
         if state.state != "running":
             return _ended(number, run, "stopped", "it had not begun")
         return trials.start(state.trials[number])
 
     def _open(self) -> RunTrials:
-        """The runs of the sweep, and a warm process for them. UsageError if its folder is not seen here."""
+        """The runs of the sweep, and a warm process for them. UsageError if its folder is not seen
+        here.
+        """
         if self._trials is None:
-            from cloudtrain.sweeps.trials import RunTrials  # of no use to the driver, which imports this class
+            from cloudtrain.sweeps.trials import (
+                RunTrials,
+            )  # of no use to the driver, which imports this class
 
             try:
                 definition = self._folder.definition()
             except StorageError as error:
                 hint = "setting data_dir: a folder on a disk that all nodes of the cluster share"
-                raise UsageError(f"{socket.gethostname()} does not see {self._folder.path}", hint=hint) from error
+                raise UsageError(
+                    f"{socket.gethostname()} does not see {self._folder.path}", hint=hint
+                ) from error
             at_once = min(definition.parallel, max(1, _cores() // self._cpus))
             self._trials = RunTrials(self._folder, replace(definition, parallel=at_once))
             self._warm.enter_context(self._trials.warm())
@@ -91,9 +113,15 @@ class RayWorker:
         return self._events.popleft()
 
     def close(self) -> None:
-        """Stop the run that goes on, if there is one, wait for its end, and leave no process behind."""
+        """Stop the run that goes on, if there is one, wait for its end, and leave no process
+        behind.
+        """
         with suppress(StorageError):  # its folder was removed: it ends by itself
-            while (trial := self._running()) is not None and self._trials is not None and self._trials.has_run(trial):
+            while (
+                (trial := self._running()) is not None
+                and self._trials is not None
+                and self._trials.has_run(trial)
+            ):
                 self._trials.request_stop(trial)
                 self._take(*self._trials.observe(trial))
                 time.sleep(PAUSE_SECONDS)
@@ -111,7 +139,9 @@ class RayWorker:
 
 
 def _ended(number: int, run: str, outcome: Literal["refused", "stopped"], reason: str) -> RunEnded:
-    return RunEnded(time=time.time(), trial=number, run=run, outcome=outcome, reason=reason, usd=0.0)
+    return RunEnded(
+        time=time.time(), trial=number, run=run, outcome=outcome, reason=reason, usd=0.0
+    )
 
 
 def _cores() -> int:

@@ -1,7 +1,8 @@
-"""The packages of a job, as the launcher sees them: installed by a process of its own while other work is done.
+"""The packages of a job, as the launcher sees them: installed by a process of its own while other
+work is done.
 
-Standard library only. Once they are there, the interpreter of their environment takes the place of the launcher's for
-all that it starts: torchrun, and by it the ranks.
+Standard library only. Once they are there, the interpreter of their environment takes the place of
+the launcher's for all that it starts: torchrun, and by it the ranks.
 """
 
 from __future__ import annotations
@@ -21,19 +22,23 @@ PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """The folder of environments that are kept on this machine; by default in the user's cache."""
 
 STORED = ".cloudtrain-packages"
-"""The folder, among a job's checkpoints, in which an attempt leaves what it has installed for the next one."""
+"""The folder, among a job's checkpoints, in which an attempt leaves what it has installed for the
+next one.
+"""
 
 SHOWN = 8
 """How many packages a line of the log names."""
 
-VIRTUAL_ENV, PATH = "VIRTUAL_ENV", "PATH"
+VIRTUAL_ENV = "VIRTUAL_ENV"
+PATH = "PATH"
 
 
 class Installation:
     """The installation of one node. `scratch`: a folder for temporary files, of this job alone."""
 
     def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
-        self._job, self._context = job, context
+        self._job = job
+        self._context = context
         self._scratch = scratch
         self._result = scratch / "packages.json"
         self._process: Optional[subprocess.Popen[bytes]] = None
@@ -47,12 +52,18 @@ class Installation:
         file = self._scratch / "packages-task.json"
         file.write_text(json.dumps(self._task(environ)), encoding="utf-8")
         argv = [sys.executable, "-u", str(Path(__file__).with_name("install.py")), str(file)]
-        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True)
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True
+        )
 
-    def finish(self, environ: MutableMapping[str, str], cancelled: Callable[[], bool] = lambda: False) -> list[str]:
-        """Wait for it, and change `environ` and this process so that all that it starts finds the packages.
+    def finish(
+        self, environ: MutableMapping[str, str], cancelled: Callable[[], bool] = lambda: False
+    ) -> list[str]:
+        """Wait for it, and change `environ` and this process so that all that it starts finds the
+        packages.
 
-        Returns warnings. InstallationError if they cannot be installed. Returns early when `cancelled()` is true.
+        Returns warnings. InstallationError if they cannot be installed. Returns early when
+        `cancelled()` is true.
         """
         if self._process is None:
             return []
@@ -66,29 +77,41 @@ class Installation:
             raise InstallationError(result["error"], result.get("hint", ""))
         if result["environment"]:
             activate(Path(result["environment"]), environ)
-        self.installed, self.reused = result.get("installed", {}), result.get("reused", False)
+        self.installed = result.get("installed", {})
+        self.reused = result.get("reused", False)
         return list(result["warnings"])
 
     def summary(self) -> str:
         """One line: what the environment holds, and whether that was new."""
         names = [
-            f"{name} {version}" for name, version in sorted(self.installed.items(), key=lambda item: item[0].lower())
+            f"{name} {version}"
+            for name, version in sorted(self.installed.items(), key=lambda item: item[0].lower())
         ]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        return f"packages: {', '.join(names[:SHOWN])}{more} ({'installed before' if self.reused else 'installed now'})"
+        return (
+            f"packages: {', '.join(names[:SHOWN])}{more}"
+            f" ({'installed before' if self.reused else 'installed now'})"
+        )
 
     def _read(self) -> dict[str, Any]:
         try:
             document: dict[str, Any] = json.loads(self._result.read_text(encoding="utf-8"))
         except FileNotFoundError:
             code = self._process.wait() if self._process else 0
-            raise InstallationError(f"the installation of packages ended with code {code}; see the log") from None
+            raise InstallationError(
+                f"the installation of packages ended with code {code}; see the log"
+            ) from None
         return document
 
     def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:
         """The task of `install.py`."""
-        wanted, context = self._job.dependencies, self._context
-        stored = [context.checkpoint_dir, context.synced_dirs.get(context.checkpoint_dir, ""), context.resume_dir]
+        wanted = self._job.dependencies
+        context = self._context
+        stored = [
+            context.checkpoint_dir,
+            context.synced_dirs.get(context.checkpoint_dir, ""),
+            context.resume_dir,
+        ]
         keeps = bool(wanted.get("keep")) and context.node_rank == 0
         wheels = Path.cwd() / str(wanted.get("wheels", ""))
         return {
@@ -107,10 +130,14 @@ class Installation:
 
 
 def packages_folder(environ: Mapping[str, str], scratch: Path) -> Path:
-    """Where environments are kept: the folder that is named, the user's cache, or this job's own folder."""
+    """Where environments are kept: the folder that is named, the user's cache, or this job's own
+    folder.
+    """
     if environ.get(PACKAGES_DIR):
         return Path(environ[PACKAGES_DIR])
-    cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else "")
+    cache = environ.get("XDG_CACHE_HOME") or (
+        f"{environ['HOME']}/.cache" if environ.get("HOME") else ""
+    )
     folder = Path(cache or scratch, "cloudtrain", "packages")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,12 +147,16 @@ def packages_folder(environ: Mapping[str, str], scratch: Path) -> Path:
 
 
 def activate(environment: Path, environ: MutableMapping[str, str]) -> None:
-    """Have this process start everything in an environment from now on, as its `activate` script would.
+    """Have this process start everything in an environment from now on, as its `activate` script
+    would.
 
-    Whatever is started by `sys.executable` runs in it: torchrun above all. `environ`: changed in place.
+    Whatever is started by `sys.executable` runs in it: torchrun above all. `environ`: changed in
+    place.
     """
     programs = str(environment / "bin")
-    environ[PATH] = os.pathsep.join(part for part in (programs, environ.get(PATH, os.defpath)) if part)
+    environ[PATH] = os.pathsep.join(
+        part for part in (programs, environ.get(PATH, os.defpath)) if part
+    )
     environ[VIRTUAL_ENV] = str(environment)
     environ.pop("PYTHONHOME", None)
     sys.executable = f"{programs}/python3"

@@ -86,6 +86,8 @@ def _head(file: IO[bytes]) -> bytes:
 
 
 def _archived(item: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-    """Leave out links, which are the interpreter's and made by `create`, and bytecode, which Python writes again."""
+    """Leave out links, which are the interpreter's and made by `create`, and bytecode, which Python
+    writes again.
+    """
     skipped = item.issym() or item.name.endswith((f"/{layered.BELOW}", "/__pycache__"))
     return None if skipped else item

@@ -1,6 +1,8 @@
-"""Read a file that somebody else wrote: a regular one, and never more than a limit. Standard library only.
+"""Read a file that somebody else wrote: a regular one, and never more than a limit. Standard
+library only.
 
-A name in a job's folder may be a FIFO, or a link to a device or to a file of any size. The client shares this module.
+A name in a job's folder may be a FIFO, or a link to a device or to a file of any size. The client
+shares this module.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class FileTooLarge(OSError):
 
 
 def open_regular_file(path: Union[str, Path], *, follow: bool = True) -> BufferedReader:
-    """Open a regular file for reading. Raise OSError for anything else, without waiting for a FIFO or a device.
+    """Open a regular file for reading. Raise OSError for anything else, without waiting for a FIFO
+    or a device.
 
     `follow`: whether the path may be a link.
     """
@@ -46,18 +49,26 @@ def open_regular_file(path: Union[str, Path], *, follow: bool = True) -> Buffere
     raise OSError(errno.EINVAL, f"Not a regular file but {found}", str(path))
 
 
-def read_regular_file(path: Union[str, Path], limit: int = MAX_BYTES, *, follow: bool = True) -> bytes:
-    """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, OSError if it is unreadable."""
+def read_regular_file(
+    path: Union[str, Path], limit: int = MAX_BYTES, *, follow: bool = True
+) -> bytes:
+    """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, OSError if it
+    is unreadable.
+    """
     content = bytearray()
     with open_regular_file(path, follow=follow) as file:
-        while len(content) <= limit and (block := file.read(min(_BLOCK_BYTES, limit + 1 - len(content)))):
+        while len(content) <= limit and (
+            block := file.read(min(_BLOCK_BYTES, limit + 1 - len(content)))
+        ):
             content += block
     if len(content) > limit:
         raise FileTooLarge(errno.EFBIG, f"File too large (limit {limit:,} bytes)", str(path))
     return bytes(content)
 
 
-def read_regular_text(path: Union[str, Path], limit: int = MAX_BYTES, *, errors: str = "strict") -> str:
+def read_regular_text(
+    path: Union[str, Path], limit: int = MAX_BYTES, *, errors: str = "strict"
+) -> str:
     """Return a regular file as text: UTF-8, with or without a mark, and any line ends.
 
     Raise OSError as `read_regular_file` does, UnicodeDecodeError if the file is not UTF-8.

@@ -1,7 +1,9 @@
-"""What this machine's Python brings: its packages, and those among them that no job's requirements replace.
+"""What this machine's Python brings: its packages, and those among them that no job's requirements
+replace.
 
-Standard library only. torch, and with it the libraries of CUDA and Triton in the versions that it was built for, are
-what an image is chosen for: another torch would be gigabytes, and may not run with the machine's driver.
+Standard library only. torch, and with it the libraries of CUDA and Triton in the versions that it
+was built for, are what an image is chosen for: another torch would be gigabytes, and may not run
+with the machine's driver.
 """
 
 from __future__ import annotations
@@ -28,12 +30,18 @@ _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
 
 
 _LAYOUT = "2"
-"""Changes when environments are made in another way: those of an earlier version are not taken then."""
+"""Changes when environments are made in another way: those of an earlier version are not taken
+then.
+"""
 
 
 def site_folders() -> list[str]:
     """The folders of this Python's installed packages, in their order."""
-    return [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir()]
+    return [
+        path
+        for path in sys.path
+        if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir()
+    ]
 
 
 def held_packages() -> dict[str, str]:
@@ -41,7 +49,10 @@ def held_packages() -> dict[str, str]:
     version = _version("torch")
     if not version:
         return {}
-    needed = [normalised(re.split(r"[^A-Za-z0-9._-]", text)[0]) for text in metadata.requires("torch") or ()]
+    needed = [
+        normalised(re.split(r"[^A-Za-z0-9._-]", text)[0])
+        for text in metadata.requires("torch") or ()
+    ]
     names = [name for name in needed if _OF_TORCH.match(name)] + list(_BUILT_FOR_TORCH)
     found = {name: _version(name) for name in names}
     return {"torch": version, **{name: text for name, text in found.items() if text}}
@@ -54,9 +65,14 @@ def _version(name: str) -> str:
         return ""
 
 
-def without_held(requested: Requested, held: Mapping[str, str]) -> tuple[list[Requirement], list[str]]:
-    """The requirements without those that name a package which stays, and a sentence for each that asks for another."""
-    kept, said = [], []
+def without_held(
+    requested: Requested, held: Mapping[str, str]
+) -> tuple[list[Requirement], list[str]]:
+    """The requirements without those that name a package which stays, and a sentence for each that
+    asks for another.
+    """
+    kept = []
+    said = []
     for each in requested.requirements:
         if held and each.name not in held and _FOR_CUDA.match(each.name):
             continue  # of a torch that is not installed
@@ -64,19 +80,24 @@ def without_held(requested: Requested, held: Mapping[str, str]) -> tuple[list[Re
             kept.append(each)
         elif not each.constraint and not satisfies(held[each.name], each):
             said.append(
-                f"{each.place} asks for {each.shown}, and this image has {each.name} {held[each.name]}, which stays "
-                "(dependencies: {replace_torch: true} takes what the file says)"
+                f"{each.place} asks for {each.shown}, and this image has {each.name}"
+                f" {held[each.name]}, which stays (dependencies: {{replace_torch: true}} takes what"
+                " the file says)"
             )
     return kept, said
 
 
 def satisfies(version: str, requirement: Requirement) -> bool:
-    """Whether a version is what a requirement asks for; where nothing here can compare them, only `==` is looked at."""
+    """Whether a version is what a requirement asks for; where nothing here can compare them, only
+    `==` is looked at.
+    """
     packaging = packaging_module("requirements")
     if packaging is None:
         return requirement.exact in ("", version, version.partition("+")[0])
     try:
-        return bool(packaging.Requirement(requirement.shown).specifier.contains(version, prereleases=True))
+        return bool(
+            packaging.Requirement(requirement.shown).specifier.contains(version, prereleases=True)
+        )
     except packaging.InvalidRequirement:
         return False
 
@@ -108,12 +129,20 @@ def platform_name() -> str:
 
 
 def environment_digest(lines: Iterable[str], folder: Path) -> str:
-    """The name of an environment: it stands for its requirements, where it is, and all that it is layered on.
+    """The name of an environment: it stands for its requirements, where it is, and all that it is
+    layered on.
 
-    Those are the interpreter, its ABI and C library, and every package installed below the environment: one that is
-    added or removed there later makes another environment.
+    Those are the interpreter, its ABI and C library, and every package installed below the
+    environment: one that is added or removed there later makes another environment.
     """
-    below = [_LAYOUT, str(folder), sys.prefix, sys.version, sysconfig.get_platform(), " ".join(platform.libc_ver())]
+    below = [
+        _LAYOUT,
+        str(folder),
+        sys.prefix,
+        sys.version,
+        sysconfig.get_platform(),
+        " ".join(platform.libc_ver()),
+    ]
     below += [str(sysconfig.get_config_var("SOABI")), str(sys.base_prefix)]
     for site in site_folders():
         below += [site, *sorted(entry.name for entry in Path(site).glob("*-info"))]

@@ -29,7 +29,9 @@ _PACKAGES = ("*.whl", "*.tar.gz", "*.zip")
 
 
 def pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """Paths of pip's configuration, in which a machine or an image may name its index. They may not exist."""
+    """Paths of pip's configuration, in which a machine or an image may name its index. They may not
+    exist.
+    """
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:  # which makes pip read none at all
         return []
@@ -50,7 +52,8 @@ def uv_files(environ: Mapping[str, str], source: Path) -> list[Path]:
 
 
 def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
-    """Lines for a digest: everything outside of the requirements that says where packages come from.
+    """Lines for a digest: everything outside of the requirements that says where packages come
+    from.
 
     Never show or store them: addresses may hold passwords. `source`: where relative paths begin.
     """
@@ -80,7 +83,9 @@ def _content_of(value: str, source: Path) -> Iterator[str]:
 
 
 def _packages_in(folder: Path, source: Path) -> Iterator[str]:
-    """Yield the packages of a folder: hashed in the source, of which each run has a copy, else by size and time."""
+    """Yield the packages of a folder: hashed in the source, of which each run has a copy, else by
+    size and time.
+    """
     for path in sorted(path for pattern in _PACKAGES for path in folder.glob(pattern)):
         about = path.stat()
         is_copied = source in path.parents

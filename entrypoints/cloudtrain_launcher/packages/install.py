@@ -1,6 +1,8 @@
-"""Installs the packages of a job on one node: a program of its own, beside which the launcher does other work.
+"""Installs the packages of a job on one node: a program of its own, beside which the launcher does
+other work.
 
-`python install.py TASK.json` writes what became of it to the file that the task names. Standard library only.
+`python install.py TASK.json` writes what became of it to the file that the task names. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from pathlib import Path
 from typing import Any, Collection, Optional
 from urllib.parse import unquote, urlsplit
 
-if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
+if (
+    __name__ == "__main__"
+):  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "job"))
 
@@ -55,7 +59,8 @@ class Task:
     """The file that asks for packages, below the source folder; empty: `packages` does."""
     packages: list[str] = field(default_factory=list)
     wheels: str = ""
-    """A folder of wheels that were sent with the job, from which alone is installed; empty: none."""
+    """A folder of wheels that were sent with the job, from which alone is installed; empty: none.
+    """
     replace_torch: bool = False
     archives: list[str] = field(default_factory=list)
     """Folders in which an earlier attempt may have left an archive of the environment."""
@@ -64,11 +69,15 @@ class Task:
 
 
 UNUSED_SECONDS = 28 * 24 * 3600
-"""An environment that no job has begun with for so long is in no job's use: no cloud's job may run longer."""
+"""An environment that no job has begun with for so long is in no job's use: no cloud's job may run
+longer.
+"""
 
 
 def archive_name(environment: Path) -> str:
-    """The name of an environment's archive: the same for those that are made in place of a changed one."""
+    """The name of an environment's archive: the same for those that are made in place of a changed
+    one.
+    """
     return f"{environment.name.partition('.')[0]}.packages"
 
 
@@ -80,12 +89,15 @@ def main() -> int:
     try:
         environment, result = Installation(task).run()
     except (InstallationError, InvalidRequirements) as error:
-        environment, result = None, {"error": str(error), "hint": getattr(error, "hint", "")}
+        environment = None
+        result = {"error": str(error), "hint": getattr(error, "hint", "")}
     except OSError as error:
-        why = f"the packages cannot be installed: {error.strerror or error}" + f" ({error.filename})" * bool(
-            error.filename
+        why = (
+            f"the packages cannot be installed: {error.strerror or error}"
+            + f" ({error.filename})" * bool(error.filename)
         )
-        environment, result = None, {"error": why, "hint": installers.hint_for_output(str(error))}
+        environment = None
+        result = {"error": why, "hint": installers.hint_for_output(str(error))}
     draft = Path(task.result + ".partial")
     draft.write_text(json.dumps(result), encoding="utf-8")
     draft.replace(task.result)
@@ -111,22 +123,29 @@ class Installation:
         if not any(not each.constraint for each in self.lines):
             return None, result
         environment = self._environment()
-        with layered.making(environment, lambda: self._log("waiting for another process that installs the same")):
+        with layered.making(
+            environment, lambda: self._log("waiting for another process that installs the same")
+        ):
             environment, changed = self._unchanged_or_new(environment)
             known = layered.contents(environment)
             result["reused"] = known is not None
             if known is None:
                 if changed:
-                    self.warnings.append(f"a job has changed {changed} of the kept packages: they are installed again")
+                    self.warnings.append(
+                        f"a job has changed {changed} of the kept packages: they are installed"
+                        " again"
+                    )
                 known = self._make(environment)
         layer = Path(self.task.result).parent / "layer"
         layered.create_layer(layer, environment)
         return environment, {**result, "environment": str(layer), "installed": known["installed"]}
 
     def _unchanged_or_new(self, first: Path) -> tuple[Path, str]:
-        """The first environment that no job has changed, or that is still to be made; and the last change of another.
+        """The first environment that no job has changed, or that is still to be made; and the last
+        change of another.
 
-        A changed one stays, as jobs may run in it, until nobody has begun with it for UNUSED_SECONDS.
+        A changed one stays, as jobs may run in it, until nobody has begun with it for
+        UNUSED_SECONDS.
         """
         changed = ""
         for number in count():
@@ -149,7 +168,10 @@ class Installation:
         folder = Path(self.task.folder)
         if self.requested.is_local:
             folder = Path(self.task.result).parent / "packages"
-        asked = [*self.requested.options, *(f"{each.constraint} {each.text}" for each in self.lines)]
+        asked = [
+            *self.requested.options,
+            *(f"{each.constraint} {each.text}" for each in self.lines),
+        ]
         own = Path(self.task.source).resolve().as_uri()  # each run has the source in another place
         held = [f"{name}=={version}" for name, version in self.held.items()]
         lines = [*(text.replace(own, "") for text in asked), *held, *self._wheels_of_the_source()]
@@ -158,9 +180,15 @@ class Installation:
         return folder / image.environment_digest(lines, folder)
 
     def _wheels_of_the_source(self) -> list[str]:
-        """Hashes of the wheels that came with the source: their content is not in the text of the requirements."""
+        """Hashes of the wheels that came with the source: their content is not in the text of the
+        requirements.
+        """
         own = Path(self.task.source).resolve().as_uri()
-        links = [option.partition(" ")[2] for option in self.requested.options if option.startswith("--find-links ")]
+        links = [
+            option.partition(" ")[2]
+            for option in self.requested.options
+            if option.startswith("--find-links ")
+        ]
         folders = [Path(unquote(urlsplit(link).path)) for link in links if link.startswith(own)]
         folders += [Path(self.task.wheels)] if self.task.wheels else []
         wheels = [path for folder in folders for path in sorted(folder.glob("*.*"))]
@@ -169,7 +197,8 @@ class Installation:
 
     def _make(self, environment: Path) -> dict[str, Any]:
         """Make it; what is there is removed, and so is what is left of a failure."""
-        started, below = time.monotonic(), image.site_folders()
+        started = time.monotonic()
+        below = image.site_folders()
         try:
             layered.create(environment, below)
             if restored := self._restore(environment, below):
@@ -177,7 +206,11 @@ class Installation:
             self._install(environment)
             found = metadata.distributions(path=[str(layered.site_of(environment))])
             installed = {each.metadata["Name"]: each.version for each in found}
-            document = {"installed": installed, "seconds": round(time.monotonic() - started, 3), "below": below}
+            document = {
+                "installed": installed,
+                "seconds": round(time.monotonic() - started, 3),
+                "below": below,
+            }
             layered.complete(environment, document)
         except BaseException:
             layered.remove(environment)
@@ -185,7 +218,9 @@ class Installation:
         return document
 
     def _restore(self, environment: Path, below: list[str]) -> Optional[dict[str, Any]]:
-        """What an earlier attempt has installed, from the first archive that is whole; None without one."""
+        """What an earlier attempt has installed, from the first archive that is whole; None without
+        one.
+        """
         for folder in self.task.archives:
             if archives.restore(environment, Path(folder, archive_name(environment))):
                 self._log("the packages that an earlier attempt has installed are taken")
@@ -200,7 +235,8 @@ class Installation:
         folder.mkdir(mode=0o700, exist_ok=True)
         files = self._write_files(folder)
         environ = {**os.environ, **self._only_wheels()}
-        python, uv = layered.python_of(environment), installers.find_uv(environ)
+        python = layered.python_of(environment)
+        uv = installers.find_uv(environ)
         try:
             if uv:
                 installers.install_by_uv(uv, python, files, self.lines, environ, self._log)
@@ -225,15 +261,23 @@ class Installation:
         """Variables by which only wheels are taken that were sent with the job."""
         if not self.task.wheels:
             return {}
-        wheels = Path(self.task.wheels).resolve().as_uri()  # without spaces, at which pip would part it
+        wheels = (
+            Path(self.task.wheels).resolve().as_uri()
+        )  # without spaces, at which pip would part it
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_FIND_LINKS": wheels}
 
     def _explained(self, error: InstallationError) -> InstallationError:
         """The error with the requirement that it is about, and what to do."""
-        said, about = str(error), installers.blamed(str(error), self.lines)
-        what = f"{about.place}: {about.shown}" if about else ", ".join(self.requested.files) or "dependencies"
+        said = str(error)
+        about = installers.blamed(str(error), self.lines)
+        what = (
+            f"{about.place}: {about.shown}"
+            if about
+            else ", ".join(self.requested.files) or "dependencies"
+        )
         return InstallationError(
-            f"{what} cannot be installed for {image.platform_name()}: {said}", installers.hint_for_output(said)
+            f"{what} cannot be installed for {image.platform_name()}: {said}",
+            installers.hint_for_output(said),
         )
 
     def _log(self, line: str) -> None:
@@ -253,7 +297,9 @@ def read_task(task: Task, held: Collection[str]) -> Requested:
             return read_requested(Path(task.source), task.file)
         holds = image.marker_reader()
         if holds is None:
-            raise InvalidRequirements(f"{task.file}: this image has neither pip nor packaging, which read its markers")
+            raise InvalidRequirements(
+                f"{task.file}: this image has neither pip nor packaging, which read its markers"
+            )
         return read_lock(Path(task.source), task.file, holds, held)
     except OSError as error:
         raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None

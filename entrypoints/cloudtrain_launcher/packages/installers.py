@@ -1,7 +1,8 @@
-"""The commands of uv and pip that install a job's packages, and what they say when they cannot. Standard library only.
+"""The commands of uv and pip that install a job's packages, and what they say when they cannot.
+Standard library only.
 
-No requirement and no address is an argument of a process: all are in files and in the environment, which other users
-of the machine do not see.
+No requirement and no address is an argument of a process: all are in files and in the environment,
+which other users of the machine do not see.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.packages.index_settings import pip_files
 from cloudtrain_launcher.packages.requirement_files import Requirement, hide_passwords, normalised
 
-SHOWN_LINES, SHOWN_CHARS = 8, 240
+SHOWN_LINES = 8
+SHOWN_CHARS = 240
 """How many of an installer's last lines are in the message of a failure, and how much of each."""
 
 _UV_NAMES = {
@@ -53,7 +55,9 @@ class InstallationError(RuntimeError):
 
 
 class Files(NamedTuple):
-    """What an installer reads. The files may hold passwords, so that they are in a folder of the job alone."""
+    """What an installer reads. The files may hold passwords, so that they are in a folder of the
+    job alone.
+    """
 
     requirements: Path
     constraints: Path
@@ -68,7 +72,8 @@ Show = Callable[[str], None]
 def find_uv(environ: Mapping[str, str]) -> str:
     """The path of uv, where it would find the packages that pip finds; empty: pip is to be used.
 
-    uv reads none of pip's own configuration files, in which an image or a machine may name its index.
+    uv reads none of pip's own configuration files, in which an image or a machine may name its
+    index.
     """
     own = any(name.startswith("UV_") and "INDEX" in name for name in environ)
     if not own and any(file.is_file() for file in pip_files(environ)):
@@ -78,7 +83,9 @@ def find_uv(environ: Mapping[str, str]) -> str:
 
 def uv_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables for uv: pip's say the same, unless uv's own are set."""
-    said = {uv: environ[pip] for pip, uv in _UV_NAMES.items() if environ.get(pip) and uv not in environ}
+    said = {
+        uv: environ[pip] for pip, uv in _UV_NAMES.items() if environ.get(pip) and uv not in environ
+    }
     if "UV_FIND_LINKS" in said:  # pip separates them by spaces
         said["UV_FIND_LINKS"] = ",".join(said["UV_FIND_LINKS"].split())
     return {**environ, **said, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
@@ -91,27 +98,52 @@ def is_without_index(environ: Mapping[str, str]) -> bool:
 
 def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables for pip."""
-    kept = {name: value for name, value in environ.items() if name not in {f"PIP_{each}" for each in _ELSEWHERE}}
-    quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off", "PIP_NO_COLOR": "1"}
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in {f"PIP_{each}" for each in _ELSEWHERE}
+    }
+    quiet = {
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_PROGRESS_BAR": "off",
+        "PIP_NO_COLOR": "1",
+    }
     return {**kept, **quiet, "PIP_USER": "0", "PIP_ROOT_USER_ACTION": "ignore"}
 
 
 def install_by_pip(python: Path, files: Files, environ: Mapping[str, str], show: Show) -> None:
-    """Install into the environment of `python`, in which pip sees what it is layered on. InstallationError."""
+    """Install into the environment of `python`, in which pip sees what it is layered on.
+    InstallationError.
+    """
     run_pip = [str(python), "-m", "pip"]
     if subprocess.run([*run_pip, "--version"], capture_output=True, check=False).returncode != 0:
         made = subprocess.run([str(python), "-m", "ensurepip"], capture_output=True, check=False)
         if made.returncode != 0:
-            raise InstallationError("this image has neither uv nor pip", "use an image with one of them")
-    # A file in which everything has hashes is complete: a package that it does not name must not come either.
+            raise InstallationError(
+                "this image has neither uv nor pip", "use an image with one of them"
+            )
+    # A file in which everything has hashes is complete: a package that it does not name must not
+    # come either.
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
-    _run([*run_pip, "install", *how, "-r", str(files.requirements)], pip_environ(environ), show, "pip")
+    _run(
+        [*run_pip, "install", *how, "-r", str(files.requirements)],
+        pip_environ(environ),
+        show,
+        "pip",
+    )
 
 
 def install_by_uv(
-    uv: str, python: Path, files: Files, lines: Sequence[Requirement], environ: Mapping[str, str], show: Show
+    uv: str,
+    python: Path,
+    files: Files,
+    lines: Sequence[Requirement],
+    environ: Mapping[str, str],
+    show: Show,
 ) -> None:
-    """The same by uv, which sees only an environment's own packages: it first resolves against what is below.
+    """The same by uv, which sees only an environment's own packages: it first resolves against what
+    is below.
 
     `lines`: the requirements in `files`. InstallationError.
     """
@@ -124,35 +156,64 @@ def install_by_uv(
     ]  # it has no variable for it
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
     below = [*install, "--dry-run", "--break-system-packages", "--python", sys.executable, *how]
-    missing = missing_packages(_run([*below, "-r", str(files.requirements)], env, lambda _: None, "uv"), lines)
+    missing = missing_packages(
+        _run([*below, "-r", str(files.requirements)], env, lambda _: None, "uv"), lines
+    )
     if not missing:
         return
-    options = [line for line in files.requirements.read_text(encoding="utf-8").splitlines() if line.startswith("--")]
+    options = [
+        line
+        for line in files.requirements.read_text(encoding="utf-8").splitlines()
+        if line.startswith("--")
+    ]
     exact = files.requirements.with_name("exact.txt")
     exact.write_text("\n".join([*options, *missing]) + "\n", encoding="utf-8")
     strict = ["--require-hashes"] if files.hashed else []
-    into = [*install, "--no-deps", "--link-mode=copy", "--python", str(python), *strict, "-r", str(exact)]
+    into = [
+        *install,
+        "--no-deps",
+        "--link-mode=copy",
+        "--python",
+        str(python),
+        *strict,
+        "-r",
+        str(exact),
+    ]
     _run(into, env, show, "uv")
 
 
-_WOULD_INSTALL = re.compile(r"^ [+~] (?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?: \(from (?P<url>\S+)\))?")
+_WOULD_INSTALL = re.compile(
+    r"^ [+~] (?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?: \(from (?P<url>\S+)\))?"
+)
 
 
 def missing_packages(output: Sequence[str], lines: Sequence[Requirement]) -> list[str]:
-    """What a dry run of uv would install, as exact requirements; one with hashes or an address as it was written."""
-    written = {each.name: each.text for each in lines if each.name and ("--hash" in each.text or " @ " in each.text)}
+    """What a dry run of uv would install, as exact requirements; one with hashes or an address as
+    it was written.
+    """
+    written = {
+        each.name: each.text
+        for each in lines
+        if each.name and ("--hash" in each.text or " @ " in each.text)
+    }
     found = [match for match in map(_WOULD_INSTALL.match, output) if match]
     return [
         written.get(
             normalised(match["name"]),
-            f"{match['name']} @ {match['url']}" if match["url"] else f"{match['name']}=={match['version']}",
+            (
+                f"{match['name']} @ {match['url']}"
+                if match["url"]
+                else f"{match['name']}=={match['version']}"
+            ),
         )
         for match in found
     ]
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], show: Show, name: str) -> list[str]:
-    """Run an installer to its end; returns its lines. InstallationError with the last of them where it fails."""
+    """Run an installer to its end; returns its lines. InstallationError with the last of them where
+    it fails.
+    """
     process = subprocess.Popen(
         argv,
         env=dict(environ),
@@ -179,13 +240,17 @@ _OWN_FILE = re.compile(r" ?(\(from )?-r /[^()]* \(line \d+\)\)?")
 """Where pip found a requirement: a file of ours, which nobody knows."""
 
 _UNTELLING = re.compile(
-    r"\s*$|Looking in |Requirement already satisfied|INFO: |Using Python|\[notice\]|To fix this you could|\d\. |"
-    r"ERROR: ResolutionImpossible|\s*(Attempting uninstall|Found existing|Not uninstalling|Can't uninstall)"
+    r"\s*$|Looking in |Requirement already satisfied|INFO: |Using Python|\[notice\]|To fix this you"
+    r" could|\d\. |"
+    r"ERROR: ResolutionImpossible|\s*(Attempting uninstall|Found existing|Not uninstalling|Can't"
+    r" uninstall)"
 )
 
 
 def is_telling(line: str) -> bool:
-    """Whether a line of an installer tells something: that what is below an environment stays as it is does not."""
+    """Whether a line of an installer tells something: that what is below an environment stays as it
+    is does not.
+    """
     return not _UNTELLING.match(line)
 
 
@@ -208,7 +273,10 @@ def blamed(output: str, lines: Sequence[Requirement]) -> Optional[Requirement]:
             if found := by_name.get(normalised(name.split("[")[0])):
                 return found
     said = output.lower()
-    return next((each for each in lines if each.name and re.search(rf"\b{re.escape(each.name)}\b", said)), None)
+    return next(
+        (each for each in lines if each.name and re.search(rf"\b{re.escape(each.name)}\b", said)),
+        None,
+    )
 
 
 _HINTS = (
@@ -251,4 +319,7 @@ _HINTS = (
 
 def hint_for_output(output: str) -> str:
     """What to do about a failure, by what the installer has printed."""
-    return next((hint for pattern, hint in _HINTS if re.search(pattern, output)), "the lines above are the installer's")
+    return next(
+        (hint for pattern, hint in _HINTS if re.search(pattern, output)),
+        "the lines above are the installer's",
+    )

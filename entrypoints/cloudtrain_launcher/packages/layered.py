@@ -1,12 +1,15 @@
-"""Environments that are layered on this machine's Python, made once and kept. Standard library only.
+"""Environments that are layered on this machine's Python, made once and kept. Standard library
+only.
 
-One is a virtual environment whose own packages come first and whose path then goes on with the packages below it, the
-image's torch among them, which are neither copied nor changed. It counts once the file `COMPLETE` is in it: what a
-process that was killed has left, or a full disk, is made anew. A lock keeps two from making it at once.
+One is a virtual environment whose own packages come first and whose path then goes on with the
+packages below it, the image's torch among them, which are neither copied nor changed. It counts
+once the file `COMPLETE` is in it: what a process that was killed has left, or a full disk, is made
+anew. A lock keeps two from making it at once.
 
-A job runs in a thin layer of its own above the kept environment: what its program installs goes there, and ends with
-the run. The kept files are read-only, and `COMPLETE` holds their state, so that an environment which a job has changed
-all the same (root may write anything) is not used again.
+A job runs in a thin layer of its own above the kept environment: what its program installs goes
+there, and ends with the run. The kept files are read-only, and `COMPLETE` holds their state, so
+that an environment which a job has changed all the same (root may write anything) is not used
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ COMPLETE = "cloudtrain-complete.json"
 """The file in an environment that is written last; it tells what was installed."""
 
 BELOW = "_cloudtrain_below.pth"
-"""Python reads it at its start: it adds the packages below at the end of the path, with their own .pth files."""
+"""Python reads it at its start: it adds the packages below at the end of the path, with their own
+.pth files.
+"""
 
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -61,14 +66,18 @@ def is_unchanged(environment: Path) -> bool:
 
 @contextmanager
 def making(environment: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Keep other processes from making this environment. `on_wait`: called if one is at it. OSError."""
+    """Keep other processes from making this environment. `on_wait`: called if one is at it.
+    OSError.
+    """
     environment.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(environment.with_suffix(".lock"), on_wait=on_wait):
         yield
 
 
 def create(environment: Path, below: Sequence[str]) -> None:
-    """An empty one, in place of what is there. `below`: folders of packages that its path goes on with. OSError."""
+    """An empty one, in place of what is there. `below`: folders of packages that its path goes on
+    with. OSError.
+    """
     shutil.rmtree(environment, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
     lines = ["import site", *(f"import site; site.addsitedir({folder!r})" for folder in below)]
@@ -102,7 +111,9 @@ def create_layer(layer: Path, environment: Path) -> None:
 
 
 def _is_python(program: Path, environment: Path) -> bool:
-    """Return whether a program is run by the environment's interpreter, directly or, as pip does it, by a shell."""
+    """Return whether a program is run by the environment's interpreter, directly or, as pip does
+    it, by a shell.
+    """
     with program.open("rb") as file:
         head = file.read(4096)
     interpreter = os.fsencode(environment / "bin" / "python")
@@ -110,7 +121,9 @@ def _is_python(program: Path, environment: Path) -> bool:
 
 
 def _files(environment: Path) -> Iterator[Path]:
-    """Yield the files of an environment, in order. Python adds bytecode while jobs run: it is left out."""
+    """Yield the files of an environment, in order. Python adds bytecode while jobs run: it is left
+    out.
+    """
     for folder, folders, names in os.walk(environment):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         links = [name for name in folders if Path(folder, name).is_symlink()]
@@ -118,14 +131,18 @@ def _files(environment: Path) -> Iterator[Path]:
 
 
 def _state(environment: Path) -> str:
-    """A digest of all files by name, size and times: any change of a file gives it another change time."""
+    """A digest of all files by name, size and times: any change of a file gives it another change
+    time.
+    """
     digest = sha256()
     for path in _files(environment):
         if path.name.startswith(COMPLETE):
             continue
         about = path.lstat()
         times = (about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-        digest.update(f"{path.relative_to(environment)}\0{times}\n".encode(errors="surrogateescape"))
+        digest.update(
+            f"{path.relative_to(environment)}\0{times}\n".encode(errors="surrogateescape")
+        )
     return digest.hexdigest()
 
 

@@ -1,7 +1,8 @@
-"""What a job asks for: requirements.txt, pyproject.toml or uv.lock, as one list of requirements. Standard library only.
+"""What a job asks for: requirements.txt, pyproject.toml or uv.lock, as one list of requirements.
+Standard library only.
 
-The client reads these files too, for its plan and its checks; it imports this file under another name than the launcher
-does, so this file imports nothing of ours but its neighbours.
+The client reads these files too, for its plan and its checks; it imports this file under another
+name than the launcher does, so this file imports nothing of ours but its neighbours.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from urllib.parse import unquote
 from .bounded_files import read_regular_text
 
 AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
-"""Files at the top of the source folder that are read without being named; the first one that asks for anything."""
+"""Files at the top of the source folder that are read without being named; the first one that asks
+for anything.
+"""
 
 MAX_FILES = 100
 """Limit of the requirements files that one file includes, directly or not, repetitions counted."""
 MAX_DEPTH = 20
 MAX_TOTAL_BYTES = 16 << 20
 
-_NAME = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?\s*(?P<rest>.*)")
+_NAME = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?\s*(?P<rest>.*)"
+)
 _INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))\s*(?P<file>\S.*)")
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=)\s*(?P<path>\S+)")
 _FIND_LINKS = re.compile(r"(?P<option>-f|--find-links)(?:\s+|=)\s*(?P<path>\S+)")
@@ -31,7 +36,9 @@ _HASH = re.compile(r"\s--hash[ =]")
 
 
 class InvalidRequirements(ValueError):
-    """A file cannot be read as what its name says; the message names the file, and the line where there is one."""
+    """A file cannot be read as what its name says; the message names the file, and the line where
+    there is one.
+    """
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,9 @@ class Requested:
     options: tuple[str, ...] = ()
     """Options for the installer that the files hold, such as `--extra-index-url …`."""
     option_places: tuple[str, ...] = ()
-    """Where each of them is written, such as `requirements.txt:3`; empty for options that a lock file implies."""
+    """Where each of them is written, such as `requirements.txt:3`; empty for options that a lock
+    file implies.
+    """
     files: tuple[str, ...] = ()
     """The files that were read, below the source folder."""
 
@@ -101,19 +110,28 @@ class Requested:
 
     @property
     def is_hashed(self) -> bool:
-        """Whether every requirement has hashes: then nothing else may be installed, and each file is checked."""
+        """Whether every requirement has hashes: then nothing else may be installed, and each file
+        is checked.
+        """
         return bool(self.wanted) and all(_HASH.search(each.text) for each in self.wanted)
 
     @property
     def is_local(self) -> bool:
-        """Whether any of them is built from files of the source itself, so that its content is not in its text."""
+        """Whether any of them is built from files of the source itself, so that its content is not
+        in its text.
+        """
         return any(each.is_local for each in self.wanted)
 
     @property
     def passwords(self) -> tuple[str, ...]:
         """User names and passwords in addresses."""
         texts = [*self.options, *(each.text for each in self.requirements)]
-        return tuple(part for text in texts for found in _PASSWORD.findall(text) for part in (found, *found.split(":")))
+        return tuple(
+            part
+            for text in texts
+            for found in _PASSWORD.findall(text)
+            for part in (found, *found.split(":"))
+        )
 
 
 def hide_passwords(text: str) -> str:
@@ -132,14 +150,19 @@ def requested_list(texts: Iterable[str]) -> Requested:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file; InvalidRequirements where it is none, or where this Python has nothing that reads TOML."""
+    """A TOML file; InvalidRequirements where it is none, or where this Python has nothing that
+    reads TOML.
+    """
     try:
         import tomllib as toml  # type: ignore[import-not-found,unused-ignore]  # Python 3.11
     except ImportError:
         try:
             from pip._vendor import tomli as toml  # type: ignore[import-not-found,no-redef,unused-ignore]
         except ImportError:
-            why = "this Python cannot read it: it takes Python 3.11, or pip; requirements.txt is read everywhere"
+            why = (
+                "this Python cannot read it: it takes Python 3.11, or pip; requirements.txt is read"
+                " everywhere"
+            )
             raise InvalidRequirements(f"{path.name}: {why}") from None
     try:
         document: dict[str, Any] = toml.loads(read_regular_text(path))
@@ -191,9 +214,13 @@ class _RequirementsReader:
             options += found.options
             places += found.option_places
             files += found.files
-        return Requested(tuple(requirements), tuple(options), tuple(places), tuple(dict.fromkeys(files)))
+        return Requested(
+            tuple(requirements), tuple(options), tuple(places), tuple(dict.fromkeys(files))
+        )
 
-    def _include(self, name: str, number: int, around: tuple[str, ...], constraint: bool) -> Requested:
+    def _include(
+        self, name: str, number: int, around: tuple[str, ...], constraint: bool
+    ) -> Requested:
         file = around[0]
         name = str(Path(Path(file).parent, name.strip("'\"")))
         if name in around:
@@ -201,7 +228,9 @@ class _RequirementsReader:
         try:
             return self.read(name, around, constraint)
         except OSError as error:
-            raise InvalidRequirements(f"{file}:{number}: {name} cannot be read: {error.strerror}") from None
+            raise InvalidRequirements(
+                f"{file}:{number}: {name} cannot be read: {error.strerror}"
+            ) from None
 
     def _text(self, file: str, around: tuple[str, ...]) -> str:
         try:
@@ -214,7 +243,9 @@ class _RequirementsReader:
         if self._files > MAX_FILES:
             raise InvalidRequirements(f"{first} includes too many files (limit {MAX_FILES})")
         if len(around) > MAX_DEPTH:
-            raise InvalidRequirements(f"{first}: includes are nested too deeply (limit {MAX_DEPTH})")
+            raise InvalidRequirements(
+                f"{first}: includes are nested too deeply (limit {MAX_DEPTH})"
+            )
         if self._bytes > MAX_TOTAL_BYTES:
             limit = f"limit {MAX_TOTAL_BYTES:,} bytes"
             raise InvalidRequirements(f"{first} and its includes are too large ({limit})")
@@ -222,8 +253,11 @@ class _RequirementsReader:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Lines without comments, those that end in a backslash joined; each with the number of its first line."""
-    joined, start = "", 0
+    """Lines without comments, those that end in a backslash joined; each with the number of its
+    first line.
+    """
+    joined = ""
+    start = 0
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(^|\s)#.*$", "", line).rstrip()
         start = start or number
@@ -233,7 +267,8 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
         joined += bare.strip()
         if joined.strip():
             yield joined.strip(), start
-        joined, start = "", 0
+        joined = ""
+        start = 0
     if joined.strip():
         yield joined.strip(), start
 
@@ -259,14 +294,21 @@ def _collect(
 
 
 def _absolute(line: str, folder: Path, file: str) -> str:
-    """A path in a line made an address, which holds no spaces: a project's counts from the source folder."""
+    """A path in a line made an address, which holds no spaces: a project's counts from the source
+    folder.
+    """
     editable = _EDITABLE.match(line)
     if editable and "://" not in editable["path"]:
         return f"-e {(folder / editable['path']).resolve().as_uri()}"
     links = _FIND_LINKS.match(line)
-    if links and "://" not in links["path"]:  # as pip does: beside the file, or below the working folder
+    if (
+        links and "://" not in links["path"]
+    ):  # as pip does: beside the file, or below the working folder
         beside = folder / Path(file).parent / links["path"]
-        return f"--find-links {(beside if beside.is_dir() else folder / links['path']).resolve().as_uri()}"
+        return (
+            "--find-links"
+            f" {(beside if beside.is_dir() else folder / links['path']).resolve().as_uri()}"
+        )
     if not _is_path(line):
         return line
     path = line.split()[0]
@@ -275,7 +317,11 @@ def _absolute(line: str, folder: Path, file: str) -> str:
 
 def _is_path(text: str) -> bool:
     first = text.split()[0] if text.split() else ""
-    return not text.startswith("-") and "://" not in first and (first.startswith((".", "/")) or first.endswith(".whl"))
+    return (
+        not text.startswith("-")
+        and "://" not in first
+        and (first.startswith((".", "/")) or first.endswith(".whl"))
+    )
 
 
 def _name_of(text: str) -> str:

@@ -1,4 +1,6 @@
-"""What a file of the source asks for, in whichever of the known formats it is. Standard library only."""
+"""What a file of the source asks for, in whichever of the known formats it is. Standard library
+only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One mapping per platform, from what it provides on a node to a `NodeContext`. Standard library only."""
+"""One mapping per platform, from what it provides on a node to a `NodeContext`. Standard library
+only.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,14 @@ PLATFORM = "CLOUDTRAIN_PLATFORM"
 
 
 def plain_context(environ: Mapping[str, str]) -> NodeContext:
-    """Any machine, described by our own variables, as the provider that starts the launcher sets them.
+    """Any machine, described by our own variables, as the provider that starts the launcher sets
+    them.
 
     RuntimeError if one is not set, or not a number where it must be.
     """
-    node_rank, nodes = (require_number(environ, name) for name in ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODES"))
+    node_rank, nodes = (
+        require_number(environ, name) for name in ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODES")
+    )
     folders = job_folders(environ)
     return NodeContext(
         platform="plain",
@@ -46,11 +51,15 @@ PLATFORMS: dict[str, Callable[[Mapping[str, str]], NodeContext]] = {
     "azureml": azureml_context,
 }
 FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
-"""The file in which a platform reads the reason for a failure; known even if there is no node context."""
+"""The file in which a platform reads the reason for a failure; known even if there is no node
+context.
+"""
 
 
 def find_node_context(environ: Mapping[str, str]) -> NodeContext:
-    """This node's context, by the platform that CLOUDTRAIN_PLATFORM names; RuntimeError if it cannot be determined."""
+    """This node's context, by the platform that CLOUDTRAIN_PLATFORM names; RuntimeError if it
+    cannot be determined.
+    """
     name = environ.get(PLATFORM, "plain")
     if name not in PLATFORMS:
         raise RuntimeError(f"{PLATFORM} is {name!r}; known: {', '.join(PLATFORMS)}")
@@ -63,8 +72,11 @@ def find_failure_file(environ: Mapping[str, str]) -> str:
     return find(environ) if find else ""
 
 
-def wait_for_dns(host: str, timeout_seconds: float = 900, cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Wait until a host name resolves, which may take minutes on SageMaker; TimeoutError after `timeout_seconds`.
+def wait_for_dns(
+    host: str, timeout_seconds: float = 900, cancelled: Callable[[], bool] = lambda: False
+) -> None:
+    """Wait until a host name resolves, which may take minutes on SageMaker; TimeoutError after
+    `timeout_seconds`.
 
     Returns early when `cancelled()` is true.
     """
@@ -76,6 +88,8 @@ def wait_for_dns(host: str, timeout_seconds: float = 900, cancelled: Callable[[]
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{host} did not resolve within {timeout_seconds:.0f} s: {error}") from None
+                raise TimeoutError(
+                    f"{host} did not resolve within {timeout_seconds:.0f} s: {error}"
+                ) from None
         time.sleep(delay)
         delay = min(delay * 2, 1)

@@ -1,9 +1,11 @@
-"""Azure ML's mapping: from the variables of a PyTorch distribution to a `NodeContext`. Standard library only.
+"""Azure ML's mapping: from the variables of a PyTorch distribution to a `NodeContext`. Standard
+library only.
 
-The variables are those of "Distributed GPU training guide" in the documentation of Azure Machine Learning. Azure ML
-starts one process per node, and its WORLD_SIZE is the number of nodes. Output, model and checkpoints are mounts that
-all nodes share; the job's command passes their paths in our own variables. Programs write to the node's own disk
-instead, beside the code, and the launcher copies what they write to the mounts.
+The variables are those of "Distributed GPU training guide" in the documentation of Azure Machine
+Learning. Azure ML starts one process per node, and its WORLD_SIZE is the number of nodes. Output,
+model and checkpoints are mounts that all nodes share; the job's command passes their paths in our
+own variables. Programs write to the node's own disk instead, beside the code, and the launcher
+copies what they write to the mounts.
 """
 
 from __future__ import annotations
@@ -23,18 +25,21 @@ from cloudtrain_launcher.tuned import VARIABLES
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
 STOP_FILE = ".cloudtrain-stop"
-"""A file in the output folder that asks all nodes to stop: Azure ML may end a job without a signal."""
+"""A file in the output folder that asks all nodes to stop: Azure ML may end a job without a signal.
+"""
 
 PUBLISHED_FOLDER = ".cloudtrain-published"
 """A folder in the output folder, in which the client leaves files for the job while it runs."""
 
 UPLOADED_BY_AZURE = ("outputs", "logs")
-"""Subfolders of the job's folder that Azure ML itself uploads ("Save and log files" in its documentation).
-Programs run one folder below it."""
+"""Subfolders of the job's folder that Azure ML itself uploads ("Save and log files" in its
+documentation). Programs run one folder below it.
+"""
 
 TRIAL_FOLDER = "CLOUDTRAIN_TRIAL_FOLDER"
-"""The folder of a trial of a sweep job below each of its outputs, instead of the job's name; empty: the output itself,
-in a rehearsal, where each trial has outputs of its own."""
+"""The folder of a trial of a sweep job below each of its outputs, instead of the job's name; empty:
+the output itself, in a rehearsal, where each trial has outputs of its own.
+"""
 
 _SIOCGIFADDR = 0x8915
 
@@ -46,11 +51,15 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
     own_port = "CLOUDTRAIN_MASTER_PORT"
     port = require_number(environ, own_port if environ.get(own_port) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
-    chosen = {name[len(VARIABLES) :]: text for name, text in environ.items() if name.startswith(VARIABLES)}
+    chosen = {
+        name[len(VARIABLES) :]: text for name, text in environ.items() if name.startswith(VARIABLES)
+    }
     job_name = environ.get("AZUREML_RUN_ID", "")
     mounts = _own_folders(environ, job_name) if chosen else job_folders(environ)
     parent = Path.cwd().parent
-    output, model, checkpoints = (str(parent / "kept" / name) for name in ("output", "model", "checkpoint"))
+    output, model, checkpoints = (
+        str(parent / "kept" / name) for name in ("output", "model", "checkpoint")
+    )
     return NodeContext(
         platform="azureml",
         node_rank=rank,
@@ -69,20 +78,30 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts.output_dir}/{STOP_FILE}",
         published=environ.get(PUBLISHED) or f"{mounts.output_dir}/{PUBLISHED_FOLDER}",
-        stopped_exit_code=0,  # with any other code Azure ML ends the peers, too, which may still be saving
+        # with any other code Azure ML ends the peers, too, which may still be saving
+        stopped_exit_code=0,
         scheduled_events_url=scheduled_events_url(environ),
         linked_dirs={str(Path.cwd() / name): str(parent / name) for name in UPLOADED_BY_AZURE},
-        synced_dirs={output: mounts.output_dir, model: mounts.model_dir, checkpoints: mounts.checkpoint_dir},
+        synced_dirs={
+            output: mounts.output_dir,
+            model: mounts.model_dir,
+            checkpoints: mounts.checkpoint_dir,
+        },
         job_name=job_name if chosen else "",
         hyperparameters=chosen,
     )
 
 
 def _own_folders(environ: Mapping[str, str], job_name: str) -> JobFolders:
-    """The folders of a trial: a sweep job has one output of each kind, which all of its trials share."""
+    """The folders of a trial: a sweep job has one output of each kind, which all of its trials
+    share.
+    """
     own = environ.get(TRIAL_FOLDER, job_name)
     if not own and TRIAL_FOLDER not in environ:
-        raise RuntimeError("Azure ML has not set AZUREML_RUN_ID: trials of the sweep would write to the same folder")
+        raise RuntimeError(
+            "Azure ML has not set AZUREML_RUN_ID: trials of the sweep would write to the same"
+            " folder"
+        )
     shared = job_folders(environ)
     if not own:
         return shared
@@ -97,10 +116,11 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
     missing = [name for name in ("MASTER_ADDR", "NODE_RANK", "WORLD_SIZE") if not environ.get(name)]
     if missing:
         raise RuntimeError(
-            f"Azure ML has not set {', '.join(missing)}: the job was submitted without {DISTRIBUTION}, "
-            "so its nodes do not know each other"
+            f"Azure ML has not set {', '.join(missing)}: the job was submitted without"
+            f" {DISTRIBUTION}, so its nodes do not know each other"
         )
-    rank, nodes = require_number(environ, "NODE_RANK"), require_number(environ, "WORLD_SIZE")
+    rank = require_number(environ, "NODE_RANK")
+    nodes = require_number(environ, "WORLD_SIZE")
     local = environ.get("LOCAL_RANK") or "0"
     if local != "0":
         raise RuntimeError(
@@ -133,7 +153,9 @@ def interface_of(address: str) -> str:
         names = [name for _, name in socket.if_nameindex()]
     except OSError:
         return ""
-    if address.startswith("127."):  # the loopback interface has all of them, and shows only the first
+    if address.startswith(
+        "127."
+    ):  # the loopback interface has all of them, and shows only the first
         return next((name for name in ("lo", "lo0") if name in names), "")
     return next((name for name in names if address and _address_of(name) == address), "")
 

@@ -1,4 +1,5 @@
-"""SageMaker's mapping: from the folder /opt/ml and a few variables to a `NodeContext`. Standard library only.
+"""SageMaker's mapping: from the folder /opt/ml and a few variables to a `NodeContext`. Standard
+library only.
 
 The container contract is the developer guide's "Run training with your own algorithm".
 """
@@ -16,7 +17,8 @@ from cloudtrain_launcher.host import efa_library_dirs, has_efa
 BASE_DIR = "SAGEMAKER_BASE_DIR"
 """Another folder than /opt/ml, for a rehearsal on a machine without namespaces."""
 
-JOB_CHANNEL, RESUME_CHANNEL = "cloudtrain-job", "cloudtrain-resume"
+JOB_CHANNEL = "cloudtrain-job"
+RESUME_CHANNEL = "cloudtrain-resume"
 RESERVED = ("cloudtrain-source", JOB_CHANNEL, RESUME_CHANNEL)
 """Channels with parts of the job itself, not with inputs."""
 
@@ -26,9 +28,11 @@ OBJECTIVE = "_tuning_objective_metric"
 """A hyperparameter that SageMaker adds to those of a trial that a tuning job has started."""
 
 RDMA_TYPES = ("ml.p4", "ml.p5", "ml.p6")
-"""Machines whose EFA adapters can write into a GPU's memory, by AWS's "Elastic Fabric Adapter for AI/ML". libfabric
-before 1.18 needs a variable for that on P4. If the variable is set where the adapter cannot do it (g4dn, g5, p3dn),
-libfabric calls abort() (ofiwg/libfabric, pull request 8661); if it is not set, libfabric finds out by itself."""
+"""Machines whose EFA adapters can write into a GPU's memory, by AWS's "Elastic Fabric Adapter for
+AI/ML". libfabric before 1.18 needs a variable for that on P4. If the variable is set where the
+adapter cannot do it (g4dn, g5, p3dn), libfabric calls abort() (ofiwg/libfabric, pull request 8661);
+if it is not set, libfabric finds out by itself.
+"""
 
 
 def sagemaker_context(
@@ -36,18 +40,22 @@ def sagemaker_context(
     efa: Callable[[], bool] = has_efa,
     folders: Callable[[], tuple[str, ...]] = efa_library_dirs,
 ) -> NodeContext:
-    """One container of a training job; RuntimeError if its resourceconfig.json or a variable is not valid.
+    """One container of a training job; RuntimeError if its resourceconfig.json or a variable is not
+    valid.
 
     `efa`: whether there is an EFA adapter. `folders`: of the libraries for it.
     """
-    base, adapter = base_dir(environ), efa()
+    base = base_dir(environ)
+    adapter = efa()
     host, hosts, interface, machine = _resources(f"{base}/input/config/resourceconfig.json")
     port = environ.get("CLOUDTRAIN_MASTER_PORT") or str(MASTER_PORT)
     if not port.isdecimal():
         raise RuntimeError(f"CLOUDTRAIN_MASTER_PORT is {port!r}: expected a port number")
-    channels, job_name = f"{base}/input/data", environ.get("TRAINING_JOB_NAME", "")
+    channels = f"{base}/input/data"
+    job_name = environ.get("TRAINING_JOB_NAME", "")
     chosen = _hyperparameters(f"{base}/input/config/hyperparameters.json")
-    # A tuning job has one folder in S3 for the checkpoints of all trials, which SageMaker brings to each of them.
+    # A tuning job has one folder in S3 for the checkpoints of all trials, which SageMaker brings to
+    # each of them.
     own_folder = f"/{job_name}" if OBJECTIVE in chosen and job_name else ""
     return NodeContext(
         platform="sagemaker",
@@ -92,23 +100,36 @@ def _efa_variables(machine: str) -> dict[str, str]:
 
 
 def _resources(path: str) -> tuple[str, list[str], str, str]:
-    """From resourceconfig.json: this node's name, all names in rank order, the network interface, the instance type."""
+    """From resourceconfig.json: this node's name, all names in rank order, the network interface,
+    the instance type.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise RuntimeError(f"{path}, where SageMaker names the job's nodes, cannot be read: {why}") from None
+        raise RuntimeError(
+            f"{path}, where SageMaker names the job's nodes, cannot be read: {why}"
+        ) from None
     if not isinstance(document, dict):
         raise RuntimeError(f"{path}: expected an object with hosts and current_host")
-    current, hosts = document.get("current_host"), document.get("hosts")
-    if not isinstance(hosts, list) or not all(isinstance(name, str) and name for name in hosts) or not hosts:
+    current = document.get("current_host")
+    hosts = document.get("hosts")
+    if (
+        not isinstance(hosts, list)
+        or not all(isinstance(name, str) and name for name in hosts)
+        or not hosts
+    ):
         raise RuntimeError(f"{path}: hosts is {hosts!r}: expected a list of names")
     if len(set(hosts)) < len(hosts):
         raise RuntimeError(f"{path}: hosts names a node twice: {', '.join(hosts)}")
     if current not in hosts:
-        raise RuntimeError(f"{path}: current_host is {current!r}, which is not among the hosts: {', '.join(hosts)}")
-    interface, machine = (document.get(name) or "" for name in ("network_interface_name", "current_instance_type"))
+        raise RuntimeError(
+            f"{path}: current_host is {current!r}, which is not among the hosts: {', '.join(hosts)}"
+        )
+    interface, machine = (
+        document.get(name) or "" for name in ("network_interface_name", "current_instance_type")
+    )
     return str(current), sorted(hosts), str(interface), str(machine)
 
 
@@ -122,7 +143,9 @@ def _hyperparameters(path: str) -> dict[str, str]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         raise RuntimeError(f"{path} cannot be read: {why}") from None
-    return {name: str(value) for name, value in document.items()} if isinstance(document, dict) else {}
+    return (
+        {name: str(value) for name, value in document.items()} if isinstance(document, dict) else {}
+    )
 
 
 def _channels(folder: str) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Secrets that a cloud stores, looked up inside the job with the job's identity. Standard library only.
+"""Secrets that a cloud stores, looked up inside the job with the job's identity. Standard library
+only.
 
 A reference says where a secret is stored: `secretsmanager:NAME`, `ssm:NAME` (NAME may be an ARN),
-`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`; `#KEY` after it selects one field of a secret that is a JSON
-object. A value is only returned: it is never in a log, message, file or argument.
+`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`; `#KEY` after it selects one field of a secret
+that is a JSON object. A value is only returned: it is never in a log, message, file or argument.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
 
 
 def look_up(
-    secrets: Mapping[str, str], environ: Mapping[str, str], cancelled: Callable[[], bool] = lambda: False
+    secrets: Mapping[str, str],
+    environ: Mapping[str, str],
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, str]:
-    """The values of those variables that `environ` does not have yet; RuntimeError that says what to do.
+    """The values of those variables that `environ` does not have yet; RuntimeError that says what
+    to do.
 
-    `secrets`: variable -> reference. Returns {} as soon as `cancelled()` is true. An endpoint that does not answer may
-    take minutes, so the requests are made in a thread, which is then left behind.
+    `secrets`: variable -> reference. Returns {} as soon as `cancelled()` is true. An endpoint that
+    does not answer may take minutes, so the requests are made in a thread, which is then left
+    behind.
     """
     missing = {name: reference for name, reference in secrets.items() if name not in environ}
     if not missing:
@@ -64,7 +69,8 @@ class SecretStores:
         if store != "keyvault":
             return aws_secrets.get_secret(label, store, name, self._environ)
         if self._vaults is None:
-            # Not at the top: urllib takes longer to import than half of the launcher, and most jobs do not need it.
+            # Not at the top: urllib takes longer to import than half of the launcher, and most jobs
+            # do not need it.
             from cloudtrain_launcher.stored_secrets.azure import KeyVault
 
             self._vaults = KeyVault(self._environ)
@@ -81,7 +87,9 @@ def _resolve(variable: str, reference: str, stores: SecretStores) -> str:
     if key:
         value = _json_field(label, value, key)
     if "\0" in value:
-        raise RuntimeError(f"{label} contains a zero byte, which an environment variable cannot contain")
+        raise RuntimeError(
+            f"{label} contains a zero byte, which an environment variable cannot contain"
+        )
     return value
 
 

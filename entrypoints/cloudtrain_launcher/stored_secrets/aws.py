@@ -27,7 +27,9 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
             "add boto3 to the image, or use an image that has it"
         ) from None
     region = region_of(name, environ)
-    timeouts = config.Config(connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
+    timeouts = config.Config(
+        connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5}
+    )
     label += f" in {region}" if region else ""
     try:
         client = boto3.client(store, region_name=region, config=timeouts)
@@ -39,18 +41,27 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
         raise RuntimeError(f"{label}: {code}; the job's role needs {PERMISSIONS[store]}") from None
     except (errors.BotoCoreError, ValueError) as error:
         raise RuntimeError(
-            f"{label}: {type(error).__name__}: {error}; the job needs a way to {store} (no network isolation; inside a "
-            f"VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
+            f"{label}: {type(error).__name__}: {error}; the job needs a way to {store} (no network"
+            f" isolation; inside a VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
         ) from None
     if "SecretString" not in answer:
-        raise RuntimeError(f"{label} is binary, and a variable can only contain text: store it as text")
+        raise RuntimeError(
+            f"{label} is binary, and a variable can only contain text: store it as text"
+        )
     return str(answer["SecretString"])
 
 
 def region_of(name: str, environ: Mapping[str, str]) -> str | None:
-    """The region of an ARN, the environment or the job; boto3 itself does not read AWS_REGION. None if unknown."""
+    """The region of an ARN, the environment or the job; boto3 itself does not read AWS_REGION. None
+    if unknown.
+    """
     configured = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    return _region_of_arn(name) or configured or _region_of_arn(environ.get("TRAINING_JOB_ARN", "")) or None
+    return (
+        _region_of_arn(name)
+        or configured
+        or _region_of_arn(environ.get("TRAINING_JOB_ARN", ""))
+        or None
+    )
 
 
 def _region_of_arn(text: str) -> str:

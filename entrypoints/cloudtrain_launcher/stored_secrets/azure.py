@@ -1,9 +1,9 @@
 """Azure Key Vault, read with the job's identity. Standard library only.
 
-A name is `VAULT/NAME`, `VAULT/NAME/VERSION`, or `https://HOST/secrets/NAME[/VERSION]` for the vaults of other clouds.
-Tokens come from the endpoints that Azure ML provides inside a job, requested as azure-identity's AzureMLCredential and
-azure-ai-ml's AzureMLOnBehalfOfCredential do. No message contains a value, a token or text of a server, except an error
-code that is one word.
+A name is `VAULT/NAME`, `VAULT/NAME/VERSION`, or `https://HOST/secrets/NAME[/VERSION]` for the
+vaults of other clouds. Tokens come from the endpoints that Azure ML provides inside a job,
+requested as azure-identity's AzureMLCredential and azure-ai-ml's AzureMLOnBehalfOfCredential do. No
+message contains a value, a token or text of a server, except an error code that is one word.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from urllib.parse import urlencode, urlsplit
 PUBLIC_DOMAIN = "vault.azure.net"
 """The domain of the public cloud's vaults, and the audience of its tokens."""
 
-ROLE = "the role Key Vault Secrets User on the vault (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
+ROLE = (
+    "the role Key Vault Secrets User on the vault"
+    " (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
+)
 NO_IDENTITY = "say `azure: {identity: managed}` in job.yaml, and give the compute an identity"
 FORMS = "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
 
@@ -56,9 +59,13 @@ class KeyVault:
         raise RuntimeError(f"{label}: {host} {_explain(status, answer)}")
 
     def _token(self, label: str, resource: str) -> str:
-        """A token of the identity that the job runs as: the user's if there is one, else the compute's."""
+        """A token of the identity that the job runs as: the user's if there is one, else the
+        compute's.
+        """
         environ = self._environ
-        on_behalf, managed, secret = (environ.get(n, "") for n in ("OBO_ENDPOINT", "MSI_ENDPOINT", "MSI_SECRET"))
+        on_behalf, managed, secret = (
+            environ.get(n, "") for n in ("OBO_ENDPOINT", "MSI_ENDPOINT", "MSI_SECRET")
+        )
         headers: dict[str, str] = {}
         query = {"resource": resource}
         if not on_behalf:
@@ -70,19 +77,25 @@ class KeyVault:
                 query["clientid"] = environ["DEFAULT_IDENTITY_CLIENT_ID"]
         url = on_behalf or managed
         # The endpoint is on the node itself: the request must not go through a proxy.
-        status, answer = _get(f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", headers, proxy=False)
+        status, answer = _get(
+            f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", headers, proxy=False
+        )
         token = answer.get("access_token") or answer.get("token")
         if status == 200 and isinstance(token, str) and _HEADER_VALUE.fullmatch(token):
             return token
         who = "the user" if on_behalf else "the compute's identity"
         why = _unreachable(answer) if status == 0 else f"answered {status}{_code(answer)}"
-        raise RuntimeError(f"{label}: no token for {who}: the node's own endpoint {why}; {NO_IDENTITY}")
+        raise RuntimeError(
+            f"{label}: no token for {who}: the node's own endpoint {why}; {NO_IDENTITY}"
+        )
 
 
 def secret_url(label: str, name: str) -> str:
     """The URL of a secret; RuntimeError that begins with `label` if the name is not valid."""
     if name.startswith("https://"):
-        match = re.fullmatch(r"(https://[A-Za-z0-9.-]+(?::\d+)?/secrets/[A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)/?", name)
+        match = re.fullmatch(
+            r"(https://[A-Za-z0-9.-]+(?::\d+)?/secrets/[A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)/?", name
+        )
         url = match[1] if match else ""
     else:
         match = re.fullmatch(r"([A-Za-z0-9-]+)/([A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)", name)
@@ -102,21 +115,31 @@ def _explain(status: int, answer: Mapping[str, Any]) -> str:
     """What a vault's refusal means, and what to do."""
     code = _code(answer)
     if status == 0:
-        return f"{_unreachable(answer)}; the job needs a way to the vault: its firewall, or a private endpoint"
+        return (
+            f"{_unreachable(answer)}; the job needs a way to the vault: its firewall, or a private"
+            " endpoint"
+        )
     if status == 403 and "Disabled" in code:
         return f"says that the secret is disabled{code}: enable it, or name another version"
     if status == 403 and ("Firewall" in code or "Connection" in code):
         return (
-            f"does not accept this node{code}: open the vault's firewall to the compute, or give it a private endpoint"
+            f"does not accept this node{code}: open the vault's firewall to the compute, or give it"
+            " a private endpoint"
         )
     if status == 403:
         return f"answered 403{code}: the job's identity needs {ROLE}"
     if status == 404:
         return f"has no such secret or version{code}"
     if status == 401:
-        return f"does not accept the job's identity{code}: is the vault one of another tenant? It also needs {ROLE}"
+        return (
+            f"does not accept the job's identity{code}: is the vault one of another tenant? It also"
+            f" needs {ROLE}"
+        )
     if 300 <= status < 400:
-        return f"answered with a redirect ({status}), which is not followed with a token: name the vault's own address"
+        return (
+            f"answered with a redirect ({status}), which is not followed with a token: name the"
+            " vault's own address"
+        )
     if status == 200:
         return "answered without a value: is it a vault?"
     return f"answered {status}{code}"
@@ -132,7 +155,9 @@ def _code(answer: Mapping[str, Any]) -> str:
     innermost = ""
     while isinstance(error, dict):
         code = error.get("code")
-        innermost = code if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code) else innermost
+        innermost = (
+            code if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code) else innermost
+        )
         error = error.get("innererror")
     return f" ({innermost})" if innermost else ""
 
@@ -143,9 +168,12 @@ def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[i
     if not proxy:
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
-    status, answer = 0, dict[str, Any]()
+    status = 0
+    answer = dict[str, Any]()
     for delay in (*BACKOFF_SECONDS, 0.0):
-        status, answer, is_transient = _request_once(opener, urllib.request.Request(url, headers=dict(headers)))
+        status, answer, is_transient = _request_once(
+            opener, urllib.request.Request(url, headers=dict(headers))
+        )
         if not is_transient:
             break
         time.sleep(delay)
@@ -167,7 +195,10 @@ def _request_once(
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLCertVerificationError):
-            why = f"its certificate is not trusted here: {reason.verify_message}; SSL_CERT_FILE names those that are"
+            why = (
+                f"its certificate is not trusted here: {reason.verify_message}; SSL_CERT_FILE names"
+                " those that are"
+            )
             return 0, {"why": why}, False
         why = (reason.strerror or "") if isinstance(reason, OSError) else ""
         if not why:

@@ -1,1 +1,3 @@
-"""Checkpoints: when they are saved, what they contain, their files, and the weights that training starts from."""
+"""Checkpoints: when they are saved, what they contain, their files, and the weights that training
+starts from.
+"""

@@ -1,4 +1,6 @@
-"""A thread that writes files while training goes on: one piece of work after the other, none after a failed one."""
+"""A thread that writes files while training goes on: one piece of work after the other, none after
+a failed one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> threading.Thread:
-        """Do this after what was started before; left out if that failed. Returns its thread, which may be joined."""
+        """Do this after what was started before; left out if that failed. Returns its thread, which
+        may be joined.
+        """
         before = self._last
 
         def run() -> None:
@@ -40,5 +44,6 @@ class Background:
     def check(self) -> None:
         """Raise the error of what failed, once."""
         if self._error is not None:
-            error, self._error = self._error, None
+            error = self._error
+            self._error = None
             raise error

@@ -38,31 +38,41 @@ class Best(NamedTuple):
 
 
 class Checkpointer:
-    """Saves and resumes the checkpoints of a training loop. All ranks call each method together, except `is_due` and
-    `is_due_at`.
+    """Saves and resumes the checkpoints of a training loop. All ranks call each method together,
+    except `is_due` and `is_due_at`.
     """
 
     def __init__(self, loop: Loop, checkpoints: CheckpointStore) -> None:
-        self.loop, self.checkpoints, self.best = loop, checkpoints, Best()
-        self._saved_step, self._saved_at = -1, time.monotonic()
+        self.loop = loop
+        self.checkpoints = checkpoints
+        self.best = Best()
+        self._saved_step = -1
+        self._saved_at = time.monotonic()
         self._best_copies = HostCopies()
         self._best_writer: threading.Thread | None = None
         if loop.device.type == "cuda":
             for copies in (checkpoints.copies, self._best_copies):
-                loop.step.optimizer.register_step_pre_hook(lambda *_, copies=copies: copies.before_update())
+                loop.step.optimizer.register_step_pre_hook(
+                    lambda *_, copies=copies: copies.before_update()
+                )
 
     def is_due(self) -> bool:
-        """Whether `--checkpoint-every` has passed since the last checkpoint. Raises the error of a save that failed."""
+        """Whether `--checkpoint-every` has passed since the last checkpoint. Raises the error of a
+        save that failed.
+        """
         self.checkpoints.check()
         return time.monotonic() - self._saved_at >= self.loop.options.checkpoint_every
 
     def is_due_at(self, step: int) -> bool:
-        """Whether `--checkpoint-every-steps` asks for a checkpoint after this step; the same on all ranks."""
+        """Whether `--checkpoint-every-steps` asks for a checkpoint after this step; the same on all
+        ranks.
+        """
         every = self.loop.options.checkpoint_every_steps
         return every is not None and step % every == 0
 
     def save(self, last: bool = False) -> None:
-        """Save a checkpoint of the current step, unless there is one. Raises `NotFinite` if the weights are not finite.
+        """Save a checkpoint of the current step, unless there is one. Raises `NotFinite` if the
+        weights are not finite.
 
         `last`: wait until it is complete, and raise its error, such as OSError for a full disk.
         """
@@ -76,7 +86,9 @@ class Checkpointer:
         if self._saved_step != loop.position.step:
             step = loop.step
             tensors = sharded.tensors_of(step.model, step.optimizer)
-            loop.check_finite(self._trained_tensors(tensors))  # a bad checkpoint must not replace a good one
+            loop.check_finite(
+                self._trained_tensors(tensors)
+            )  # a bad checkpoint must not replace a good one
             own: dict[str, Any] = {
                 "generators": state.generator_states(loop.strategy.devices),
                 "buffers": state.buffers(step.model, step.task.statistics(step.model)),
@@ -85,7 +97,9 @@ class Checkpointer:
             }
             if isinstance(loop.batches, StreamBatches):
                 own["stream"] = loop.batches.state()
-            loop.strategy.sync_buffers(step.model)  # the weights must not depend on the rank that writes them
+            loop.strategy.sync_buffers(
+                step.model
+            )  # the weights must not depend on the rank that writes them
             loop.strategy.average_statistics(step.task.statistics(step.model))
             shared = {
                 "run": self._identity(),
@@ -98,34 +112,45 @@ class Checkpointer:
                 "groups": own["groups"],
                 "scaler": step.scaler.state_dict() if step.scaler is not None else None,
             }
-            steady = {f"model.{name}" for name in self._trained()} | {n for n in tensors if n.startswith("optimizer.")}
-            self.checkpoints.save(loop.position.step, loop.position.epoch, tensors, shared, own, steady)
+            steady = {f"model.{name}" for name in self._trained()} | {
+                n for n in tensors if n.startswith("optimizer.")
+            }
+            self.checkpoints.save(
+                loop.position.step, loop.position.epoch, tensors, shared, own, steady
+            )
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
-            self._saved_step, self._saved_at = loop.position.step, time.monotonic()
+            self._saved_step = loop.position.step
+            self._saved_at = time.monotonic()
 
     def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         """What training changes: other tensors may contain infinities on purpose, such as masks."""
-        return [*self._trained().values()] + [value for name, value in tensors.items() if name.startswith("optimizer.")]
+        return [*self._trained().values()] + [
+            value for name, value in tensors.items() if name.startswith("optimizer.")
+        ]
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.loop.step.model.named_parameters() if p.requires_grad}
 
     def resume(self) -> None:
-        """Load the newest complete checkpoint, if there is one. Raises `Refused` if it was saved with other options."""
+        """Load the newest complete checkpoint, if there is one. Raises `Refused` if it was saved
+        with other options.
+        """
         found = self.checkpoints.find_newest()
         if found is None:
             return
         shared, own = self.checkpoints.read_state(found)
         if shared["run"] != self._identity():
             raise Refused(
-                f"{found.folder} was saved with {_flags(shared['run'])}, not {_flags(self._identity())}: "
-                "use the same, or start from scratch: --no-resume here, cloudtrain rerun --fresh for a run"
+                f"{found.folder} was saved with {_flags(shared['run'])}, not"
+                f" {_flags(self._identity())}: use the same, or start from scratch: --no-resume"
+                " here, cloudtrain rerun --fresh for a run"
             )
         with activity("restoring"):
             self._load(found, shared, own)
 
     def load_weights(self) -> None:
-        """Load the weights of the newest checkpoint alone, whatever trained them, unless `--weights` names others.
+        """Load the weights of the newest checkpoint alone, whatever trained them, unless
+        `--weights` names others.
 
         Raises `Refused` if there is none, or it is of another task, model or data.
         """
@@ -136,30 +161,42 @@ class Checkpointer:
         found = self.checkpoints.find_newest()
         if found is None:
             raise Refused(
-                f"--eval-only: there is no checkpoint in {self.checkpoints.folder}: name weights by --weights"
+                f"--eval-only: there is no checkpoint in {self.checkpoints.folder}: name weights by"
+                " --weights"
             )
         shared, _ = self.checkpoints.read_state(found)
         saved, mine = (
-            {k: v for k, v in each.items() if k not in OF_TRAINING} for each in (shared["run"], self._identity())
+            {k: v for k, v in each.items() if k not in OF_TRAINING}
+            for each in (shared["run"], self._identity())
         )
         if saved != mine:
-            raise Refused(f"{found.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same")
+            raise Refused(
+                f"{found.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
+            )
         with activity("restoring"):
             self.checkpoints.load(found, loop.step.model, None, loop.task.joined)
         loop.position = type(loop.position)(*shared["at"])
         loop.ranks.log(f"evaluates {found.folder}")
 
-    def _load(self, found: FoundCheckpoint, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Load a checkpoint that was saved with the same options. Raises `Refused` if its weights are not finite."""
-        loop, step = self.loop, self.loop.step
+    def _load(
+        self, found: FoundCheckpoint, shared: dict[str, Any], own: dict[str, Any] | None
+    ) -> None:
+        """Load a checkpoint that was saved with the same options. Raises `Refused` if its weights
+        are not finite.
+        """
+        loop = self.loop
+        step = self.loop.step
         loop.run_discarded_step()
         step.loss.restore((0.0, 0))
         self.checkpoints.load(found, step.model, step.optimizer, loop.task.joined)
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
-        if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:  # an earlier release saved such weights
+        if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[
+            0
+        ]:  # an earlier release saved such weights
             raise Refused(
-                f"{found.folder} contains weights that are not finite: remove it to resume from an earlier checkpoint, "
-                "or start from scratch: --no-resume here, cloudtrain rerun --fresh for a run"
+                f"{found.folder} contains weights that are not finite: remove it to resume from an"
+                " earlier checkpoint, or start from scratch: --no-resume here, cloudtrain rerun"
+                " --fresh for a run"
             )
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])
@@ -167,18 +204,24 @@ class Checkpointer:
         if groups:  # those of rank 0, if this rank has none of its own
             step.group_numbers.restore(groups)
         step.finite_watch.restore(shared.get("skipped", 0))
-        loop.position = type(loop.position)(*shared["at"])  # JSON has null where a number is not finite
-        loop.metrics = {name: math.nan if value is None else value for name, value in shared["metrics"].items()}
+        loop.position = type(loop.position)(
+            *shared["at"]
+        )  # JSON has null where a number is not finite
+        loop.metrics = {
+            name: math.nan if value is None else value for name, value in shared["metrics"].items()
+        }
         val_loss, *others = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *others)
         self._log_changes(shared.get("settings", {}))
-        before, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
+        before = shared.get("layout") or {"strategy": shared["strategy"]}
+        now = self._layout()
         if own is None or before != now:
             loop.seed_this_rank()
             loop.ranks.log(
-                f"resumed on {loop.ranks.size} ranks from a checkpoint of {found.ranks} ({_describe_layout(before)}, "
-                f"now {_describe_layout(now)}): weights and optimizer state continue, the random generators are seeded "
-                "anew; the result is not bit-identical to that of an uninterrupted run"
+                f"resumed on {loop.ranks.size} ranks from a checkpoint of {found.ranks}"
+                f" ({_describe_layout(before)}, now {_describe_layout(now)}): weights and optimizer"
+                " state continue, the random generators are seeded anew; the result is not"
+                " bit-identical to that of an uninterrupted run"
             )
         else:
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
@@ -191,13 +234,17 @@ class Checkpointer:
     def record_evaluation(self, val_loss: float) -> None:
         """Keep the weights if this evaluation is the best so far; else count it.
 
-        They are copied, and written behind training. No checkpoint that knows of them is complete before they are.
+        They are copied, and written behind training. No checkpoint that knows of them is complete
+        before they are.
         """
-        loop, best = self.loop, self.best
+        loop = self.loop
+        best = self.best
         if loop.position.step == best.evaluated_at:
             return
         if not (math.isfinite(val_loss) and val_loss < best.val_loss):
-            self.best = best._replace(evaluations_since=best.evaluations_since + 1, evaluated_at=loop.position.step)
+            self.best = best._replace(
+                evaluations_since=best.evaluations_since + 1, evaluated_at=loop.position.step
+            )
             return
         self.best = Best(val_loss, loop.position.step, 0, loop.position.step)
         weights = loop.strategy.full_state_dict(loop.step.model)
@@ -205,8 +252,11 @@ class Checkpointer:
             return
         if self._best_writer is not None:
             self._best_writer.join()  # it reads the copies that are overwritten now
-        # Of a sharded model on GPUs the weights were gathered on the host, where nothing changes them.
-        live = {name: value for name, value in weights.items() if value.device.type == loop.device.type}
+        # Of a sharded model on GPUs the weights were gathered on the host, where nothing changes
+        # them.
+        live = {
+            name: value for name, value in weights.items() if value.device.type == loop.device.type
+        }
         copies = weights | self._best_copies.copy(live, self._trained())
 
         def write() -> None:
@@ -216,10 +266,17 @@ class Checkpointer:
         self._best_writer = self.checkpoints.write_behind(write)
 
     def _layout(self) -> dict[str, Any]:
-        """How the model is distributed over the ranks: the state of a single rank fits only the same layout."""
+        """How the model is distributed over the ranks: the state of a single rank fits only the
+        same layout.
+        """
         options = self.loop.options
         shard = self.loop.strategy.shard_group_size if options.strategy == "hsdp" else None
-        layout = {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+        layout = {
+            "strategy": options.strategy,
+            "shard": shard,
+            "tensor": options.tensor,
+            "stages": options.stages,
+        }
         if options.context_ranks:
             layout["context_ranks"] = options.context_ranks
         if options.schedule in STAGES_PER_RANK:
@@ -241,14 +298,26 @@ class Checkpointer:
 
     def _log_changes(self, before: dict[str, Any]) -> None:
         now = self._settings()
-        changes = [f"{name} {now.get(name)} (was {was})" for name, was in before.items() if now.get(name) != was]
+        changes = [
+            f"{name} {now.get(name)} (was {was})"
+            for name, was in before.items()
+            if now.get(name) != was
+        ]
         if changes:
-            self.loop.ranks.log(f"goes on with settings other than the checkpoint's: {', '.join(changes)}")
+            self.loop.ranks.log(
+                f"goes on with settings other than the checkpoint's: {', '.join(changes)}"
+            )
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change on a resume: the split of the data, its order, and the size of a step."""
+        """What must not change on a resume: the split of the data, its order, and the size of a
+        step.
+        """
         options = self.loop.options
-        identity = {"task": options.task, "seed": options.seed, "batch_size": self.loop.batches.batch_size}
+        identity = {
+            "task": options.task,
+            "seed": options.seed,
+            "batch_size": self.loop.batches.batch_size,
+        }
         if options.model:
             identity["model"] = options.model
         if options.data:

@@ -1,4 +1,6 @@
-"""Checkpoints of earlier releases, in which a matrix of today was several: they are rewritten under today's names."""
+"""Checkpoints of earlier releases, in which a matrix of today was several: they are rewritten under
+today's names.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,14 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 
 class Joined(NamedTuple):
-    """How a matrix is made of earlier ones: the rows of each are `groups` equal parts, which alternate in it."""
+    """How a matrix is made of earlier ones: the rows of each are `groups` equal parts, which
+    alternate in it.
+    """
 
     parts: Sequence[str]
-    """The ends of the earlier names, such as `attention.query.weight`, in the order of their rows in a group."""
+    """The ends of the earlier names, such as `attention.query.weight`, in the order of their rows
+    in a group.
+    """
     groups: int
 
 
@@ -32,7 +38,9 @@ def has_parts(folder: Path, joined: Mapping[str, Joined]) -> bool:
 
 
 def write_joined(folder: Path, target: Path, joined: Mapping[str, Joined]) -> None:
-    """Write a folder of weights under today's names, in one process. The whole model is in host memory meanwhile."""
+    """Write a folder of weights under today's names, in one process. The whole model is in host
+    memory meanwhile.
+    """
     warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
     reader = FileSystemReader(folder)
     tensors: dict[str, Tensor] = {}
@@ -49,13 +57,19 @@ def write_joined(folder: Path, target: Path, joined: Mapping[str, Joined]) -> No
 
 
 def join(parts: Sequence[Tensor], groups: int) -> Tensor:
-    """The matrix of these parts, which have the same shape; of numbers, such as AdamW's step, the first."""
+    """The matrix of these parts, which have the same shape; of numbers, such as AdamW's step, the
+    first.
+    """
     if parts[0].dim() < 2:
         return parts[0]
-    return torch.stack([part.reshape(groups, -1, *part.shape[1:]) for part in parts], dim=1).flatten(0, 2)
+    return torch.stack(
+        [part.reshape(groups, -1, *part.shape[1:]) for part in parts], dim=1
+    ).flatten(0, 2)
 
 
 def _split(name: str, end: str) -> tuple[str, str] | None:
-    """What is before and behind `end` in the name of a weight or of its state in the optimizer; None without it."""
+    """What is before and behind `end` in the name of a weight or of its state in the optimizer;
+    None without it.
+    """
     before, found, after = name.partition(f".{end}")
     return (f"{before}.", after) if found and (not after or after.startswith(".")) else None

@@ -1,4 +1,6 @@
-"""The files of a checkpoint: hashed and flushed to disk as they are written, verified before use, pruned, set aside."""
+"""The files of a checkpoint: hashed and flushed to disk as they are written, verified before use,
+pruned, set aside.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FORMAT = 2
 """Version of the files and their names; checkpoints of another version are skipped."""
 
 NODE_LOCAL = ".own"
-"""The name of a file that marks its folder as needed by its own node only: the launcher does not copy it to others."""
+"""The name of a file that marks its folder as needed by its own node only: the launcher does not
+copy it to others.
+"""
 
 
 def run_id_of(folder: Path) -> str:
@@ -36,7 +40,8 @@ class _HashedFile:
     """A file that hashes what is written to it, so that nothing is read again or held in memory."""
 
     def __init__(self, file: Any) -> None:
-        self.file, self.hash = file, hashlib.sha256()
+        self.file = file
+        self.hash = hashlib.sha256()
 
     def write(self, data: Any) -> int:
         self.hash.update(data)
@@ -65,7 +70,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder, so that the names in it survive a power failure (fsync(2)). OSError if it does not exist."""
+    """Flush a folder, so that the names in it survive a power failure (fsync(2)). OSError if it
+    does not exist.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -91,7 +98,8 @@ class Inspection(NamedTuple):
 
 
 def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
-    """Verify the digests of the files that this rank would load; the ranks of a node divide the large ones.
+    """Verify the digests of the files that this rank would load; the ranks of a node divide the
+    large ones.
 
     Never raises: an unreadable manifest or a missing file is the `problem`.
     """
@@ -100,16 +108,25 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
         manifest = json.loads((folder / "manifest.json").read_text())
         if manifest["format"] != FORMAT:
             return Inspection(f"manifest.json has format {manifest['format']}, not {FORMAT}")
-        writers, digests = int(manifest["ranks"]), manifest["files"]
-        folders = sorted({name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:]))
+        writers = int(manifest["ranks"])
+        digests = manifest["files"]
+        folders = sorted(
+            {name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:])
+        )
         weights = next((name for name in folders if (folder / name).is_dir()), folders[0])
         large = sorted(name for name in digests if name.startswith(weights + "/"))
         names = large[ranks.local_rank :: ranks.local_size]
-        if manifest["spread"] and writers == ranks.size:  # each rank verifies its own shard, even if it sees others
+        if (
+            manifest["spread"] and writers == ranks.size
+        ):  # each rank verifies its own shard, even if it sees others
             absent = next((name for name in large if not (folder / name).exists()), "")
             if absent:
                 return Inspection(f"{absent} is missing", may_be_on_other_disk=True)
-            names = [name for name in large if name.startswith((f"{weights}/__{ranks.rank}_", f"{weights}/.metadata"))]
+            names = [
+                name
+                for name in large
+                if name.startswith((f"{weights}/__{ranks.rank}_", f"{weights}/.metadata"))
+            ]
         names += ["shared.json"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else [])
         elsewhere = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
         for name in names:
@@ -142,10 +159,11 @@ def prune(folder: Path, step: int, keep: int) -> None:
 
 
 def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
-    """Move the checkpoints of other runs, and the files beside them, to `before-<run>`; `log` gets a line about it.
+    """Move the checkpoints of other runs, and the files beside them, to `before-<run>`; `log` gets
+    a line about it.
 
-    `run`: the id of this run; empty if unknown, and then all checkpoints are moved. Once this run has a checkpoint, the
-    files are its own and stay.
+    `run`: the id of this run; empty if unknown, and then all checkpoints are moved. Once this run
+    has a checkpoint, the files are its own and stay.
     """
     steps = [folder / f"step-{step:08d}" for step in steps_in(folder)]
     own = [path for path in steps if run and run_id_of(path) == run]
@@ -154,7 +172,9 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
     name = re.sub(r"[^\w.-]", "_", run) or time.strftime("%Y%m%d-%H%M%S")
     aside = folder / f"before-{name}"
     if others:
-        what = "this run resumes; earlier checkpoints of other runs" if own else "earlier checkpoints"
+        what = (
+            "this run resumes; earlier checkpoints of other runs" if own else "earlier checkpoints"
+        )
         log(f"--no-resume: {what} are moved to {aside}")
     for path in [*others, *files]:
         aside.mkdir(exist_ok=True)
@@ -162,7 +182,9 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
 
 
 def _move(path: Path, target: Path) -> None:
-    """Move a file or folder; if the target exists, the platform has restored it to its old path: delete it there."""
+    """Move a file or folder; if the target exists, the platform has restored it to its old path:
+    delete it there.
+    """
     if not target.exists():
         with suppress(FileNotFoundError):  # another node on the same disk may have been faster
             path.rename(target)

@@ -1,4 +1,6 @@
-"""Copies of tensors in host memory that is kept from one checkpoint to the next; GPUs copy while they compute."""
+"""Copies of tensors in host memory that is kept from one checkpoint to the next; GPUs copy while
+they compute.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from torch.distributed.tensor import DTensor
 
 
 class HostCopies:
-    """The latest copies of some tensors. Their memory is pinned where they come from a GPU, so that copying is faster.
+    """The latest copies of some tensors. Their memory is pinned where they come from a GPU, so that
+    copying is faster.
 
-    A GPU copies in a stream of its own, beside the next forward and backward pass. `before_update` is called before
-    each update of the weights, and keeps it from overtaking the copies.
+    A GPU copies in a stream of its own, beside the next forward and backward pass. `before_update`
+    is called before each update of the weights, and keeps it from overtaking the copies.
     """
 
     def __init__(self) -> None:
@@ -22,10 +25,14 @@ class HostCopies:
         self._streams: dict[torch.device, Any] = {}
         self._events: list[Any] = []
 
-    def copy(self, tensors: Mapping[str, Tensor], steady: Collection[str] = ()) -> dict[str, Tensor]:
-        """Copies by the same names, shapes and dtypes, complete after `wait`. Those of the last call are overwritten.
+    def copy(
+        self, tensors: Mapping[str, Tensor], steady: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        """Copies by the same names, shapes and dtypes, complete after `wait`. Those of the last
+        call are overwritten.
 
-        `steady`: the names of tensors that only an update of the weights changes; others are copied on the GPU first.
+        `steady`: the names of tensors that only an update of the weights changes; others are copied
+        on the GPU first.
         """
         with torch.no_grad():
             locals_ = {name: _local(value.detach()) for name, value in tensors.items()}
@@ -45,22 +52,35 @@ class HostCopies:
             event.synchronize()
 
     def before_update(self) -> None:
-        """Let each GPU finish its copies before what it is asked to do from now on. The host does not wait."""
+        """Let each GPU finish its copies before what it is asked to do from now on. The host does
+        not wait.
+        """
         for device, stream in self._streams.items():
             torch.cuda.current_stream(device).wait_stream(stream)
 
     def _copy_from_gpu(
-        self, device: torch.device, tensors: Mapping[str, Tensor], copies: Mapping[str, Tensor], steady: Collection[str]
+        self,
+        device: torch.device,
+        tensors: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor],
+        steady: Collection[str],
     ) -> None:
         stream = self._streams.setdefault(device, None) or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._streams[device] = stream
-        values = {name: value if name in steady else value.clone() for name, value in tensors.items()}
+        values = {
+            name: value if name in steady else value.clone() for name, value in tensors.items()
+        }
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for name, value in values.items():
                 copies[name].copy_(value, non_blocking=True)
-                value.record_stream(stream)  # else its memory might be used again before it is copied
-            self._events = [*(event for event in self._events if not event.query()), stream.record_event()]
+                value.record_stream(
+                    stream
+                )  # else its memory might be used again before it is copied
+            self._events = [
+                *(event for event in self._events if not event.query()),
+                stream.record_event(),
+            ]
 
     def _place_for(self, name: str, value: Tensor) -> Tensor:
         kept = self._kept.get(name)
@@ -76,7 +96,9 @@ def _local(value: Tensor) -> Tensor:
 
 
 def _like(value: Tensor, copy: Tensor) -> Tensor:
-    """The copy of a shard as a shard of the same tensor: `DTensor.from_local` would bring it back to the GPU."""
+    """The copy of a shard as a shard of the same tensor: `DTensor.from_local` would bring it back
+    to the GPU.
+    """
     if not isinstance(value, DTensor):
         return copy
     return DTensor(copy, value._spec, requires_grad=False)  # type: ignore[no-untyped-call]

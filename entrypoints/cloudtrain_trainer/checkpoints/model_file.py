@@ -1,4 +1,6 @@
-"""The file of a model's weights: the exported model, and the best weights so far beside the checkpoints."""
+"""The file of a model's weights: the exported model, and the best weights so far beside the
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ BEST = "best"
 
 
 def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
-    """Write a state dict to a new file, and return its path: .safetensors, or .pt if that package is missing.
+    """Write a state dict to a new file, and return its path: .safetensors, or .pt if that package
+    is missing.
 
     `path`: without extension. `say`: called with a line of text in the second case.
     """
@@ -24,7 +27,10 @@ def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]
         from safetensors.torch import save_file
     except ImportError:
         final = path.with_name(path.name + ".pt")
-        say(f"the package safetensors is not installed here: the model is written by torch.save to {final}")
+        say(
+            "the package safetensors is not installed here: the model is written by torch.save to"
+            f" {final}"
+        )
         temporary = final.with_name(final.name + ".partial")
         torch.save(state, temporary)
     else:
@@ -36,7 +42,9 @@ def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]
 
 
 def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
-    """Copy the best weights so far to `model` (a path without extension); the path, or None if there are none."""
+    """Copy the best weights so far to `model` (a path without extension); the path, or None if
+    there are none.
+    """
     for ending in (".safetensors", ".pt"):
         best = checkpoints / (BEST + ending)
         if best.is_file():

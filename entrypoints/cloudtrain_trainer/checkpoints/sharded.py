@@ -1,7 +1,9 @@
-"""Saves and loads weights and optimizer state with torch.distributed.checkpoint: each rank handles the shards it holds.
+"""Saves and loads weights and optimizer state with torch.distributed.checkpoint: each rank handles
+the shards it holds.
 
-Tensors have names that do not depend on the strategy, `model.<name>` and `optimizer.<name of the parameter>.<slot>`. So
-another strategy, or another number of ranks, can load the checkpoint: each rank reads the slices it needs.
+Tensors have names that do not depend on the strategy, `model.<name>` and `optimizer.<name of the
+parameter>.<slot>`. So another strategy, or another number of ranks, can load the checkpoint: each
+rank reads the slices it needs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from cloudtrain_trainer.rules import Refused
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All tensors of this rank's shard by name; the tensors themselves, not copies. Numbers become tensors.
+    """All tensors of this rank's shard by name; the tensors themselves, not copies. Numbers become
+    tensors.
 
     Raises `Refused` if a user's optimizer keeps anything else.
     """
@@ -41,13 +44,16 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, (int, float)):
-        raise Refused(f"--optimizer: the state {name} is {describe(value)}: checkpoints keep tensors and numbers")
+        raise Refused(
+            f"--optimizer: the state {name} is {describe(value)}: checkpoints keep tensors and"
+            " numbers"
+        )
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
 def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
-    """Write the group's shards into one folder. `group`: a gloo group of the ranks that write; None: this rank
-    alone.
+    """Write the group's shards into one folder. `group`: a gloo group of the ranks that write;
+    None: this rank alone.
     """
     _silence_warning()
     planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
@@ -60,9 +66,11 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
 
 
 def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """Load a checkpoint into the model and the optimizer, if there is one, in place, whatever strategy wrote it.
+    """Load a checkpoint into the model and the optimizer, if there is one, in place, whatever
+    strategy wrote it.
 
-    CheckpointException if a weight of the model is missing or has another shape. Called by all ranks.
+    CheckpointException if a weight of the model is missing or has another shape. Called by all
+    ranks.
     """
     _silence_warning()
     reader = FileSystemReader(folder)
@@ -80,13 +88,18 @@ def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None
     _load(to_load, reader)
     for name, parameter in _trained_parameters(model, optimizer):
         made = optimizer.state.pop(parameter, {})
-        loaded = {slot: _as_made(made.get(slot), to_load[f"optimizer.{name}.{slot}"]) for slot in slots.get(name, {})}
+        loaded = {
+            slot: _as_made(made.get(slot), to_load[f"optimizer.{name}.{slot}"])
+            for slot in slots.get(name, {})
+        }
         if loaded:
             optimizer.state[parameter] = loaded
 
 
 def _load(tensors: dict[str, Tensor], reader: FileSystemReader) -> None:
-    options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
+    options = (
+        {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}
+    )  # since torch 2.9
     load(tensors, storage_reader=reader, **options)
 
 
@@ -101,10 +114,12 @@ def _slots(saved: Mapping[str, Any]) -> dict[str, dict[str, TensorStorageMetadat
 
 
 def _make_state(optimizer: torch.optim.Optimizer) -> None:
-    """Let the optimizer make its state by a step without gradients, each tensor with the device and sharding it needs.
+    """Let the optimizer make its state by a step without gradients, each tensor with the device and
+    sharding it needs.
 
-    Only the optimizer knows them: a fused kernel reads its step on the GPU, any other on the CPU, for example. What the
-    step does to weights and state does not matter, since both are loaded then.
+    Only the optimizer knows them: a fused kernel reads its step on the GPU, any other on the CPU,
+    for example. What the step does to weights and state does not matter, since both are loaded
+    then.
     """
     before = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
@@ -117,7 +132,9 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
         group.update(values)
 
 
-def _trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+def _trained_parameters(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, Tensor]]:
     """(name, parameter) of each parameter that the optimizer updates."""
     known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
@@ -126,7 +143,9 @@ def _trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> I
 
 
 def _place_for(made: Any, parameter: Tensor, metadata: TensorStorageMetadata) -> Tensor:
-    """The tensor to load a slot into: the one that the optimizer has made, unless that is a number or not yet made."""
+    """The tensor to load a slot into: the one that the optimizer has made, unless that is a number
+    or not yet made.
+    """
     if isinstance(made, Tensor):
         return made
     if metadata.size == parameter.shape and made is None:

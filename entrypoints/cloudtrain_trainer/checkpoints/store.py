@@ -5,10 +5,11 @@
                     rank-0.pt …     state of each rank
                     weights-0/      weights and optimizer state (sharded.py), written by rank 0 and the ranks after it
 
-A thread writes a copy while training continues: all ranks write into `step-00000120.partial/`, and after a barrier one
-rename makes the checkpoint visible. A disk on which rank 0's files do not appear belongs to another node. If the ranks
-of a node hold a complete model, they write it to their disk. Otherwise each disk gets the shards of its ranks, and a
-resume needs all of them: `cloudtrain rerun` copies them to every node.
+A thread writes a copy while training continues: all ranks write into `step-00000120.partial/`, and
+after a barrier one rename makes the checkpoint visible. A disk on which rank 0's files do not
+appear belongs to another node. If the ranks of a node hold a complete model, they write it to their
+disk. Otherwise each disk gets the shards of its ranks, and a resume needs all of them: `cloudtrain
+rerun` copies them to every node.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ class SavedCheckpoint(NamedTuple):
 class CheckpointStore:
     """The checkpoints of one run in a folder. All ranks call each method together.
 
-    `shard_group_size`: how many consecutive ranks hold one complete model together. `on_saved`: called after each save.
-    `run`: the run's id, which stays the same when its platform restarts it; empty: unknown. `writes`: false for a run
-    that only reads: another may be writing here.
+    `shard_group_size`: how many consecutive ranks hold one complete model together. `on_saved`:
+    called after each save.
+    `run`: the run's id, which stays the same when its platform restarts it; empty: unknown.
+    `writes`: false for a run that only reads: another may be writing here.
     """
 
     def __init__(
@@ -87,15 +89,23 @@ class CheckpointStore:
         run: str = "",
         writes: bool = True,
     ) -> None:
-        self.folder, self.keep, self.ranks, self._on_saved, self.run = folder, keep, ranks, on_saved, run
+        self.folder = folder
+        self.keep = keep
+        self.ranks = ranks
+        self._on_saved = on_saved
+        self.run = run
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            for partial in folder.glob("step-*.partial") if writes else ():  # an earlier process died while saving
+            for partial in (
+                folder.glob("step-*.partial") if writes else ()
+            ):  # an earlier process died while saving
                 shutil.rmtree(partial, ignore_errors=True)
         ranks.barrier()
         disks = self._first_rank_per_disk()
         self.leads_disk = ranks.rank in disks
-        self.split_across_disks = len(disks) > 1 and any(first % shard_group_size for first in [*disks, ranks.size])
+        self.split_across_disks = len(disks) > 1 and any(
+            first % shard_group_size for first in [*disks, ranks.size]
+        )
         """Whether a complete model is on several disks."""
         bounds = [0, ranks.size] if self.split_across_disks else [*disks, ranks.size]
         members = [list(range(a, b)) for a, b in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
@@ -104,7 +114,8 @@ class CheckpointStore:
         """Whether this rank writes its shard; the other ranks hold copies of the same."""
         self._all = ranks.new_gloo_group([list(range(ranks.size))])
         self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
-        self._background, self.copies = Background(), HostCopies()
+        self._background = Background()
+        self.copies = HostCopies()
         self._saving: threading.Thread | None = None
 
     def save(
@@ -116,9 +127,11 @@ class CheckpointStore:
         own: dict[str, Any],
         steady: Collection[str] = (),
     ) -> None:
-        """Copy the tensors to host memory and write them in a thread. `shared` and `own` must not change afterwards.
+        """Copy the tensors to host memory and write them in a thread. `shared` and `own` must not
+        change afterwards.
 
-        `shared`: JSON, equal on all ranks. `own`: this rank's state, for torch.save. `steady`: as in `HostCopies.copy`.
+        `shared`: JSON, equal on all ranks. `own`: this rank's state, for torch.save. `steady`: as
+        in `HostCopies.copy`.
         """
         started = time.monotonic()
         if self._saving is not None:
@@ -135,10 +148,14 @@ class CheckpointStore:
         self._saving = self.write_behind(write)
 
     def write_behind(self, work: Callable[[], None]) -> threading.Thread:
-        """Do this in a thread after what was started before, such as a checkpoint; its error is raised by `check`."""
+        """Do this in a thread after what was started before, such as a checkpoint; its error is
+        raised by `check`.
+        """
 
         def on_this_device() -> None:
-            if self.ranks.device.type == "cuda":  # a new thread uses the first GPU, which is another rank's
+            if (
+                self.ranks.device.type == "cuda"
+            ):  # a new thread uses the first GPU, which is another rank's
                 torch.cuda.set_device(self.ranks.device)
             work()
 
@@ -157,7 +174,8 @@ class CheckpointStore:
         return steps_in(self.folder)
 
     def find_newest(self) -> FoundCheckpoint | None:
-        """The newest checkpoint that is complete on every rank, or None; incomplete ones are skipped with a warning.
+        """The newest checkpoint that is complete on every rank, or None; incomplete ones are
+        skipped with a warning.
 
         Raises `Refused` if its parts are on the disks of different nodes.
         """
@@ -166,7 +184,9 @@ class CheckpointStore:
             folder = self.folder / f"step-{step:08d}"
             found = inspect_checkpoint(folder, self.ranks)
             inspections = self.ranks.all_gather(found)
-            problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(inspections) if one.problem]
+            problems = [
+                f"rank {rank}: {one.problem}" for rank, one in enumerate(inspections) if one.problem
+            ]
             if not problems:
                 return FoundCheckpoint(folder, step, found.ranks, found.weights)
             if any(inspection.may_be_on_other_disk for inspection in inspections):
@@ -176,13 +196,16 @@ class CheckpointStore:
                 print(message, file=sys.stderr, flush=True)
         if on_other_disks:
             raise Refused(
-                f"the checkpoints in {self.folder} are split over the disks of the nodes ({on_other_disks}): start the "
-                "job again with cloudtrain rerun, which copies all parts to every node, or use a shared disk"
+                f"the checkpoints in {self.folder} are split over the disks of the nodes"
+                f" ({on_other_disks}): start the job again with cloudtrain rerun, which copies all"
+                " parts to every node, or use a shared disk"
             )
         return None
 
     def read_state(self, found: FoundCheckpoint) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """(shared, own) as given to `save`; own is None if another number of ranks saved the checkpoint."""
+        """(shared, own) as given to `save`; own is None if another number of ranks saved the
+        checkpoint.
+        """
         shared: dict[str, Any] = json.loads((found.folder / "shared.json").read_text())
         if found.ranks != self.ranks.size:
             return shared, None
@@ -196,9 +219,11 @@ class CheckpointStore:
         optimizer: torch.optim.Optimizer | None,
         joined: Mapping[str, Joined] | None = None,
     ) -> None:
-        """Load weights and optimizer state, in place. CheckpointException if one is missing or has another shape.
+        """Load weights and optimizer state, in place. CheckpointException if one is missing or has
+        another shape.
 
-        `optimizer`: None leaves its state out. `joined`: the matrices that earlier releases had in parts.
+        `optimizer`: None leaves its state out. `joined`: the matrices that earlier releases had in
+        parts.
         """
         weights = found.folder / found.weights
         if not earlier_names.has_parts(weights, joined or {}):
@@ -214,19 +239,28 @@ class CheckpointStore:
             shutil.rmtree(rewritten)
 
     def set_aside(self) -> None:
-        """Move earlier checkpoints into a folder where neither resuming nor pruning looks, to start from scratch.
+        """Move earlier checkpoints into a folder where neither resuming nor pruning looks, to start
+        from scratch.
 
-        Checkpoints of this same run stay: a platform that preempts a machine restarts the run elsewhere with the same
-        flags. A platform may also restore files that were moved before to their old path.
+        Checkpoints of this same run stay: a platform that preempts a machine restarts the run
+        elsewhere with the same flags. A platform may also restore files that were moved before to
+        their old path.
         """
         if self.leads_disk:
             set_aside(self.folder, self.run, self.ranks.log)
         self.ranks.barrier()
 
     def _write(
-        self, step: int, epoch: int, tensors: dict[str, Tensor], shared: dict[str, Any], own: dict[str, Any]
+        self,
+        step: int,
+        epoch: int,
+        tensors: dict[str, Tensor],
+        shared: dict[str, Any],
+        own: dict[str, Any],
     ) -> Path:
-        """Runs in a thread, with a process group of its own: the main thread's collectives continue meanwhile."""
+        """Runs in a thread, with a process group of its own: the main thread's collectives continue
+        meanwhile.
+        """
         final = self.folder / f"step-{step:08d}"
         partial = final.with_name(final.name + ".partial")
         weights = partial / f"weights-{self.first}"
@@ -237,10 +271,18 @@ class CheckpointStore:
         self._wait()
         sharded.write(weights, tensors, self._writers)
         mine = f"__{self.ranks.rank - self.first}_*.distcp"
-        names = [*weights.glob(mine)] + ([weights / ".metadata"] if self.ranks.rank == self.first else [])
+        names = [*weights.glob(mine)] + (
+            [weights / ".metadata"] if self.ranks.rank == self.first else []
+        )
         written = {f"{weights.name}/{path.name}": digest_of(path) for path in names}
-        written[f"rank-{self.ranks.rank}.pt"] = write_tensors(partial / f"rank-{self.ranks.rank}.pt", own)
-        index = (weights / ".metadata").read_bytes() if self.split_across_disks and self.ranks.rank == 0 else b""
+        written[f"rank-{self.ranks.rank}.pt"] = write_tensors(
+            partial / f"rank-{self.ranks.rank}.pt", own
+        )
+        index = (
+            (weights / ".metadata").read_bytes()
+            if self.split_across_disks and self.ranks.rank == 0
+            else b""
+        )
         by_rank = self.ranks.all_gather((written, index), self._all)
         if self.leads_disk:
             if self.split_across_disks and self.ranks.rank != 0:
@@ -267,12 +309,16 @@ class CheckpointStore:
         self.ranks.all_gather(None, self._all)
 
     def _first_rank_per_disk(self) -> list[int]:
-        """The first rank on each disk: rank 0 creates a file, and a node that does not see it has a disk of its own."""
+        """The first rank on each disk: rank 0 creates a file, and a node that does not see it has a
+        disk of its own.
+        """
         mark = self.ranks.all_gather(f".disk-{time.time_ns()}")[0]
         if self.ranks.rank == 0:
             (self.folder / mark).touch()
         self.ranks.barrier()
-        own = self.ranks.rank == 0 or (self.ranks.local_rank == 0 and not (self.folder / mark).exists())
+        own = self.ranks.rank == 0 or (
+            self.ranks.local_rank == 0 and not (self.folder / mark).exists()
+        )
         disks = [rank for rank, first in enumerate(self.ranks.all_gather(own)) if first]
         if self.ranks.rank == 0:
             (self.folder / mark).unlink()

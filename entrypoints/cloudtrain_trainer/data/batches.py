@@ -1,4 +1,6 @@
-"""Which samples each rank sees, in which order: the global batches are the same on any number of ranks."""
+"""Which samples each rank sees, in which order: the global batches are the same on any number of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ MAX_LOADER_PROCESSES = 16
 
 @dataclass(frozen=True)
 class Batches:
-    """One rank's training data. A global batch is split evenly into `ranks` x `accumulation_steps` micro-batches.
+    """One rank's training data. A global batch is split evenly into `ranks` x `accumulation_steps`
+    micro-batches.
 
-    Raises `Refused` if the batch is larger than the data set, or too small for one sample per micro-batch.
+    Raises `Refused` if the batch is larger than the data set, or too small for one sample per
+    micro-batch.
     """
 
     data: Data
@@ -44,40 +48,49 @@ class Batches:
     def __post_init__(self) -> None:
         if self.batch_size > len(self.data):
             raise Refused(
-                f"--batch-size {self.batch_size} is more than the {len(self.data)} training samples: "
-                f"use {len(self.data)} or less"
+                f"--batch-size {self.batch_size} is more than the {len(self.data)} training"
+                f" samples: use {len(self.data)} or less"
             )
         if self.batch_size < self.ranks * self.accumulation_steps:
             raise Refused(
-                f"--batch-size {self.batch_size} is the batch of all ranks together and leaves some of "
-                f"{self.ranks} ranks x {self.accumulation_steps} accumulation steps empty: "
-                f"use at least {self.ranks * self.accumulation_steps}"
+                f"--batch-size {self.batch_size} is the batch of all ranks together and leaves some"
+                f" of {self.ranks} ranks x {self.accumulation_steps} accumulation steps empty: use"
+                f" at least {self.ranks * self.accumulation_steps}"
             )
 
     @property
     def samples_per_epoch(self) -> int:
-        """The count over all ranks, a multiple of the batch size. Other samples are left out in each epoch."""
+        """The count over all ranks, a multiple of the batch size. Other samples are left out in
+        each epoch.
+        """
         return len(self.data) // self.batch_size * self.batch_size
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
-        """This rank's micro-batches of an epoch: inputs (batch, ...) and targets (batch, ...), on the CPU.
+        """This rank's micro-batches of an epoch: inputs (batch, ...) and targets (batch, ...), on
+        the CPU.
 
-        `skip`: the count of samples over all ranks that were trained on before, a multiple of the batch size.
+        `skip`: the count of samples over all ranks that were trained on before, a multiple of the
+        batch size.
         """
         self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
         return iter(self._loader)
 
     def trial(self, samples: int) -> tuple[Any, Any]:
-        """A micro-batch of so many samples, for a trial: the first ones, repeated if there are fewer."""
+        """A micro-batch of so many samples, for a trial: the first ones, repeated if there are
+        fewer.
+        """
         return self.data[Draw(0, [index % len(self.data) for index in range(samples)])]
 
     @cached_property
     def _loader(self) -> DataLoader[tuple[Any, Any]]:
-        """One loader for all epochs, so that its processes persist; its sampler is a list that `load` fills."""
+        """One loader for all epochs, so that its processes persist; its sampler is a list that
+        `load` fills.
+        """
         return loader(self.data, [], self.workers, self.pin_memory, persistent=True)
 
     def draws(self, epoch: int, skip: int) -> Iterator[Draw]:
-        """The epoch and list of sample indices of each micro-batch of this rank, in an order drawn from (seed, epoch).
+        """The epoch and list of sample indices of each micro-batch of this rank, in an order drawn
+        from (seed, epoch).
 
         `skip`: the count of samples over all ranks to leave out at the beginning.
         """
@@ -87,15 +100,19 @@ class Batches:
         for first in range(skip, self.samples_per_epoch, self.batch_size):
             batch = order[first : first + self.batch_size]
             for part in range(self.accumulation_steps):
-                yield Draw(epoch, split_evenly(batch, parts, self.rank * self.accumulation_steps + part))
+                yield Draw(
+                    epoch, split_evenly(batch, parts, self.rank * self.accumulation_steps + part)
+                )
 
 
 def loader(
     data: Data, draws: list[Draw], workers: int, pin_memory: bool, persistent: bool = False
 ) -> DataLoader[tuple[Any, Any]]:
-    """A data loader that yields inputs (batch, ...) and targets (batch, ...) of each draw, in order.
+    """A data loader that yields inputs (batch, ...) and targets (batch, ...) of each draw, in
+    order.
 
-    `workers`: the count of its processes; 0 loads in this process. `persistent`: they continue after an epoch.
+    `workers`: the count of its processes; 0 loads in this process. `persistent`: they continue
+    after an epoch.
     """
     return DataLoader(
         data,  # type: ignore[arg-type]  # a Dataset by its methods, not by its class
@@ -105,13 +122,15 @@ def loader(
         pin_memory=pin_memory,
         persistent_workers=persistent and workers > 0,
         worker_init_fn=_ignore_sigterm,
-        # The default draws a seed from the global generator per iterator, and a resumed run creates one more iterator.
+        # The default draws a seed from the global generator per iterator, and a resumed run creates
+        # one more iterator.
         generator=torch.Generator(),
     )
 
 
 def _ignore_sigterm(_: int) -> None:
-    """A stop signals the whole process group, but the rank needs its data until all ranks stop together.
+    """A stop signals the whole process group, but the rank needs its data until all ranks stop
+    together.
 
     A loader process ends when its rank does, however that ends.
     """
@@ -119,7 +138,8 @@ def _ignore_sigterm(_: int) -> None:
 
 
 def loader_processes(requested: int | None, task: int | None, cores: int, ranks: int) -> int:
-    """The count of loader processes per rank: `requested` if not None, else the task's default, else by the idle cores.
+    """The count of loader processes per rank: `requested` if not None, else the task's default,
+    else by the idle cores.
 
     `cores`, `ranks`: of this node. 0 means that the rank loads its data itself.
     """
@@ -133,16 +153,21 @@ def loader_processes(requested: int | None, task: int | None, cores: int, ranks:
 def evaluation_draws(
     samples: int, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[Draw, int]]:
-    """(draw, how many of its samples count): over all ranks every sample counts once. `batch_size`: per rank, at most.
+    """(draw, how many of its samples count): over all ranks every sample counts once. `batch_size`:
+    per rank, at most.
 
-    All ranks get the same number of draws, since a strategy may communicate in the forward pass. A rank without samples
-    left gets one that does not count.
+    All ranks get the same number of draws, since a strategy may communicate in the forward pass. A
+    rank without samples left gets one that does not count.
     """
     for first in range(0, samples, batch_size * ranks):
-        mine = split_evenly(list(range(first, min(first + batch_size * ranks, samples))), ranks, rank)
+        mine = split_evenly(
+            list(range(first, min(first + batch_size * ranks, samples))), ranks, rank
+        )
         yield Draw(0, mine or [0]), len(mine)
 
 
 def split_evenly(samples: list[int], parts: int, part: int) -> list[int]:
-    """Part number `part` (from 0) of `parts` consecutive parts, whose sizes differ by at most one; it may be empty."""
+    """Part number `part` (from 0) of `parts` consecutive parts, whose sizes differ by at most one;
+    it may be empty.
+    """
     return samples[len(samples) * part // parts : len(samples) * (part + 1) // parts]

@@ -1,4 +1,5 @@
-"""Untrusted data set files: downloaded once per node, checked by their SHA-256, and parsed from the idx format.
+"""Untrusted data set files: downloaded once per node, checked by their SHA-256, and parsed from the
+idx format.
 
 Source of the idx format: the page of MNIST, http://yann.lecun.com/exdb/mnist.
 """
@@ -22,21 +23,25 @@ from torch import Tensor
 from cloudtrain_launcher.file_locks import locked
 from cloudtrain_trainer.rules import Refused
 
-READ_TIMEOUT_SECONDS, DOWNLOAD_TIMEOUT_SECONDS = 30, 300
+READ_TIMEOUT_SECONDS = 30
+DOWNLOAD_TIMEOUT_SECONDS = 300
 """The server must send something within the first time, and the whole file within the second."""
 BLOCK_BYTES = 1 << 16
 
 
 def cache_folder(name: str) -> Path:
-    """The path of a cache for downloads on this machine: in $XDG_CACHE_HOME, else in ~/.cache. It may not exist."""
+    """The path of a cache for downloads on this machine: in $XDG_CACHE_HOME, else in ~/.cache. It
+    may not exist.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloudtrain" / name
 
 
 def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path:
     """Download the file at `address` into `folder`, unless it is there already; returns its path.
 
-    `size`: in bytes; no more is downloaded. `sha256`: checked each time. `hint`: what the user can do, for the message
-    of `Refused`. A lock makes one rank of a node download while the others wait.
+    `size`: in bytes; no more is downloaded. `sha256`: checked each time. `hint`: what the user can
+    do, for the message of `Refused`. A lock makes one rank of a node download while the others
+    wait.
     """
     path = folder / address.rpartition("/")[2]
     try:
@@ -46,7 +51,10 @@ def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path
                 return path
             content = _download(address, size)
             if _digest(content) != sha256:
-                raise Refused(f"{address} has changed: its sha256 is {_digest(content)}, expected {sha256}; {hint}")
+                raise Refused(
+                    f"{address} has changed: its sha256 is {_digest(content)}, expected {sha256};"
+                    f" {hint}"
+                )
             temporary = path.with_name(path.name + ".tmp")
             temporary.write_bytes(content)
             temporary.replace(path)
@@ -56,8 +64,11 @@ def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path
 
 
 def _download(address: str, size: int) -> bytes:
-    """The content, at most one byte more than `size`. OSError if the server cannot be reached or takes too long."""
-    content, until = bytearray(), time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
+    """The content, at most one byte more than `size`. OSError if the server cannot be reached or
+    takes too long.
+    """
+    content = bytearray()
+    until = time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
     with urlopen(address, timeout=READ_TIMEOUT_SECONDS) as answer:
         while len(content) <= size:
             block = answer.read1(min(BLOCK_BYTES, size + 1 - len(content)))
@@ -80,15 +91,20 @@ IDX_UINT8 = 8
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """The content of a gzipped idx file: uint8, of the shape in its header. Raises `Refused` if it is not such a file.
+    """The content of a gzipped idx file: uint8, of the shape in its header. Raises `Refused` if it
+    is not such a file.
 
-    `dimensions`: how many the shape must have. No more bytes are unpacked than the header announces, at most
+    `dimensions`: how many the shape must have. No more bytes are unpacked than the header
+    announces, at most
     `MAX_IDX_BYTES`: a small file may unpack to a huge one.
     """
     try:
         with gzip.open(path, "rb") as content:
             header = content.read(4 + 4 * dimensions)
-            if header[:4] != bytes((0, 0, IDX_UINT8, dimensions)) or len(header) < 4 + 4 * dimensions:
+            if (
+                header[:4] != bytes((0, 0, IDX_UINT8, dimensions))
+                or len(header) < 4 + 4 * dimensions
+            ):
                 raise Refused(f"{path} is not an idx file of bytes in {dimensions} dimensions")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)

@@ -1,6 +1,8 @@
-"""Adapts ordinary data, which has one sample at a time, to the `Data` of a task: a data set, a list or an iterable.
+"""Adapts ordinary data, which has one sample at a time, to the `Data` of a task: a data set, a list
+or an iterable.
 
-`adapt` is called for the data of a user's task or of `--data`; iterables become a `Stream` (streams.py).
+`adapt` is called for the data of a user's task or of `--data`; iterables become a `Stream`
+(streams.py).
 """
 
 from __future__ import annotations
@@ -29,19 +31,22 @@ def stack(samples: list[Any]) -> Any:
     try:
         return default_collate([_with_tensors(sample) for sample in samples])
     except (RuntimeError, TypeError, KeyError) as error:
-        about, why = ", ".join(dict.fromkeys(describe(sample) for sample in samples[:3])), str(error).splitlines()[0]
+        about = ", ".join(dict.fromkeys(describe(sample) for sample in samples[:3]))
+        why = str(error).splitlines()[0]
         raise RefusedData(
-            f"{len(samples)} samples ({about}) cannot be stacked: {why}. Make them alike, for example pad them, or "
-            "give a collate that makes a batch of a list of samples"
+            f"{len(samples)} samples ({about}) cannot be stacked: {why}. Make them alike, for"
+            " example pad them, or give a collate that makes a batch of a list of samples"
         ) from None
 
 
 class Samples:
-    """Batches of a data set. Items that are pairs become inputs and targets; of others the whole batch is the input.
+    """Batches of a data set. Items that are pairs become inputs and targets; of others the whole
+    batch is the input.
 
-    `collate` turns a list of samples into a batch (batch, ...); the default stacks them. `whole`: keep pairs together.
-    While a sample is created, torch's, numpy's and Python's generators are seeded with (seed, epoch, index): random
-    crops differ between epochs, and are the same on any number of ranks and loader processes, and after a resume.
+    `collate` turns a list of samples into a batch (batch, ...); the default stacks them. `whole`:
+    keep pairs together. While a sample is created, torch's, numpy's and Python's generators are
+    seeded with (seed, epoch, index): random crops differ between epochs, and are the same on any
+    number of ranks and loader processes, and after a resume.
     """
 
     def __init__(
@@ -51,13 +56,18 @@ class Samples:
         collate: Callable[[list[Any]], Any] = stack,
         whole: bool = False,
     ) -> None:
-        self.dataset, self.seed, self.collate, self.whole = dataset, seed, collate, whole
+        self.dataset = dataset
+        self.seed = seed
+        self.collate = collate
+        self.whole = whole
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # checked in `adapt`
 
     def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
-        """Inputs (batch, ...) and targets (batch, ...) of the draw's samples, or the whole batch and None."""
+        """Inputs (batch, ...) and targets (batch, ...) of the draw's samples, or the whole batch
+        and None.
+        """
         with restored_generators():
             batch = self.collate([self._sample(draw.epoch, index) for index in draw.indices])
         return split_pair(batch, self.whole)
@@ -75,10 +85,12 @@ def adapt(
     whole: bool = False,
     pairs: bool = False,
 ) -> Any:
-    """The data as a task needs it: unchanged if it accepts a `Draw`, else as `Samples` or a `Stream`.
+    """The data as a task needs it: unchanged if it accepts a `Draw`, else as `Samples` or a
+    `Stream`.
 
-    `name`: of the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`: refuse others.
-    Raises `Refused` if the data is of no known kind, is empty, or its samples cannot become a batch.
+    `name`: of the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`:
+    refuse others. Raises `Refused` if the data is of no known kind, is empty, or its samples cannot
+    become a batch.
     """
     from cloudtrain_trainer.data.streams import Stream
 
@@ -92,7 +104,9 @@ def adapt(
     try:
         empty = not len(data)
     except TypeError:
-        raise Refused(f"{name}: a {type(data).__name__} has no __len__: an epoch needs to know its size") from None
+        raise Refused(
+            f"{name}: a {type(data).__name__} has no __len__: an epoch needs to know its size"
+        ) from None
     if empty:
         raise Refused(f"{name}: the {type(data).__name__} is empty")
     samples = Samples(data, seed, collate or stack, whole)
@@ -118,7 +132,9 @@ def seed_sample(seed: int, epoch: int, index: int) -> None:
 
 @contextmanager
 def restored_generators() -> Iterator[None]:
-    """A context after which the generators are as before: samples do not change the noise of training."""
+    """A context after which the generators are as before: samples do not change the noise of
+    training.
+    """
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -129,12 +145,17 @@ def restored_generators() -> Iterator[None]:
 
 
 def takes_draws(data: Any) -> bool:
-    """Whether the data is written for this trainer: its `__getitem__` has an argument named `draw` or annotated
-    `Draw`.
+    """Whether the data is written for this trainer: its `__getitem__` has an argument named `draw`
+    or annotated `Draw`.
     """
     try:
         first = next(iter(inspect.signature(data.__getitem__).parameters.values()))
-    except (AttributeError, StopIteration, TypeError, ValueError):  # some written in C have no signature
+    except (
+        AttributeError,
+        StopIteration,
+        TypeError,
+        ValueError,
+    ):  # some written in C have no signature
         return False
     return first.name == "draw" or "Draw" in str(first.annotation)
 
@@ -142,12 +163,20 @@ def takes_draws(data: Any) -> bool:
 def _refuse_wrong_kind(data: Any, name: str) -> None:
     hint = ""
     if isinstance(data, DataLoader):
-        hint = "return its data set: the trainer makes the batches itself (--batch-size is that of all ranks together)"
+        hint = (
+            "return its data set: the trainer makes the batches itself (--batch-size is that of all"
+            " ranks together)"
+        )
     elif isinstance(data, (Tensor, np.ndarray)):
         hint = "return torch.utils.data.TensorDataset(inputs, targets)"
     elif inspect.isgenerator(data) or (hasattr(data, "__next__") and hasattr(data, "__iter__")):
-        hint = "it can be read only once; return an object whose __iter__ begins anew, for epochs and a resume"
-    elif isinstance(data, (str, bytes)) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        hint = (
+            "it can be read only once; return an object whose __iter__ begins anew, for epochs and"
+            " a resume"
+        )
+    elif isinstance(data, (str, bytes)) or not (
+        hasattr(data, "__getitem__") or hasattr(data, "__iter__")
+    ):
         hint = "return a data set with __getitem__ and __len__, or an iterable of samples"
     if hint:
         raise Refused(f"{name} is {describe(data)}: {hint}")
@@ -165,19 +194,23 @@ def _check_sample(
     except RefusedData:
         raise Refused(f"{about}, which cannot be stacked into a tensor: give a collate") from None
     if next(tensors(batch), None) is None:
-        raise Refused(f"{about}, without a tensor, array or number: return an (input, target) pair or a dict")
+        raise Refused(
+            f"{about}, without a tensor, array or number: return an (input, target) pair or a dict"
+        )
     is_pair = split_pair(batch, whole)[1] is not None
     if pairs and not is_pair:
         raise Refused(f"{about}: this task needs an (input, target) pair")
     if isinstance(batch, (list, tuple)) and not is_pair and not whole:
         raise Refused(
-            f"{about}: return an (input, target) pair, whose input may be a tuple or a dict, or a dict; or give "
-            "the task a step"
+            f"{about}: return an (input, target) pair, whose input may be a tuple or a dict, or a"
+            " dict; or give the task a step"
         )
 
 
 def _with_tensors(sample: Any) -> Any:
-    """The sample with tensors in place of the lists of numbers in it, which torch's collate would turn around."""
+    """The sample with tensors in place of the lists of numbers in it, which torch's collate would
+    turn around.
+    """
     if isinstance(sample, dict):
         return {name: _part(value) for name, value in sample.items()}
     return tuple(_part(value) for value in sample) if type(sample) in (tuple, list) else sample
@@ -193,5 +226,11 @@ def _part(value: Any) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether it is a list of numbers, or of such lists: Hugging Face's data sets return those instead of tensors."""
-    return isinstance(value, list) and bool(value) and all(isinstance(one, Number) or _is_numbers(one) for one in value)
+    """Whether it is a list of numbers, or of such lists: Hugging Face's data sets return those
+    instead of tensors.
+    """
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, Number) or _is_numbers(one) for one in value)
+    )

@@ -1,9 +1,12 @@
-"""Iterables as training data: each global batch is read in order and split over the ranks; a resume is exact.
+"""Iterables as training data: each global batch is read in order and split over the ranks; a resume
+is exact.
 
-What an iterable may have besides `__iter__`, by the names that torch, torchdata and Hugging Face's datasets use:
-`__len__` (samples per epoch; without, `--max-steps` says where training ends), `state_dict` and `load_state_dict` (the
-position, of the iterable or its iterator; without, a resume reads again what was seen), `set_epoch(epoch)`, and
-`shard(num_shards, index)`: the part that one rank reads; without, every rank reads all and takes its share.
+What an iterable may have besides `__iter__`, by the names that torch, torchdata and Hugging Face's
+datasets use: `__len__` (samples per epoch; without, `--max-steps` says where training ends),
+`state_dict` and `load_state_dict` (the position, of the iterable or its iterator; without, a resume
+reads again what was seen), `set_epoch(epoch)`, and
+`shard(num_shards, index)`: the part that one rank reads; without, every rank reads all and takes
+its share.
 """
 
 from __future__ import annotations
@@ -22,14 +25,21 @@ from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.trees import map_tensors
 
 PLAIN = (int, float, str, bytes, bool, type(None), torch.Tensor)
-"""What a state may contain, in lists, tuples and dicts: a checkpoint is read without running code."""
+"""What a state may contain, in lists, tuples and dicts: a checkpoint is read without running code.
+"""
 
 
 class Stream:
     """An iterable of samples. `name`: its name in messages. Otherwise as `Samples`."""
 
-    def __init__(self, source: Any, seed: int, collate: Callable[[list[Any]], Any], whole: bool, name: str) -> None:
-        self.source, self.seed, self.collate, self.whole, self.name = source, seed, collate, whole, name
+    def __init__(
+        self, source: Any, seed: int, collate: Callable[[list[Any]], Any], whole: bool, name: str
+    ) -> None:
+        self.source = source
+        self.seed = seed
+        self.collate = collate
+        self.whole = whole
+        self.name = name
         self.start_state = source.state_dict() if hasattr(source, "state_dict") else None
 
     @property
@@ -53,7 +63,8 @@ class Stream:
         shards = getattr(self.source, "num_shards", None)
         if isinstance(shards, int) and shards < ranks:
             raise Refused(
-                f"{self.name}: {shards} shards cannot be shared out over {ranks} ranks: write more, smaller ones"
+                f"{self.name}: {shards} shards cannot be shared out over {ranks} ranks: write more,"
+                " smaller ones"
             )
         part = self.source.shard(num_shards=ranks, index=rank)
         return Stream(part, self.seed, self.collate, self.whole, self.name)
@@ -63,7 +74,9 @@ class Stream:
         with restored_generators():
             for sample in self.read(0):
                 return sample
-        raise Refused(f"{self.name}: the {type(self.source).__name__} ({place(self.source)}) yields no sample")
+        raise Refused(
+            f"{self.name}: the {type(self.source).__name__} ({place(self.source)}) yields no sample"
+        )
 
     def read(self, epoch: int, state: Any = None) -> Iterator[Any]:
         """An iterator from the beginning of an epoch, or from a state of the same epoch."""
@@ -83,16 +96,20 @@ class Stream:
             self.source.load_state_dict(wanted)
 
     def state(self, iterator: Any) -> Any:
-        """The position of an iterator, to continue from; None if neither it nor the iterable has a `state_dict`."""
-        holder = next((each for each in (iterator, self.source) if hasattr(each, "state_dict")), None)
+        """The position of an iterator, to continue from; None if neither it nor the iterable has a
+        `state_dict`.
+        """
+        holder = next(
+            (each for each in (iterator, self.source) if hasattr(each, "state_dict")), None
+        )
         if holder is None:
             return None
         found = holder.state_dict()
         wrong = next(_not_plain(found), None)
         if wrong is not None:
             raise Refused(
-                f"{place(holder.state_dict)}: state_dict contains {describe(wrong)}: use numbers, text, tensors, lists "
-                "and dicts"
+                f"{place(holder.state_dict)}: state_dict contains {describe(wrong)}: use numbers,"
+                " text, tensors, lists and dicts"
             )
         return found
 
@@ -119,38 +136,59 @@ class StreamBatches:
         pin_memory: bool,
         max_steps: int | None = None,
     ) -> None:
-        self.data, self.seed, self.batch_size, self.accumulation_steps = data, seed, batch_size, accumulation_steps
-        self.rank, self.ranks, self.pin_memory = rank, ranks, pin_memory
+        self.data = data
+        self.seed = seed
+        self.batch_size = batch_size
+        self.accumulation_steps = accumulation_steps
+        self.rank = rank
+        self.ranks = ranks
+        self.pin_memory = pin_memory
         self.sharded = data.can_shard and ranks > 1
         self._part = data.shard(ranks, rank) if self.sharded else data
-        self._length = None if data.can_shard else data.length  # parts differ in size: they are repeated instead
+        self._length = (
+            None if data.can_shard else data.length
+        )  # parts differ in size: they are repeated instead
         self._iterator: Iterator[Any] = iter(())
-        self._pass, self._read = 0, 0
+        self._pass = 0
+        self._read = 0
         self._resumed: dict[str, Any] | None = None
         if workers:
-            raise Refused(f"{data.name} is an iterable, which each rank reads itself: leave out --workers")
+            raise Refused(
+                f"{data.name} is an iterable, which each rank reads itself: leave out --workers"
+            )
         if batch_size < ranks * accumulation_steps:
-            raise Refused(f"--batch-size {batch_size} is too small: use at least {ranks * accumulation_steps}")
+            raise Refused(
+                f"--batch-size {batch_size} is too small: use at least {ranks * accumulation_steps}"
+            )
         if self._length is None and max_steps is None:
             raise Refused(
-                f"{data.name}: the {type(data.source).__name__} ({place(data.source)}) does not say how many samples "
-                "an epoch has: give it __len__, or say where training ends with --max-steps"
+                f"{data.name}: the {type(data.source).__name__} ({place(data.source)}) does not say"
+                " how many samples an epoch has: give it __len__, or say where training ends with"
+                " --max-steps"
             )
         if self._length is not None and self._length < batch_size:
-            raise Refused(f"--batch-size {batch_size} is more than the {self._length} training samples: use less")
+            raise Refused(
+                f"--batch-size {batch_size} is more than the {self._length} training samples: use"
+                " less"
+            )
         self.samples_per_epoch = (max_steps or 0) * batch_size
         if self._length is not None:
             self.samples_per_epoch = self._length // batch_size * batch_size
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
-        """This rank's micro-batches of an epoch, on the CPU. `skip`: samples over all ranks that were trained on."""
-        resumed, self._resumed = self._resumed, None
+        """This rank's micro-batches of an epoch, on the CPU. `skip`: samples over all ranks that
+        were trained on.
+        """
+        resumed = self._resumed
+        self._resumed = None
         if skip and resumed is not None and resumed["state"] is not None:
-            self._pass, self._read = resumed["pass"], resumed["read"]
+            self._pass = resumed["pass"]
+            self._read = resumed["read"]
             with restored_generators():
                 self._iterator = self._part.read(self._pass, resumed["state"])
         else:
-            self._pass, self._read = epoch, 0
+            self._pass = epoch
+            self._read = 0
             with restored_generators():
                 self._iterator = self._part.read(epoch)
             for first in range(0, skip, self.batch_size):
@@ -173,7 +211,9 @@ class StreamBatches:
         for at in range(first, self.samples_per_epoch, self.batch_size):
             samples = self._next_batch(at)
             for part in range(self.accumulation_steps):
-                inputs, targets = self.data.batch(split_evenly(samples, self.accumulation_steps, part))
+                inputs, targets = self.data.batch(
+                    split_evenly(samples, self.accumulation_steps, part)
+                )
                 yield self._pinned(inputs), self._pinned(targets)
 
     def _next_batch(self, first: int) -> list[Any]:
@@ -191,14 +231,16 @@ class StreamBatches:
         while len(taken) < count:
             if self._length is not None:
                 raise Refused(
-                    f"{place(self.data.source)}: {self.data.name} says that it has {self._length} samples and ends "
-                    f"after {self._read}: correct its __len__"
+                    f"{place(self.data.source)}: {self.data.name} says that it has {self._length}"
+                    f" samples and ends after {self._read}: correct its __len__"
                 )
             if not self._read:
                 raise RefusedData(
-                    f"{self.data.name}: rank {self.rank} of {self.ranks} has no sample: write more shards"
+                    f"{self.data.name}: rank {self.rank} of {self.ranks} has no sample: write more"
+                    " shards"
                 )
-            self._pass, self._read = self._pass + 1, 0
+            self._pass = self._pass + 1
+            self._read = 0
             self._iterator = self._part.read(self._pass)
             more = list(itertools.islice(self._iterator, count - len(taken)))
             self._read += len(more)
@@ -212,7 +254,9 @@ class StreamBatches:
 def evaluation_batches(
     data: Stream, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[tuple[Any, Any], int]]:
-    """((inputs, targets), how many of its samples count), as `evaluation_draws`: every rank reads all samples."""
+    """((inputs, targets), how many of its samples count), as `evaluation_draws`: every rank reads
+    all samples.
+    """
     with restored_generators():
         seed_sample(data.seed, 0, 0)
         iterator = data.read(0)

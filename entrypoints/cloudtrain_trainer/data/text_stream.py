@@ -1,7 +1,8 @@
-"""Language model data from text: .txt, .jsonl and .parquet files, tokenized while they are read, one after the other.
+"""Language model data from text: .txt, .jsonl and .parquet files, tokenized while they are read,
+one after the other.
 
-A file is opened when its turn comes and read from its beginning, so that an input with `mode: stream` (SageMaker's
-FastFile, Azure ML's mount) need not be on the disk.
+A file is opened when its turn comes and read from its beginning, so that an input with `mode:
+stream` (SageMaker's FastFile, Azure ML's mount) need not be on the disk.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class Tokenizer(NamedTuple):
 
 
 def tokenizer(name: str, end: str = "<|endoftext|>") -> Tokenizer:
-    """A tokenizer by name: `bytes`; the path of a `tokenizer.json` (package tokenizers); else an encoding of tiktoken.
+    """A tokenizer by name: `bytes`; the path of a `tokenizer.json` (package tokenizers); else an
+    encoding of tiktoken.
 
-    `end`: the text of the token after each document. Raises `Refused` if there is no such tokenizer or token.
+    `end`: the text of the token after each document. Raises `Refused` if there is no such tokenizer
+    or token.
     """
     if name == "bytes":
         return Tokenizer(lambda text: list(text.encode()), 0, 256)
@@ -47,21 +50,31 @@ def tokenizer(name: str, end: str = "<|endoftext|>") -> Tokenizer:
             raise Refused(f"{name} cannot be read as a tokenizer: {error}") from None
         number = found.token_to_id(end)
         if number is None:
-            raise Refused(f"{name} has no token {end!r}: name the one that ends a document with end=")
-        return Tokenizer(lambda text: found.encode(text, add_special_tokens=False).ids, number, found.get_vocab_size())
+            raise Refused(
+                f"{name} has no token {end!r}: name the one that ends a document with end="
+            )
+        return Tokenizer(
+            lambda text: found.encode(text, add_special_tokens=False).ids,
+            number,
+            found.get_vocab_size(),
+        )
     try:
         encoding = _package("tiktoken", name).get_encoding(name)
     except ValueError as error:
-        raise Refused(f"{name} is neither `bytes`, a tokenizer.json nor an encoding of tiktoken: {error}") from None
+        raise Refused(
+            f"{name} is neither `bytes`, a tokenizer.json nor an encoding of tiktoken: {error}"
+        ) from None
     return Tokenizer(encoding.encode_ordinary, encoding.eot_token, encoding.n_vocab)
 
 
 class TextStream:
-    """An iterable of sequences of `context` tokens and the next token of each, both (context,), int64.
+    """An iterable of sequences of `context` tokens and the next token of each, both (context,),
+    int64.
 
-    Documents are joined, each with the tokenizer's end token behind it. `paths`: files, or folders of files; read in an
-    order drawn from (seed, epoch), without a seed in the order of their names. `column`: of the text, in .jsonl and
-    .parquet. It has a `state_dict` and can `shard` its files. Raises `Refused` if there are no files.
+    Documents are joined, each with the tokenizer's end token behind it. `paths`: files, or folders
+    of files; read in an order drawn from (seed, epoch), without a seed in the order of their names.
+    `column`: of the text, in .jsonl and .parquet. It has a `state_dict` and can `shard` its files.
+    Raises `Refused` if there are no files.
     """
 
     def __init__(
@@ -73,7 +86,11 @@ class TextStream:
         column: str = "text",
         seed: int | None = None,
     ) -> None:
-        self.tokenizer, self.context, self.column, self.seed, self.epoch = tokenizer, context, column, seed, 0
+        self.tokenizer = tokenizer
+        self.context = context
+        self.column = column
+        self.seed = seed
+        self.epoch = 0
         self.files = _files([paths] if isinstance(paths, (str, Path)) else paths)
         self._file = self._document = 0
         self._left: list[int] = []
@@ -84,9 +101,15 @@ class TextStream:
         return len(self.files)
 
     def shard(self, num_shards: int, index: int) -> TextStream:
-        """The part of one of `num_shards` readers: every so many-th file. Together they read each file once."""
+        """The part of one of `num_shards` readers: every so many-th file. Together they read each
+        file once.
+        """
         part = TextStream(
-            self.files[index::num_shards], self.tokenizer, self.context, column=self.column, seed=self.seed
+            self.files[index::num_shards],
+            self.tokenizer,
+            self.context,
+            column=self.column,
+            seed=self.seed,
         )
         part.set_epoch(self.epoch)
         return part
@@ -96,12 +119,20 @@ class TextStream:
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: file, document, and the tokens that are read but not yet part of a sequence."""
-        return {"file": self._file, "document": self._document, "left": torch.tensor(self._left, dtype=torch.int32)}
+        """The position: file, document, and the tokens that are read but not yet part of a
+        sequence.
+        """
+        return {
+            "file": self._file,
+            "document": self._document,
+            "left": torch.tensor(self._left, dtype=torch.int32),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same files and epoch."""
-        self._file, self._document, self._left = state["file"], state["document"], state["left"].tolist()
+        self._file = state["file"]
+        self._document = state["document"]
+        self._left = state["left"].tolist()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """From the position on; after the last file it is the beginning again."""
@@ -114,8 +145,10 @@ class TextStream:
                 self._document += 1
                 self._left += [*self.tokenizer.encode(document), self.tokenizer.end]
                 yield from self._drain()
-            self._file, self._document = self._file + 1, 0
-        self._file, self._left = 0, []
+            self._file = self._file + 1
+            self._document = 0
+        self._file = 0
+        self._left = []
 
     def _drain(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The sequences that are whole; a sequence's last token begins the next one."""
@@ -129,8 +162,14 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise Refused(f"{path} does not exist: expected text ({', '.join(SUFFIXES)}) or a folder of it")
-        inside = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES) if path.is_dir() else [path]
+            raise Refused(
+                f"{path} does not exist: expected text ({', '.join(SUFFIXES)}) or a folder of it"
+            )
+        inside = (
+            sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES)
+            if path.is_dir()
+            else [path]
+        )
         found += [each for each in inside if each.is_file()]
     if not found:
         raise Refused(f"{', '.join(map(str, paths))} has no text ({', '.join(SUFFIXES)})")
@@ -138,7 +177,9 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
 
 
 def _documents(path: Path, column: str, skip: int) -> Iterator[str]:
-    """The documents of a file without the first `skip`: a .txt is one, a .jsonl has one in each line."""
+    """The documents of a file without the first `skip`: a .txt is one, a .jsonl has one in each
+    line.
+    """
     try:
         if path.suffix == ".parquet":
             yield from _parquet(path, column, skip)
@@ -167,7 +208,9 @@ def _parquet(path: Path, column: str, skip: int) -> Iterator[str]:
     """One row group at a time is in memory; those that are skipped as a whole are not read."""
     content = _package("pyarrow.parquet", str(path)).ParquetFile(path)
     if column not in content.schema_arrow.names:
-        raise RefusedData(f"{path} has the columns {', '.join(content.schema_arrow.names)}, not {column!r}")
+        raise RefusedData(
+            f"{path} has the columns {', '.join(content.schema_arrow.names)}, not {column!r}"
+        )
     for group in range(content.num_row_groups):
         rows = content.metadata.row_group(group).num_rows
         if skip >= rows:
@@ -182,4 +225,6 @@ def _package(name: str, use: str) -> Any:
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise Refused(f"{use} needs the package {package}: pip install {package}, or cloudtrain[text]") from None
+        raise Refused(
+            f"{use} needs the package {package}: pip install {package}, or cloudtrain[text]"
+        ) from None

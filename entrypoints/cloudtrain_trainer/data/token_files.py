@@ -1,7 +1,8 @@
-"""Language model data from files of tokens: read by memmap, in any order, so that no rank holds them in memory.
+"""Language model data from files of tokens: read by memmap, in any order, so that no rank holds
+them in memory.
 
-.npy files say their type themselves; .bin files are plain numbers (uint16, as nanoGPT writes them, unless `dtype` says
-otherwise), or have llm.c's header.
+.npy files say their type themselves; .bin files are plain numbers (uint16, as nanoGPT writes them,
+unless `dtype` says otherwise), or have llm.c's header.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.tasks import Draw
 
 SUFFIXES = (".bin", ".npy")
-LLM_C_MAGIC, LLM_C_HEADER_BYTES = 20240520, 1024
-"""The first number (int32) of llm.c's files, and where their tokens (uint16) begin. Source: llm.c, dev/data."""
+LLM_C_MAGIC = 20240520
+LLM_C_HEADER_BYTES = 1024
+"""The first number (int32) of llm.c's files, and where their tokens (uint16) begin. Source: llm.c,
+dev/data.
+"""
 HELD_OUT = 10
 """Without files for validation, the last of so many equal parts of each file is for validation."""
 
@@ -29,9 +33,9 @@ HELD_OUT = 10
 class TokenFiles:
     """Sequences of `context` tokens, and the next token of each, both (batch, context), int64.
 
-    Sequences do not reach over the end of a file. With a seed, they begin at other offsets in every epoch. `part`: the
-    range of each file that is used, from 0 to 1. `vocabulary`: tokens must be less; 0: not checked.
-    Raises `Refused` if a file cannot be used, or there is not one sequence.
+    Sequences do not reach over the end of a file. With a seed, they begin at other offsets in every
+    epoch. `part`: the range of each file that is used, from 0 to 1. `vocabulary`: tokens must be
+    less; 0: not checked. Raises `Refused` if a file cannot be used, or there is not one sequence.
     """
 
     def __init__(
@@ -44,8 +48,12 @@ class TokenFiles:
         part: tuple[float, float] = (0.0, 1.0),
         vocabulary: int = 0,
     ) -> None:
-        self.context, self.seed, self.part, self.vocabulary = context, seed, part, vocabulary
-        self.paths, self.dtype = list(paths), np.dtype(dtype)
+        self.context = context
+        self.seed = seed
+        self.part = part
+        self.vocabulary = vocabulary
+        self.paths = list(paths)
+        self.dtype = np.dtype(dtype)
         self._opened: dict[int, Any] = {}
         self._ends = list(accumulate(self._sequences(file) for file in range(len(self.paths))))
         if not self._ends or not self._ends[-1]:
@@ -58,7 +66,9 @@ class TokenFiles:
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
         offset = self._offset(draw.epoch)
-        tokens = torch.from_numpy(np.stack([self._sequence(index, offset) for index in draw.indices]))
+        tokens = torch.from_numpy(
+            np.stack([self._sequence(index, offset) for index in draw.indices])
+        )
         return tokens[:, :-1], tokens[:, 1:]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,8 +81,8 @@ class TokenFiles:
         found = self._tokens(file)[first : first + self.context + 1].astype(np.int64)
         if self.vocabulary and int(found.max()) >= self.vocabulary:
             raise RefusedData(
-                f"{self.paths[file]} has the token {int(found.max())} after {first}, and the model knows tokens below "
-                f"{self.vocabulary}: is its type {self._tokens(file).dtype}?"
+                f"{self.paths[file]} has the token {int(found.max())} after {first}, and the model"
+                f" knows tokens below {self.vocabulary}: is its type {self._tokens(file).dtype}?"
             )
         return found
 
@@ -105,7 +115,9 @@ def token_data(
     """
     folder = Path(place)
     if not folder.is_dir():
-        raise Refused(f"{folder} is not a folder: expected one with files of tokens ({' or '.join(SUFFIXES)})")
+        raise Refused(
+            f"{folder} is not a folder: expected one with files of tokens ({' or '.join(SUFFIXES)})"
+        )
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not found:
         raise Refused(f"{folder} has no files of tokens ({' or '.join(SUFFIXES)})")
@@ -126,7 +138,10 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Any:
         if path.suffix == ".npy":
             found = np.load(path, mmap_mode="r")
             if found.ndim != 1 or found.dtype.kind not in "iu":
-                raise Refused(f"{path} has {found.dtype} of shape {found.shape}: expected whole numbers of shape (n,)")
+                raise Refused(
+                    f"{path} has {found.dtype} of shape {found.shape}: expected whole numbers of"
+                    " shape (n,)"
+                )
             return found
         with path.open("rb") as file:
             header = np.frombuffer(file.read(8), dtype=np.int32)
@@ -134,7 +149,8 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Any:
             return np.memmap(path, dtype=np.uint16, mode="r", offset=LLM_C_HEADER_BYTES)
         if path.stat().st_size % dtype.itemsize:
             raise Refused(
-                f"{path} has {path.stat().st_size} bytes, not a multiple of {dtype.itemsize}, as {dtype} needs"
+                f"{path} has {path.stat().st_size} bytes, not a multiple of {dtype.itemsize}, as"
+                f" {dtype} needs"
             )
         return np.memmap(path, dtype=dtype, mode="r")
     except (OSError, ValueError) as error:

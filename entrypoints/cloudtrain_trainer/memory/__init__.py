@@ -1,1 +1,3 @@
-"""How much memory a rank will need, found before it is paid for: a rank is rehearsed on tensors without values."""
+"""How much memory a rank will need, found before it is paid for: a rank is rehearsed on tensors
+without values.
+"""

@@ -1,4 +1,5 @@
-"""Says what a training would take, as JSON on the last line of stdout: for `cloudtrain check --memory` and `auto`.
+"""Says what a training would take, as JSON on the last line of stdout: for `cloudtrain check
+--memory` and `auto`.
 
 Its argument is a `Request` as JSON. It computes on the CPU alone, and starts no rank.
 """
@@ -65,9 +66,15 @@ def _answer(request: Request) -> dict[str, Any]:
         text = plans.chosen_text(plan, fits, where)
         return {"plan": asdict(plan), "fits": fits, "memory": memory, "text": text}
     plan = search.plan(options)
-    answer: dict[str, Any] = {"plan": asdict(plan), "fits": plan.verdict == "fits", "memory": memory}
+    answer: dict[str, Any] = {
+        "plan": asdict(plan),
+        "fits": plan.verdict == "fits",
+        "memory": memory,
+    }
     if request.alternatives and plan.verdict not in ("fits", ""):
-        answer["alternatives"] = [asdict(other) for other in _alternatives(search, options, request)]
+        answer["alternatives"] = [
+            asdict(other) for other in _alternatives(search, options, request)
+        ]
     return answer
 
 
@@ -102,8 +109,11 @@ def _rehearsed(request: Request) -> Any:
     world = World(request.ranks, request.per_node, request.devices)
 
     def run(options: Any, limit: int) -> Any:
-        amp, block = device.precision(options.amp, request.gpu), BLOCK if request.gpu else 1
-        return rehearse(options, world, like_gpu=bool(request.gpu), amp=amp, block=block, limit=limit)
+        amp = device.precision(options.amp, request.gpu)
+        block = BLOCK if request.gpu else 1
+        return rehearse(
+            options, world, like_gpu=bool(request.gpu), amp=amp, block=block, limit=limit
+        )
 
     return run
 

@@ -1,4 +1,6 @@
-"""One rank without its peers: their messages are not sent, and what would come from them has the right shape only."""
+"""One rank without its peers: their messages are not sent, and what would come from them has the
+right shape only.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from torch import Tensor, nn
 
 from cloudtrain_trainer.ranks import Ranks
 
-FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
-"""DDP's buckets hold about so many bytes of gradients, the first one less (torch/nn/parallel/distributed.py)."""
+FIRST_BUCKET = 1 << 20
+BUCKET = 25 << 20
+"""DDP's buckets hold about so many bytes of gradients, the first one less
+(torch/nn/parallel/distributed.py).
+"""
 
 
 class World(NamedTuple):
@@ -29,15 +34,26 @@ class Alone(Ranks):
     """One rank of a world, on the CPU, in a process group whose messages go nowhere."""
 
     def __init__(self, world: World, rank: int = 0, devices: int = 1) -> None:
-        self.rank, self.size, self.local_size = rank, world.ranks, world.per_node
+        self.rank = rank
+        self.size = world.ranks
+        self.local_size = world.per_node
         self.local_rank = rank % world.per_node
         self._count = devices
         self.device = torch.device("cpu", 0) if devices > 1 else torch.device("cpu")
-        self._start_timeout, self._has_begun, self._groups, self._control = 0.0, False, [], None
+        self._start_timeout = 0.0
+        self._has_begun = False
+        self._groups = []
+        self._control = None
 
     def all_devices(self) -> list[torch.device]:
-        """Devices of other numbers, though there are no such CPUs: tensors without values can be on them."""
-        return [torch.device("cpu", number) for number in range(self._count)] if self._count > 1 else [self.device]
+        """Devices of other numbers, though there are no such CPUs: tensors without values can be on
+        them.
+        """
+        return (
+            [torch.device("cpu", number) for number in range(self._count)]
+            if self._count > 1
+            else [self.device]
+        )
 
     def init_process_group(self, backend: str = "auto") -> None:  # noqa: ARG002
         """Join a group of so many ranks that are not there."""
@@ -58,19 +74,26 @@ class Alone(Ranks):
 
 
 class Buckets(nn.Module):
-    """What DDP does with memory: gradients are copied into buckets, which stay; they are its views where it says so.
+    """What DDP does with memory: gradients are copied into buckets, which stay; they are its views
+    where it says so.
 
     DDP itself is in C++ and reads the values of tensors.
     """
 
-    def __init__(self, module: nn.Module, *_: Any, gradient_as_bucket_view: bool = False, **__: Any) -> None:
+    def __init__(
+        self, module: nn.Module, *_: Any, gradient_as_bucket_view: bool = False, **__: Any
+    ) -> None:
         super().__init__()
-        self.module, self._syncs, self._views = module, True, dict[Tensor, Tensor]()
+        self.module = module
+        self._syncs = True
+        self._views = dict[Tensor, Tensor]()
         self._are_gradients = gradient_as_bucket_view
         for parameters in _buckets([p for p in module.parameters() if p.requires_grad]):
             flat = parameters[0].new_empty(sum(p.numel() for p in parameters))
             parts = torch.split(flat, [p.numel() for p in parameters])
-            self._views |= {p: part.view(p.shape) for p, part in zip(parameters, parts, strict=True)}
+            self._views |= {
+                p: part.view(p.shape) for p, part in zip(parameters, parts, strict=True)
+            }
         for parameter in self._views:
             parameter.register_post_accumulate_grad_hook(self._after)  # type: ignore[no-untyped-call]
 
@@ -96,26 +119,34 @@ class Buckets(nn.Module):
 
 def _buckets(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
     """From the last parameter to the first, of one dtype each."""
-    limit, bucket, size = FIRST_BUCKET, list[Tensor](), 0
+    limit = FIRST_BUCKET
+    bucket = list[Tensor]()
+    size = 0
     for parameter in reversed(parameters):
         if bucket and parameter.dtype != bucket[0].dtype:
             yield bucket
-            bucket, size = [], 0
+            bucket = []
+            size = 0
         bucket.append(parameter)
         size += parameter.numel() * parameter.element_size()
         if size >= limit:
             yield bucket
-            limit, bucket, size = BUCKET, [], 0
+            limit = BUCKET
+            bucket = []
+            size = 0
     if bucket:
         yield bucket
 
 
 class Replicas(nn.Module):
-    """What `nn.DataParallel` does on the first of so many GPUs: it computes its share, and gathers all outputs."""
+    """What `nn.DataParallel` does on the first of so many GPUs: it computes its share, and gathers
+    all outputs.
+    """
 
     def __init__(self, module: nn.Module, devices: int) -> None:
         super().__init__()
-        self.module, self._devices = module, devices
+        self.module = module
+        self._devices = devices
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         from cloudtrain_trainer import trees

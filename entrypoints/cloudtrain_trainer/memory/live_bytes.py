@@ -1,4 +1,6 @@
-"""Counts the bytes of tensors that are alive, now and at most, while a program runs: with values or without."""
+"""Counts the bytes of tensors that are alive, now and at most, while a program runs: with values or
+without.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,27 @@ BLOCK = 512
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, the memory of every tensor that an operation makes is counted until it is freed.
 
-    Where tensors have no values, an operation that asks for one gets 1: a count, a scale, a loss. `block`: memory is
-    rounded up to a multiple of so many bytes.
+    Where tensors have no values, an operation that asks for one gets 1: a count, a scale, a loss.
+    `block`: memory is rounded up to a multiple of so many bytes.
     """
 
-    def __init__(self, block: int = 1, *, values: bool = False, gloo: bool = False, limit: int = 0) -> None:
-        """`values`: whether the tensors have values. `gloo`: whether to add what it takes, as on a CPU.
+    def __init__(
+        self, block: int = 1, *, values: bool = False, gloo: bool = False, limit: int = 0
+    ) -> None:
+        """`values`: whether the tensors have values. `gloo`: whether to add what it takes, as on a
+        CPU.
 
         `limit`: bytes alive above which `Exceeded` is raised; 0: none.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.now: dict[int, int] = {}
         self.peaks: dict[int, int] = {}
-        """By number of the device: bytes alive, and the most of them since the start or `restart`."""
-        self._block, self._values, self._gloo, self._limit = block, values, gloo, limit
+        """By number of the device: bytes alive, and the most of them since the start or `restart`.
+        """
+        self._block = block
+        self._values = values
+        self._gloo = gloo
+        self._limit = limit
         self._sizes: dict[int, tuple[int, int]] = {}
         self._resize = torch.UntypedStorage.resize_
 
@@ -65,11 +74,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def as_if_before(self) -> Iterator[None]:
-        """What is made inside and stays counts as if it had been there at the peak before; what does not stay, not.
+        """What is made inside and stays counts as if it had been there at the peak before; what
+        does not stay, not.
 
-        Nothing is too much inside: DTensor finds out shapes there by tensors that exist for a rehearsal alone.
+        Nothing is too much inside: DTensor finds out shapes there by tensors that exist for a
+        rehearsal alone.
         """
-        peaks, before, limit = dict(self.peaks), dict(self.now), self._limit
+        peaks = dict(self.peaks)
+        before = dict(self.now)
+        limit = self._limit
         self._limit = 0
         yield
         self._limit = limit
@@ -83,7 +96,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "_local_tensor") or kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented  # it computes with the tensors that it holds, which come here then
+            return (
+                NotImplemented  # it computes with the tensors that it holds, which come here then
+            )
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _one(args[0])
         result = self._call(func, args, kwargs or {})
@@ -96,7 +111,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Tensors that have values keep them until they meet one that has none: meshes of devices look at them."""
+        """Tensors that have values keep them until they meet one that has none: meshes of devices
+        look at them.
+        """
         if self._values:
             return func(*args, **kwargs)
         given = [*_tensors(args), *_tensors(kwargs.values())]
@@ -113,7 +130,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peaks[device] = max(self.peaks.get(device, 0), self.now.get(device, 0) + needed)
 
     def _count(self, storage: torch.UntypedStorage, device: int) -> None:
-        key, size = storage._cdata, -(-storage.nbytes() // self._block) * self._block
+        key = storage._cdata
+        size = -(-storage.nbytes() // self._block) * self._block
         device, before = self._sizes.get(key, (device, 0))
         if key not in self._sizes:
             weakref.finalize(storage, self._forget, key)

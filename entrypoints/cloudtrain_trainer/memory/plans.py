@@ -1,4 +1,6 @@
-"""Which changes make a training fit into memory, from the cheapest on: `--strategy auto`. Standard library only."""
+"""Which changes make a training fit into memory, from the cheapest on: `--strategy auto`. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +41,26 @@ class Plan:
 
 
 Rehearse = Callable[[Options, int], Any]
-"""(Options, a limit in bytes; 0: none) -> what a rank holds (`rehearsal.Held`). Raises `Refused` and `Exceeded`."""
+"""(Options, a limit in bytes; 0: none) -> what a rank holds (`rehearsal.Held`). Raises `Refused`
+and `Exceeded`.
+"""
 
 
 class Search:
     """Tries plans on one device, each once."""
 
     def __init__(self, rehearse: Rehearse, device: Device, ranks: int) -> None:
-        self._rehearse, self._device, self._ranks = rehearse, device, ranks
+        self._rehearse = rehearse
+        self._device = device
+        self._ranks = ranks
         self._known: dict[tuple[str, int, str], Plan] = {}
         self._too_large: set[tuple[str, int, str]] = set()
         """What was given up as soon as it held too much."""
 
     def plan(self, options: Options, limit: int = 0) -> Plan:
-        """What a rank takes with these options. Raises `Refused`; and `Exceeded` at more than `limit` bytes."""
+        """What a rank takes with these options. Raises `Refused`; and `Exceeded` at more than
+        `limit` bytes.
+        """
         key = options.strategy, options.accumulate, options.recompute
         if key not in self._known:
             held = self._rehearse(options, limit)
@@ -67,13 +75,17 @@ class Search:
         if key in self._too_large:
             return False
         try:
-            return self.plan(options, most_tensors(self._device, self._ranks)).verdict in ("fits", "")
+            return self.plan(options, most_tensors(self._device, self._ranks)).verdict in (
+                "fits",
+                "",
+            )
         except Exceeded:
             self._too_large.add(key)
             return False
 
     def cheapest(self, options: Options, local: int) -> tuple[Plan, bool]:
-        """The first plan that fits, of `strategies`; else the one that takes least. And whether it fits.
+        """The first plan that fits, of `strategies`; else the one that takes least. And whether it
+        fits.
 
         `local`: ranks per node. Raises `Refused` if none is possible.
         """
@@ -84,11 +96,14 @@ class Search:
                 return fitting, True
             tried.append(replace(changed, accumulate=self._counts(changed)[-1]))
         if not tried:
-            raise rules.Refused("no strategy that auto chooses from works with these options: name one")
+            raise rules.Refused(
+                "no strategy that auto chooses from works with these options: name one"
+            )
         return min(map(self.plan, tried), key=lambda plan: plan.needed.expected), False
 
     def smaller(self, options: Options) -> Plan | None:
-        """The first plan that fits with more and more accumulation steps, so smaller micro-batches; None if none does.
+        """The first plan that fits with more and more accumulation steps, so smaller micro-batches;
+        None if none does.
 
         Where the smallest micro-batch does not fit, no larger one is tried.
         """
@@ -98,7 +113,8 @@ class Search:
             return self.plan(each[0])
         if len(each) == 1 or not self.fits(each[-1]):
             return None
-        low, high = 0, len(each) - 1  # low does not fit, high does
+        low = 0
+        high = len(each) - 1  # low does not fit, high does
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self.fits(each[middle]) else (middle, high)
@@ -113,10 +129,11 @@ class Search:
 
 
 def strategies(options: Options, ranks: int, local: int) -> Iterator[Options]:
-    """Those that `auto` chooses from, from the cheapest on, each before it is split into smaller micro-batches.
+    """Those that `auto` chooses from, from the cheapest on, each before it is split into smaller
+    micro-batches.
 
-    Sharding sends half as much again as ddp; recomputing costs about a third of a step. What the user has asked for is
-    kept.
+    Sharding sends half as much again as ddp; recomputing costs about a third of a step. What the
+    user has asked for is kept.
     """
     sharded = [("fsdp", "none"), ("fsdp", "selective"), ("fsdp", "blocks")]
     alone = [("single", "none"), ("single", "selective"), ("single", "blocks")]
@@ -132,7 +149,9 @@ def strategies(options: Options, ranks: int, local: int) -> Iterator[Options]:
 
 
 def _can_split(options: Options, count: int, ranks: int) -> bool:
-    """Whether each rank has a sample for each of so many accumulation steps. The batch may be the task's own."""
+    """Whether each rank has a sample for each of so many accumulation steps. The batch may be the
+    task's own.
+    """
     if count > MAX_MICRO_BATCHES or options.strategy in ("pipeline", "hybrid"):
         return False
     batch = options.batch_size or _task_batch(options)
@@ -150,4 +169,7 @@ def chosen_text(plan: Plan, fits: bool, device: Device) -> str:
     low, expected, high = (f"{bytes_ / (1 << 30):.1f}" for bytes_ in plan.needed)
     where = f" of {device.memory / (1 << 30):.1f} GiB" if device.memory else ""
     why = "the cheapest plan that fits" if fits else "no plan surely fits, and this one takes least"
-    return f"--strategy auto: {plan.flags}, {why}: about {expected} GiB per rank ({low} to {high}){where}"
+    return (
+        f"--strategy auto: {plan.flags}, {why}: about {expected} GiB per rank ({low} to"
+        f" {high}){where}"
+    )

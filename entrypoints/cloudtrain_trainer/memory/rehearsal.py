@@ -1,4 +1,6 @@
-"""Runs steps of one rank on tensors without memory, by the trainer's own code, and says what it would have held."""
+"""Runs steps of one rank on tensors without memory, by the trainer's own code, and says what it
+would have held.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ from cloudtrain_trainer.tasks import Draw, Task
 from cloudtrain_trainer.training.initial_model import InitialModel
 from cloudtrain_trainer.training.step import Step
 
-HERE = {"mnist": {"data": "digits"}, "keras-mnist": {"data": "digits"}, "resnet50": {"data": "synthetic"}}
+HERE = {
+    "mnist": {"data": "digits"},
+    "keras-mnist": {"data": "digits"},
+    "resnet50": {"data": "synthetic"},
+}
 """Data of the same shape, by task, that need no download and no input."""
 MOST_PARTS = 2
 """Accumulation steps of a rehearsed step: the first, and the last, which adds to gradients."""
@@ -45,26 +51,40 @@ class Held:
 
     @property
     def activations(self) -> int:
-        """All that a step holds besides: activations, gathered layers, and what operations need meanwhile."""
+        """All that a step holds besides: activations, gathered layers, and what operations need
+        meanwhile.
+        """
         return max(0, self.peak - self.parameters - self.gradients - self.optimizer)
 
 
-def rehearse(options: Options, world: World, *, like_gpu: bool, amp: str, block: int = 1, limit: int = 0) -> Held:
-    """What the rank holds that holds most. `amp`: no, bf16 or fp16. `like_gpu`: with a GPU's optimizers and layouts.
+def rehearse(
+    options: Options, world: World, *, like_gpu: bool, amp: str, block: int = 1, limit: int = 0
+) -> Held:
+    """What the rank holds that holds most. `amp`: no, bf16 or fp16. `like_gpu`: with a GPU's
+    optimizers and layouts.
 
-    `limit`: bytes of tensors; `Exceeded` is raised as soon as a rank holds more; 0: no limit. Raises `Refused`, and
-    what the model raises where it needs values.
+    `limit`: bytes of tensors; `Exceeded` is raised as soon as a rank holds more; 0: no limit.
+    Raises `Refused`, and what the model raises where it needs values.
     """
-    options = replace(options, amp=amp, compile="no", weights=None, workers=0, probe_memory="no", profile=None)
+    options = replace(
+        options, amp=amp, compile="no", weights=None, workers=0, probe_memory="no", profile=None
+    )
     if not rules.is_own(options):
         options = replace(options, task_options=options.task_options | HERE.get(options.task, {}))
         if options.task == "gpt" and options.task_options.get("data") == "tokens":
             options = replace(options, task_options=options.task_options | {"data": "synthetic"})
     task = tasks.from_options(options)
-    rules.check(options, world.ranks, world.per_node, tasks.capabilities(task) if rules.is_own(options) else None)
+    rules.check(
+        options,
+        world.ranks,
+        world.per_node,
+        tasks.capabilities(task) if rules.is_own(options) else None,
+    )
     ranks = _different_ranks(options, world)
     held = [
-        _rehearse(task, options, world, rank, LiveBytes(block, gloo=not like_gpu, limit=limit), like_gpu)
+        _rehearse(
+            task, options, world, rank, LiveBytes(block, gloo=not like_gpu, limit=limit), like_gpu
+        )
         for rank in ranks
     ]
     return max(held, key=lambda held: held.peak)
@@ -77,7 +97,9 @@ def _different_ranks(options: Options, world: World) -> range:
     return range(options.stages) if options.strategy == "hybrid" and options.stages else range(1)
 
 
-def _rehearse(task: Task, options: Options, world: World, rank: int, live: LiveBytes, like_gpu: bool) -> Held:
+def _rehearse(
+    task: Task, options: Options, world: World, rank: int, live: LiveBytes, like_gpu: bool
+) -> Held:
     devices = world.devices if options.strategy == "model-parallel" else 1
     strategy = strategies.build(Alone(world, rank, devices), options)
     _without_peers(strategy, world)
@@ -87,7 +109,9 @@ def _rehearse(task: Task, options: Options, world: World, rank: int, live: LiveB
         samples = -(-batch // (strategy.data_ranks * parts))
         inputs, targets = _sample(task, samples)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, live:
-            inputs, targets = (trees.map_tensors(mode.from_tensor, part) for part in (inputs, targets))
+            inputs, targets = (
+                trees.map_tensors(mode.from_tensor, part) for part in (inputs, targets)
+            )
             live.add([*trees.tensors(inputs), *trees.tensors(targets)])
             if isinstance(strategy, Pipeline):
                 strategy.shapes = partial(_shapes, inputs, strategy.n_microbatches)  # type: ignore[method-assign]
@@ -102,7 +126,8 @@ def _rehearse(task: Task, options: Options, world: World, rank: int, live: LiveB
 
 
 def _update_twice(optimizer: torch.optim.Optimizer, live: LiveBytes) -> None:
-    """Make a step the second one: the first update makes the optimizer's state, as if it had been there all the time.
+    """Make a step the second one: the first update makes the optimizer's state, as if it had been
+    there all the time.
 
     A whole step more would say the same and take twice as long.
     """
@@ -121,7 +146,9 @@ def _held(step: RehearsedStep, live: LiveBytes) -> Held:
     device = max(live.peaks, key=lambda number: live.peaks[number])
 
     def there(tensors: Iterable[Any]) -> int:
-        return sizes(x for x in tensors if isinstance(x, Tensor) and (x.device.index or 0) == device)
+        return sizes(
+            x for x in tensors if isinstance(x, Tensor) and (x.device.index or 0) == device
+        )
 
     model = step.model
     trained = there(p for p in model.parameters() if p.requires_grad)
@@ -132,7 +159,9 @@ def _held(step: RehearsedStep, live: LiveBytes) -> Held:
 class RehearsedStep(Step):
     """A step whose model is made on the device at once, as it takes no memory."""
 
-    def __init__(self, task: Task, strategy: Strategy, options: Options, batch_size: int, *, like_gpu: bool) -> None:
+    def __init__(
+        self, task: Task, strategy: Strategy, options: Options, batch_size: int, *, like_gpu: bool
+    ) -> None:
         self._like_gpu = like_gpu
         super().__init__(task, strategy, options, batch_size)
 
@@ -181,8 +210,12 @@ def _sample(task: Task, samples: int) -> tuple[Any, Any]:
     return found
 
 
-def _shapes(inputs: Tensor, count: int, step: Step, whole: Sequence[nn.Module]) -> list[dict[str, Any]]:
-    """An example of what each stage of a pipeline receives and sends, for one of `count` micro-batches."""
+def _shapes(
+    inputs: Tensor, count: int, step: Step, whole: Sequence[nn.Module]
+) -> list[dict[str, Any]]:
+    """An example of what each stage of a pipeline receives and sends, for one of `count`
+    micro-batches.
+    """
     values = [step.to_device(inputs[: -(-len(inputs) // count)], None)[0]]
     with torch.no_grad(), step.precision():
         for stage in whole:

@@ -1,4 +1,5 @@
-"""What kernels of a CPU, and gloo, take for themselves meanwhile, which operations on tensors do not show.
+"""What kernels of a CPU, and gloo, take for themselves meanwhile, which operations on tensors do
+not show.
 
 Measured with torch 2.13 and oneDNN: the largest of what was seen, as bench_memory.py repeats it.
 """
@@ -13,21 +14,27 @@ from torch import Tensor
 FLOAT = 4
 """Bytes of a number in float32, in which narrower ones are summed."""
 
-_LINE, _PAGE = 16, 4096
-"""Numbers of a cache line, and bytes of a page: what oneDNN aligns rows and parts of its workspace to."""
+_LINE = 16
+_PAGE = 4096
+"""Numbers of a cache line, and bytes of a page: what oneDNN aligns rows and parts of its workspace
+to.
+"""
 
 
 def scratch(name: str, args: Any, result: Any, *, gloo: bool) -> int:
     """Bytes that an operation takes until it has its result. `name`: such as aten::convolution.
 
-    `gloo`: whether ranks send their messages by it; NCCL's buffers are of one size, whatever it sends.
+    `gloo`: whether ranks send their messages by it; NCCL's buffers are of one size, whatever it
+    sends.
     """
     rule = _RULES.get(name) or (_GLOO.get(name) if gloo else None)
     return 0 if rule is None else rule([x for x in args if isinstance(x, Tensor)], result)
 
 
 def with_workspace(name: str, args: Any, result: Any) -> Any:
-    """The result of an operation with what its kernel keeps for the backward pass where torch does not say it."""
+    """The result of an operation with what its kernel keeps for the backward pass where torch does
+    not say it.
+    """
     if name != "aten::mkldnn_rnn_layer" or not args[-1]:  # not in training
         return result
     steps, batch, width = args[0].shape
@@ -36,10 +43,12 @@ def with_workspace(name: str, args: Any, result: Any) -> Any:
 
 
 def lstm_workspace(steps: int, batch: int, width: int, hidden: int) -> int:
-    """Bytes that oneDNN keeps of one layer and direction of an LSTM in float32; torch's shape of it is empty.
+    """Bytes that oneDNN keeps of one layer and direction of an LSTM in float32; torch's shape of it
+    is empty.
 
-    States of the layer, its steps and their gradients, each also of what came before; states of the cells; gates; and
-    outputs: `set_workspace_sizes` of oneDNN's rnn_utils.cpp. As `mkldnn_rnn_layer` returned it in 60 shapes of 60.
+    States of the layer, its steps and their gradients, each also of what came before; states of the
+    cells; gates; and outputs: `set_workspace_sizes` of oneDNN's rnn_utils.cpp. As
+    `mkldnn_rnn_layer` returned it in 60 shapes of 60.
     """
     numbers = [2 * (steps + 1) * batch * _row(max(width, hidden))] * 3
     numbers += [2 * (steps + 1) * batch * hidden] * 2
@@ -48,7 +57,9 @@ def lstm_workspace(steps: int, batch: int, width: int, hidden: int) -> int:
 
 
 def _row(numbers: int) -> int:
-    """The length of a row: whole cache lines, and not a multiple of 256, for which caches have few places."""
+    """The length of a row: whole cache lines, and not a multiple of 256, for which caches have few
+    places.
+    """
     whole = -(-numbers // _LINE) * _LINE
     return whole if whole % 256 else whole + _LINE
 
@@ -74,7 +85,11 @@ def _same_again(given: list[Tensor], _: Any) -> int:
 
 def _in_float32(given: list[Tensor], _: Any) -> int:
     """A copy of numbers in bf16 or fp16."""
-    return given[0].numel() * FLOAT if given[0].element_size() < FLOAT and given[0].is_floating_point() else 0
+    return (
+        given[0].numel() * FLOAT
+        if given[0].element_size() < FLOAT and given[0].is_floating_point()
+        else 0
+    )
 
 
 def _sum(given: list[Tensor], result: Any) -> int:
@@ -90,7 +105,9 @@ def _lstm_backward(given: list[Tensor], _: Any) -> int:
 
 
 def _gathered(given: list[Tensor], _: Any) -> int:
-    """Gathered into memory of its own, and then copied into the output (torch's ProcessGroupGloo.cpp)."""
+    """Gathered into memory of its own, and then copied into the output (torch's
+    ProcessGroupGloo.cpp).
+    """
     return _bytes(given[0])
 
 

@@ -1,7 +1,9 @@
-"""Runs the first steps of any training script on the CPU, as one rank of its job, and says what it held.
+"""Runs the first steps of any training script on the CPU, as one rank of its job, and says what it
+held.
 
-Its argument is a `Script` as JSON; the answer is the last line of stdout, in the form of `memory/__main__.py`. The
-script does what it always does until then: it reads its data, and may write files.
+Its argument is a `Script` as JSON; the answer is the last line of stdout, in the form of
+`memory/__main__.py`. The script does what it always does until then: it reads its data, and may
+write files.
 """
 
 from __future__ import annotations
@@ -57,10 +59,15 @@ class Recorder:
         """As `rehearsal.Held` has it; buffers are not known here and count as activations."""
         from cloudtrain_trainer.memory.live_bytes import sizes
 
-        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+        groups = [
+            group for optimizer in self.optimizers.values() for group in optimizer.param_groups
+        ]
         parameters = sizes(p for group in groups for p in group["params"])
         values = [
-            x for optimizer in self.optimizers.values() for each in optimizer.state.values() for x in each.values()
+            x
+            for optimizer in self.optimizers.values()
+            for each in optimizer.state.values()
+            for x in each.values()
         ]
         state = sizes(x for x in values if hasattr(x, "untyped_storage"))
         rest = max(0, peak - 2 * parameters - state)
@@ -109,11 +116,17 @@ def main(argument: str) -> dict[str, Any]:
     range_ = device.needed(held["peak"], script.gpu, script.ranks)
     memory = script.memory or device.usable(script.gpu, script.gpu_gib)
     answer = device.verdict(range_, memory)
-    return {"plan": {"held": held, "needed": range_, "verdict": answer}, "fits": answer == "fits", "memory": memory}
+    return {
+        "plan": {"held": held, "needed": range_, "verdict": answer},
+        "fits": answer == "fits",
+        "memory": memory,
+    }
 
 
 def _join_alone(ranks: int) -> None:
-    """Let the script join a group of all ranks, whose messages go nowhere; DDP would wait for them in C++."""
+    """Let the script join a group of all ranks, whose messages go nowhere; DDP would wait for them
+    in C++.
+    """
     import torch.distributed as dist
     from torch.nn import parallel
 

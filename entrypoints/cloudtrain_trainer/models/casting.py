@@ -1,4 +1,5 @@
-"""Weights of a whole layer converted to bf16 by one kernel, and their gradients back to float32 by another.
+"""Weights of a whole layer converted to bf16 by one kernel, and their gradients back to float32 by
+another.
 
 Autocast converts each weight by a kernel of its own, in the forward and again in the backward pass.
 """
@@ -31,10 +32,11 @@ def _convert(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, .
 
 
 def weights_to_convert(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The layer's parameters by name if they should be converted together; empty if something else does it.
+    """The layer's parameters by name if they should be converted together; empty if something else
+    does it.
 
-    Parameters of `dtype` need it no more (FSDP gathers them in bf16), those split by tensor parallelism go through
-    autocast, and a compiler makes one kernel of the conversions itself.
+    Parameters of `dtype` need it no more (FSDP gathers them in bf16), those split by tensor
+    parallelism go through autocast, and a compiler makes one kernel of the conversions itself.
     """
     if torch.compiler.is_compiling():
         return {}
@@ -44,5 +46,7 @@ def weights_to_convert(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor
 
 
 def convert_together(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies of the tensors in `dtype` by the same names; gradients flow back to the originals, in their dtype."""
+    """Copies of the tensors in `dtype` by the same names; gradients flow back to the originals, in
+    their dtype.
+    """
     return dict(zip(weights, _Cast.apply(dtype, *weights.values()), strict=True))  # type: ignore[no-untyped-call]

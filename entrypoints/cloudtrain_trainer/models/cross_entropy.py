@@ -10,11 +10,13 @@ from torch.nn import functional as F
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy in nats, float32, shape (). `logits`: (n, classes). `targets`: (n,), int64.
+    """The mean cross-entropy in nats, float32, shape (). `logits`: (n, classes). `targets`: (n,),
+    int64.
 
-    Of bf16 logits only their probabilities are stored, in bf16; sums over classes are in float32. That rounds each loss
-    by up to 0.004, and a small one by less than 1 % of it; the logits themselves are rounded by as much or more. A
-    compiler fuses the float32 form, which it gets instead.
+    Of bf16 logits only their probabilities are stored, in bf16; sums over classes are in float32.
+    That rounds each loss by up to 0.004, and a small one by less than 1 % of it; the logits
+    themselves are rounded by as much or more. A compiler fuses the float32 form, which it gets
+    instead.
     """
     if logits.dtype == torch.bfloat16 and not torch.compiler.is_compiling():
         return _FromProbabilities.apply(logits, targets)  # type: ignore[no-any-return, no-untyped-call]
@@ -24,13 +26,16 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 class _FromProbabilities(torch.autograd.Function):
     """The gradient of the mean is (probabilities - 1 at the target) / n.
 
-    In bf16 a probability above 0.998 is 1, and nothing more would be learnt of its token. So 1 less the probability of
-    the target is the sum of the others, which bf16 holds as finely however small they are.
+    In bf16 a probability above 0.998 is 1, and nothing more would be learnt of its token. So 1 less
+    the probability of the target is the sum of the others, which bf16 holds as finely however small
+    they are.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast(logits.device.type, enabled=False):  # which would compute softmax in float32
+        with torch.autocast(
+            logits.device.type, enabled=False
+        ):  # which would compute softmax in float32
             probabilities = torch.softmax(logits, dim=-1)
         columns = targets[:, None]
         chosen = probabilities.gather(1, columns).float()

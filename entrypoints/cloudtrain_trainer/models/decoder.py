@@ -1,13 +1,14 @@
-"""A small modern decoder: RMS norm before each part, rotary positions, SwiGLU, causal attention; no biases.
+"""A small modern decoder: RMS norm before each part, rotary positions, SwiGLU, causal attention; no
+biases.
 
-It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix whose rows are
-ordered by head, and gate and up one whose rows are ordered by group, so that tensor parallelism gives each rank
-complete heads and pairs. Under autocast in bf16 all activations are bf16, as under FSDP, and each layer's weights are
-converted together (casting.py).
+It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix
+whose rows are ordered by head, and gate and up one whose rows are ordered by group, so that tensor
+parallelism gives each rank complete heads and pairs. Under autocast in bf16 all activations are
+bf16, as under FSDP, and each layer's weights are converted together (casting.py).
 
-Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary positions); Shazeer,
-arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (initialisation).
-FLOPs: Chowdhery et al., arXiv:2204.02311, appendix B.
+Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary
+positions); Shazeer, arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised
+Multitask Learners", 2019 (initialisation). FLOPs: Chowdhery et al., arXiv:2204.02311, appendix B.
 """
 
 from __future__ import annotations
@@ -43,30 +44,42 @@ class Shape:
     layers: int
     heads: int
     tied: bool = False
-    """Whether embedding and head share one matrix: fewer parameters, but the model cannot be split over ranks."""
+    """Whether embedding and head share one matrix: fewer parameters, but the model cannot be split
+    over ranks.
+    """
 
     @property
     def hidden(self) -> int:
-        """Width of the feed-forward part: 8/3 of the model's width costs as much as 4 times without a gate."""
+        """Width of the feed-forward part: 8/3 of the model's width costs as much as 4 times without
+        a gate.
+        """
         return math.ceil(8 * self.width / 3 / 64) * 64
 
     @property
     def flops(self) -> float:
-        """FLOPs of one sequence, forward and backward: 6 per token and weight of a matrix, plus the attention.
+        """FLOPs of one sequence, forward and backward: 6 per token and weight of a matrix, plus the
+        attention.
 
         The attention counts as if it were not causal, as usual in published MFU.
         """
-        weights = self.layers * (4 * self.width**2 + 3 * self.width * self.hidden) + self.vocabulary * self.width
+        weights = (
+            self.layers * (4 * self.width**2 + 3 * self.width * self.hidden)
+            + self.vocabulary * self.width
+        )
         return float(self.context * (6 * weights + 12 * self.layers * self.width * self.context))
 
     @property
     def tensor_limit(self) -> int:
-        """The count of tensor-parallel ranks must divide this, the greatest common divisor of all that is split."""
+        """The count of tensor-parallel ranks must divide this, the greatest common divisor of all
+        that is split.
+        """
         return math.gcd(self.heads, self.context, self.hidden, self.vocabulary)
 
 
 class Norm(nn.RMSNorm):
-    """RMS norm in the dtype of its input; sums are in float32 inside the kernel. Autocast would convert to float32."""
+    """RMS norm in the dtype of its input; sums are in float32 inside the kernel. Autocast would
+    convert to float32.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == self.weight.dtype == torch.float32:
@@ -79,25 +92,33 @@ class Embedding(nn.Embedding):
     """Tokens (batch, sequence) -> (batch, sequence, width), in bf16 under autocast in bf16."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x, device = super().forward(tokens), tokens.device.type
+        x = super().forward(tokens)
+        device = tokens.device.type
         known = torch.amp.is_autocast_available(device)  # not so of the meta device
-        if known and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
+        if (
+            known
+            and torch.is_autocast_enabled(device)
+            and torch.get_autocast_dtype(device) == torch.bfloat16
+        ):
             return x.to(torch.bfloat16)
         return x
 
 
 class Rotary:
-    """Rotary position embedding: rotates pairs of features by an angle proportional to the position.
+    """Rotary position embedding: rotates pairs of features by an angle proportional to the
+    position.
 
-    The table of angles is made once per shape and dtype, and shared by all layers. It is no buffer, which DDP would
-    broadcast in each step and checkpoints would contain.
+    The table of angles is made once per shape and dtype, and shared by all layers. It is no buffer,
+    which DDP would broadcast in each step and checkpoints would contain.
     """
 
     def __init__(self) -> None:
         self._tables: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x`: (batch, sequence, ..., features), any floating-point dtype; the result has the same shape and dtype."""
+        """`x`: (batch, sequence, ..., features), any floating-point dtype; the result has the same
+        shape and dtype.
+        """
         half = x.shape[-1] // 2
         table = self._table(x).view(x.shape[1], *(1 for _ in x.shape[3:]), 2, 2, half)
         rotated: Tensor = (x.view(*x.shape[:-1], 1, 2, half) * table).sum(-2)
@@ -121,7 +142,8 @@ def rotations(tokens: int, features: int, device: torch.device) -> Tensor:
     half = features // 2
     speed = ROTARY_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
     angle = torch.arange(tokens, device=device, dtype=torch.float32)[:, None] * speed
-    cos, sin = angle.cos(), angle.sin()
+    cos = angle.cos()
+    sin = angle.sin()
     return torch.stack((cos, -sin, sin, cos), dim=1).view(tokens, 2, 2, half)
 
 
@@ -130,7 +152,8 @@ class Attention(nn.Module):
 
     def __init__(self, shape: Shape, rotary: Rotary) -> None:
         super().__init__()
-        self.head_width, self.rotary = shape.width // shape.heads, rotary
+        self.head_width = shape.width // shape.heads
+        self.rotary = rotary
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         """Its rows are (heads, 3, head_width): query, key and value of a head are neighbours."""
         self.out = nn.Linear(shape.width, shape.width, bias=False)
@@ -165,8 +188,10 @@ class Block(nn.Module):
 
     def __init__(self, shape: Shape, rotary: Rotary) -> None:
         super().__init__()
-        self.attention_norm, self.attention = Norm(shape.width, eps=1e-5), Attention(shape, rotary)
-        self.feed_norm, self.feed = Norm(shape.width, eps=1e-5), FeedForward(shape)
+        self.attention_norm = Norm(shape.width, eps=1e-5)
+        self.attention = Attention(shape, rotary)
+        self.feed_norm = Norm(shape.width, eps=1e-5)
+        self.feed = FeedForward(shape)
 
     def forward(self, x: Tensor) -> Tensor:
         weights = weights_to_convert(self, x.dtype)
@@ -179,8 +204,11 @@ class Block(nn.Module):
 
 
 def decoder(shape: Shape) -> nn.Sequential:
-    """A model of that shape: tokens (batch, sequence), int64 -> logits (batch, sequence, vocabulary)."""
-    head, rotary = nn.Linear(shape.width, shape.vocabulary, bias=False), Rotary()
+    """A model of that shape: tokens (batch, sequence), int64 -> logits (batch, sequence,
+    vocabulary).
+    """
+    head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+    rotary = Rotary()
     model = nn.Sequential(
         OrderedDict(
             embedding=Embedding(shape.vocabulary, shape.width),
@@ -191,7 +219,8 @@ def decoder(shape: Shape) -> nn.Sequential:
     )
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
-            # Each layer adds twice to the residual stream: those weights are smaller, the more layers there are.
+            # Each layer adds twice to the residual stream: those weights are smaller, the more
+            # layers there are.
             is_residual = name.endswith(("attention.out.weight", "feed.down.weight"))
             scale = math.sqrt(2 * shape.layers) if is_residual else 1
             nn.init.normal_(parameter, std=STANDARD_DEVIATION / scale)
@@ -206,7 +235,9 @@ def blocks(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def context_plan(model: nn.Module) -> Sequence[tuple[nn.Module, nn.Module]]:
-    """The projections before and after each attention. Positions are rotated in between, where all tokens are there."""
+    """The projections before and after each attention. Positions are rotated in between, where all
+    tokens are there.
+    """
     return [(module.qkv, module.out) for module in model.modules() if isinstance(module, Attention)]
 
 
@@ -219,28 +250,38 @@ def ends(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
 def joined(shape: Shape) -> dict[str, Joined]:
     """The matrices that checkpoints of earlier releases have in parts, by the ends of their names."""
     return {
-        "attention.qkv.weight": Joined([f"attention.{part}.weight" for part in ("query", "key", "value")], shape.heads),
-        "feed.gate_up.weight": Joined([f"feed.{part}.weight" for part in ("gate", "up")], shape.tensor_limit),
+        "attention.qkv.weight": Joined(
+            [f"attention.{part}.weight" for part in ("query", "key", "value")], shape.heads
+        ),
+        "feed.gate_up.weight": Joined(
+            [f"feed.{part}.weight" for part in ("gate", "up")], shape.tensor_limit
+        ),
     }
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of about equal cost: a matrix costs its parameter count, the embedding nothing.
+    """`count` stages of about equal cost: a matrix costs its parameter count, the embedding
+    nothing.
 
     ValueError if there are fewer layers.
     """
 
     def cost(piece: nn.Module) -> float:
-        return sum(p.numel() for p in piece.parameters()) if isinstance(piece, (Block, nn.Linear)) else 0
+        return (
+            sum(p.numel() for p in piece.parameters())
+            if isinstance(piece, (Block, nn.Linear))
+            else 0
+        )
 
     return split(model, count, cost)
 
 
 def tensor_plan(model: nn.Module) -> dict[str, Any]:
-    """Each rank has complete heads and a share of the hidden width; between them each rank has a share of the tokens.
+    """Each rank has complete heads and a share of the hidden width; between them each rank has a
+    share of the tokens.
 
-    Every parameter is in the plan, since an optimizer step cannot mix distributed with plain tensors. Source:
-    Korthikanti et al., arXiv:2205.05198 (sequence parallelism).
+    Every parameter is in the plan, since an optimizer step cannot mix distributed with plain
+    tensors. Source: Korthikanti et al., arXiv:2205.05198 (sequence parallelism).
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as styles
@@ -252,10 +293,16 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
         elif isinstance(module, nn.RMSNorm):
             plan[name] = styles.SequenceParallel()
         elif isinstance(module, (Attention, FeedForward)):
-            plan[name] = styles.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+            plan[name] = styles.PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            )
             for part, _ in module.named_children():
                 is_residual = part in ("out", "down")
-                style = styles.RowwiseParallel(output_layouts=Shard(1)) if is_residual else styles.ColwiseParallel()
+                style = (
+                    styles.RowwiseParallel(output_layouts=Shard(1))
+                    if is_residual
+                    else styles.ColwiseParallel()
+                )
                 plan[f"{name}.{part}"] = style
     plan["head"] = styles.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
     return plan

@@ -1,9 +1,11 @@
-"""Builds a model whose large tensors are made later, one at a time, with the numbers that they would have had at once.
+"""Builds a model whose large tensors are made later, one at a time, with the numbers that they
+would have had at once.
 
-While the model is built, its large tensors are on the meta device: they have shapes and no memory. What is done to
-them, such as drawing initial weights, is recorded with the state of the random generator, and done again when the
-values of a tensor are wanted. Random numbers are drawn while the model is built, too, and thrown away. So the numbers
-do not depend on which tensors are made, or in which order.
+While the model is built, its large tensors are on the meta device: they have shapes and no memory.
+What is done to them, such as drawing initial weights, is recorded with the state of the random
+generator, and done again when the values of a tensor are wanted. Random numbers are drawn while the
+model is built, too, and thrown away. So the numbers do not depend on which tensors are made, or in
+which order.
 
 Source of the idea: deferred initialisation in torchdistX (github.com/pytorch/torchdistx).
 """
@@ -20,10 +22,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from cloudtrain_trainer.models.operations import Operation, View, history, repeat, tensor_of, view_of
+from cloudtrain_trainer.models.operations import (
+    Operation,
+    View,
+    history,
+    repeat,
+    tensor_of,
+    view_of,
+)
 
 MIN_NUMBERS = 4096
-"""Smaller tensors are made at once: they need little memory, and some models read them while they are built."""
+"""Smaller tensors are made at once: they need little memory, and some models read them while they
+are built.
+"""
 META = torch.device("meta")
 IS_META: Any = Tensor.is_meta.__get__  # type: ignore[attr-defined]
 DEVICE: Any = Tensor.device.__get__
@@ -44,7 +55,9 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._memories: list[StorageWeakRef] = []
         self._numbers: dict[int, int] = {}
-        """Address of a memory -> its number. The references above keep an address from being used again."""
+        """Address of a memory -> its number. The references above keep an address from being used
+        again.
+        """
         self._first: list[Operation] = []
         self._last: list[Operation] = []
         """Per memory: the operations that made it, and that changed it last."""
@@ -81,12 +94,16 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (NotImplementedError, RuntimeError):
             if func._schema.is_mutable:
                 raise
-            return func(*self._made(args), **self._made(named))  # what the model does next depends on values
+            return func(
+                *self._made(args), **self._made(named)
+            )  # what the model does next depends on values
         self._record(func, args, named, state, results, known)
         return results
 
     def _draw(self, func: Any, args: Any, named: dict[str, Any]) -> Tensor | None:
-        """Draw the random numbers of an operation, as if it were done. Returns the generator's state before it."""
+        """Draw the random numbers of an operation, as if it were done. Returns the generator's
+        state before it.
+        """
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return None
         state: Tensor = (named.get("generator") or torch.default_generator).get_state()
@@ -95,15 +112,25 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return state
 
     def _zeros_like(self, tensor: Tensor) -> Tensor:
-        """On the CPU, with the same strides, which decide how numbers are drawn; in memory that is used again."""
-        needed = tensor.itemsize * (1 + sum((n - 1) * by for n, by in zip(tensor.shape, tensor.stride(), strict=True)))
+        """On the CPU, with the same strides, which decide how numbers are drawn; in memory that is
+        used again.
+        """
+        needed = tensor.itemsize * (
+            1 + sum((n - 1) * by for n, by in zip(tensor.shape, tensor.stride(), strict=True))
+        )
         if self._scratch.numel() < needed:
             self._scratch = torch.empty(needed, dtype=torch.uint8)
         zeros = self._scratch[:needed].view(tensor.dtype).as_strided(tensor.size(), tensor.stride())
         return zeros.zero_()
 
     def _record(
-        self, func: Any, args: Any, named: dict[str, Any], state: Tensor | None, results: Any, known: set[int]
+        self,
+        func: Any,
+        args: Any,
+        named: dict[str, Any],
+        state: Tensor | None,
+        results: Any,
+        known: set[int],
     ) -> None:
         found = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
         new = [leaf.untyped_storage()._cdata not in known for leaf in found]
@@ -112,10 +139,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a view
         named = {**named, **_explicit_dtype(func, args, named, found)}
         before = (
-            [self._first[view.memory] for view in changed] if _overwrites(func, args) else self._latest(args, named)
+            [self._first[view.memory] for view in changed]
+            if _overwrites(func, args)
+            else self._latest(args, named)
         )
         arguments, others = tree_map_only(Tensor, self._argument, (args, named))
-        made = [self._new(tensor) if is_new else None for tensor, is_new in zip(found, new, strict=True)]
+        made = [
+            self._new(tensor) if is_new else None for tensor, is_new in zip(found, new, strict=True)
+        ]
         operation = Operation(self._operations, func, arguments, others, state, before, made)
         self._operations += 1
         for view in changed:
@@ -126,7 +157,9 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _made(self, arguments: Any) -> Any:
         """With values in place of recorded tensors."""
-        return tree_map_only(Tensor, lambda t: self.make(view) if (view := self.view(t)) else t, arguments)
+        return tree_map_only(
+            Tensor, lambda t: self.make(view) if (view := self.view(t)) else t, arguments
+        )
 
     def _new(self, tensor: Tensor) -> View:
         memory = tensor.untyped_storage()
@@ -143,10 +176,16 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed = []
         for position, declared in enumerate(func._schema.arguments):
             value = args[position] if position < len(args) else named.get(declared.name)
-            if declared.alias_info is not None and declared.alias_info.is_write and isinstance(value, Tensor):
+            if (
+                declared.alias_info is not None
+                and declared.alias_info.is_write
+                and isinstance(value, Tensor)
+            ):
                 view = self.view(value)
                 if view is None:
-                    raise Unsupported(f"{func} changes a tensor that has values by one that has none yet")
+                    raise Unsupported(
+                        f"{func} changes a tensor that has values by one that has none yet"
+                    )
                 changed.append(view)
         return changed
 
@@ -172,7 +211,9 @@ def record(create: Callable[[], nn.Module]) -> tuple[nn.Module, Recording]:
 
 
 class _OnCpu(TorchFunctionMode):
-    """Recorded tensors say that they are on the CPU: much code leaves those on the meta device without values."""
+    """Recorded tensors say that they are on the CPU: much code leaves those on the meta device
+    without values.
+    """
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -186,7 +227,9 @@ class _OnCpu(TorchFunctionMode):
 
 def _makes_large(func: Any, args: Any, named: dict[str, Any]) -> bool:
     """Whether a function without tensors among its arguments makes a large one on the CPU."""
-    if _device(named) != "cpu" or all(argument.name != "device" for argument in func._schema.arguments):
+    if _device(named) != "cpu" or all(
+        argument.name != "device" for argument in func._schema.arguments
+    ):
         return False
     named.pop("pin_memory", None)
     trial = func(*args, **{**named, "device": META})
@@ -198,18 +241,26 @@ def _device(named: dict[str, Any]) -> str:
 
 
 def _to_meta(arguments: Any) -> Any:
-    return tree_map_only(Tensor, lambda tensor: tensor if tensor.is_meta else tensor.to(META), arguments)
+    return tree_map_only(
+        Tensor, lambda tensor: tensor if tensor.is_meta else tensor.to(META), arguments
+    )
 
 
-def _explicit_dtype(func: Any, args: Any, named: dict[str, Any], found: list[Tensor]) -> dict[str, Any]:
+def _explicit_dtype(
+    func: Any, args: Any, named: dict[str, Any], found: list[Tensor]
+) -> dict[str, Any]:
     """The dtype of a new tensor that has torch's default one, which may be another one later."""
     has_inputs = any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, named)))
     takes = any(argument.name == "dtype" for argument in func._schema.arguments)
-    return {"dtype": found[0].dtype} if takes and not has_inputs and named.get("dtype") is None else {}
+    return (
+        {"dtype": found[0].dtype} if takes and not has_inputs and named.get("dtype") is None else {}
+    )
 
 
 def _overwrites(func: Any, args: Any) -> bool:
-    """Whether an operation replaces all that is in the memory of its first argument, whatever it was."""
+    """Whether an operation replaces all that is in the memory of its first argument, whatever it
+    was.
+    """
     name = func._schema.name.removeprefix("aten::")
     if name not in OVERWRITES or any(isinstance(leaf, Tensor) for leaf in tree_leaves(args[1:])):
         return False

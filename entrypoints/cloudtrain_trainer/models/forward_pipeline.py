@@ -1,7 +1,9 @@
-"""Forward passes through the stages of a pipeline, for evaluations: batch after batch, all stages at work.
+"""Forward passes through the stages of a pipeline, for evaluations: batch after batch, all stages
+at work.
 
-While a stage computes one batch, the stage before it computes the next. torch's schedules do this for micro-batches of
-one fixed size; the batches of an evaluation may have several, and any number of them may be the last.
+While a stage computes one batch, the stage before it computes the next. torch's schedules do this
+for micro-batches of one fixed size; the batches of an evaluation may have several, and any number
+of them may be the last.
 """
 
 from __future__ import annotations
@@ -18,23 +20,32 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MAX_DIMENSIONS = 8
 
 _Key = tuple[int, tuple[int, ...]]
-"""(which of the sender's stages, shape of the batch): the shape and type of the message depend on them alone."""
+"""(which of the sender's stages, shape of the batch): the shape and type of the message depend on
+them alone.
+"""
 
 
 class ForwardPipeline:
     """The part of one rank, which is at `stage` of `stages` consecutive ranks.
 
-    `parts`: the stages that it holds; with several of them a batch comes by again after the last rank.
+    `parts`: the stages that it holds; with several of them a batch comes by again after the last
+    rank.
     """
 
-    def __init__(self, parts: Sequence[nn.Module], rank: int, stage: int, stages: int, device: torch.device) -> None:
-        self._parts, self._stage, self._device = parts, stage, device
+    def __init__(
+        self, parts: Sequence[nn.Module], rank: int, stage: int, stages: int, device: torch.device
+    ) -> None:
+        self._parts = parts
+        self._stage = stage
+        self._device = device
         self._is_last = stage == stages - 1
         first = rank - stage
-        self._before, self._after = first + (stage - 1) % stages, first + (stage + 1) % stages
+        self._before = first + (stage - 1) % stages
+        self._after = first + (stage + 1) % stages
         self._both_ways = stages == 2 and len(parts) > 1
-        """Whether two ranks send to each other. Their messages share one stream of NCCL, so that those of one stage
-        must all be sent before the first of the other is awaited."""
+        """Whether two ranks send to each other. Their messages share one stream of NCCL, so that
+        those of one stage must all be sent before the first of the other is awaited.
+        """
         self._announced: set[_Key] = set()
         self._expected: dict[_Key, tuple[tuple[int, ...], torch.dtype]] = {}
         self._sent: list[tuple[Any, Tensor]] = []
@@ -43,10 +54,11 @@ class ForwardPipeline:
     def outputs(
         self, batches: Sequence[Tensor], precision: Callable[[], AbstractContextManager[Any]]
     ) -> Iterator[Tensor | None]:
-        """The model's outputs (batch, ...) for each batch on the last rank, None on others. Called by all ranks.
+        """The model's outputs (batch, ...) for each batch on the last rank, None on others. Called
+        by all ranks.
 
-        `batches`: (batch, ...), the same on all ranks, of which the first one computes with them. All outputs must be
-        consumed.
+        `batches`: (batch, ...), the same on all ranks, of which the first one computes with them.
+        All outputs must be consumed.
         """
         for number, part in enumerate(self._parts):
             outputs: Iterable[Tensor] = self._outputs_of_part(part, number, batches, precision)
@@ -101,4 +113,6 @@ class ForwardPipeline:
     def _header(self, tensor: Tensor) -> Tensor:
         """(number of the type, dimensions, sizes, zeros)."""
         unused = [0] * (_MAX_DIMENSIONS - tensor.ndim)
-        return torch.tensor([_DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape, *unused], device=self._device)
+        return torch.tensor(
+            [_DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape, *unused], device=self._device
+        )

@@ -1,4 +1,6 @@
-"""Recorded operations on tensors, and how they are done again: what `deferred.py` keeps of a model's making."""
+"""Recorded operations on tensors, and how they are done again: what `deferred.py` keeps of a
+model's making.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class View:
 
 
 class Operation(NamedTuple):
-    """What was done to tensors. In its arguments there are `View`s, and copies of tensors that are not recorded."""
+    """What was done to tensors. In its arguments there are `View`s, and copies of tensors that are
+    not recorded.
+    """
 
     number: int
     function: Any
@@ -39,7 +43,9 @@ class Operation(NamedTuple):
 
 def view_of(number: int, tensor: Tensor) -> View:
     """What a tensor is of the memory with that number."""
-    return View(number, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+    return View(
+        number, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    )
 
 
 def tensor_of(memories: dict[int, torch.UntypedStorage], view: View) -> Tensor:
@@ -50,7 +56,8 @@ def tensor_of(memories: dict[int, torch.UntypedStorage], view: View) -> Tensor:
 
 def history(last: Operation) -> list[Operation]:
     """An operation and all that come before it, in order."""
-    found, left = {last.number: last}, [last]
+    found = {last.number: last}
+    left = [last]
     while left:
         for operation in left.pop().before:
             if operation.number not in found:
@@ -61,14 +68,18 @@ def history(last: Operation) -> list[Operation]:
 
 def repeat(operation: Operation, memories: dict[int, torch.UntypedStorage]) -> None:
     """Do it on the CPU, in these memories; new ones are added."""
-    args, named = tree_map_only(View, lambda view: tensor_of(memories, view), (operation.arguments, operation.named))
+    args, named = tree_map_only(
+        View, lambda view: tensor_of(memories, view), (operation.arguments, operation.named)
+    )
     if "device" in named:
         named = {**named, "device": "cpu"}
     if operation.generator is not None:
         if named.get("generator") is not None:
             named = {**named, "generator": torch.Generator()}
         (named.get("generator") or torch.default_generator).set_state(operation.generator)
-    results = [leaf for leaf in tree_leaves(operation.function(*args, **named)) if isinstance(leaf, Tensor)]
+    results = [
+        leaf for leaf in tree_leaves(operation.function(*args, **named)) if isinstance(leaf, Tensor)
+    ]
     for made, result in zip(operation.makes, results, strict=True):
         if made is not None:
             if result.stride() != made.stride or result.storage_offset() != made.offset:

@@ -1,6 +1,8 @@
-"""How a model is divided: into stages for pipelines, and into the repeated blocks that FSDP shards one by one.
+"""How a model is divided: into stages for pipelines, and into the repeated blocks that FSDP shards
+one by one.
 
-Parameters keep their names in both, so that a checkpoint does not depend on how the model was divided.
+Parameters keep their names in both, so that a checkpoint does not depend on how the model was
+divided.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from torch import nn
 def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> list[nn.Sequential]:
     """Split a model into `count` consecutive stages, which share its modules: nothing is copied.
 
-    `cost`: the cost of a piece, in any unit; the most expensive stage is made as cheap as possible. A piece without
-    cost joins the piece before it, and the first pieces join the first one with a cost. Nested `nn.Sequential`s
-    are split as well; all other modules stay whole. ValueError if fewer than `count` pieces have a cost.
+    `cost`: the cost of a piece, in any unit; the most expensive stage is made as cheap as possible.
+    A piece without cost joins the piece before it, and the first pieces join the first one with a
+    cost. Nested `nn.Sequential`s are split as well; all other modules stay whole. ValueError if
+    fewer than `count` pieces have a cost.
     """
     pieces = list(_pieces(model))
     weighted = [(at, cost(piece)) for at, (_, piece) in enumerate(pieces) if cost(piece)]
@@ -29,7 +32,9 @@ def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> l
     return [_join(pieces[begin:end]) for begin, end in pairwise(borders)]
 
 
-def _pieces(model: nn.Module, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
+def _pieces(
+    model: nn.Module, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
     """The modules that run one after the other, each with the path of names that leads to it."""
     for name, child in model.named_children():
         if type(child) is nn.Sequential:
@@ -39,7 +44,9 @@ def _pieces(model: nn.Module, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
 
 
 def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
-    """The pieces in nested `nn.Sequential`s again, each under its old path, so that parameters keep their names."""
+    """The pieces in nested `nn.Sequential`s again, each under its old path, so that parameters keep
+    their names.
+    """
     whole = nn.Sequential()
     for path, piece in pieces:
         parent = whole
@@ -52,20 +59,24 @@ def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
 
 
 def joined(parts: Sequence[nn.Module]) -> nn.Module:
-    """Several stages as one module, whose parameters keep their names. Not to be called: its parts are not neighbours.
+    """Several stages as one module, whose parameters keep their names. Not to be called: its parts
+    are not neighbours.
 
     ValueError if a stage has parameters that belong to none of its modules.
     """
     whole = _join([piece for part in parts for piece in _pieces(part)])
-    found, expected = set(whole.state_dict()), {name for part in parts for name in part.state_dict()}
+    found = set(whole.state_dict())
+    expected = {name for part in parts for name in part.state_dict()}
     if found != expected:
-        raise ValueError(f"a stage holds {', '.join(sorted(expected - found))} itself, not in a module within it")
+        raise ValueError(
+            f"a stage holds {', '.join(sorted(expected - found))} itself, not in a module within it"
+        )
     return whole
 
 
 def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
-    """The first index of each of `count` consecutive groups, such that the most expensive group is as cheap as
-    possible.
+    """The first index of each of `count` consecutive groups, such that the most expensive group is
+    as cheap as possible.
     """
 
     @cache
@@ -82,7 +93,9 @@ def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of a small network; convolutions and linear layers cost the same. ValueError as `split`."""
+    """`count` stages of a small network; convolutions and linear layers cost the same. ValueError
+    as `split`.
+    """
     return split(model, count, lambda piece: isinstance(piece, (nn.Conv2d, nn.Linear)))
 
 
@@ -91,20 +104,31 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def repeated_blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """The list of blocks that a model repeats: the outermost sibling modules of one class that have parameters.
+    """The list of blocks that a model repeats: the outermost sibling modules of one class that have
+    parameters.
 
-    Blocks that share a parameter, such as tied weights, are left out, since FSDP would separate it. So are blocks that
-    are used twice, since FSDP does not know which use is the last.
+    Blocks that share a parameter, such as tied weights, are left out, since FSDP would separate it.
+    So are blocks that are used twice, since FSDP does not know which use is the last.
     """
     uses = _parameter_uses(model)
-    found = {id(block): block for block in _blocks(model)}  # a module that is used twice counts once
+    found = {
+        id(block): block for block in _blocks(model)
+    }  # a module that is used twice counts once
     return [block for block in found.values() if _shares_nothing(block, uses)]
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    kinds = Counter(type(child) for child in module.children()) if isinstance(module, CONTAINERS) else Counter()
+    kinds = (
+        Counter(type(child) for child in module.children())
+        if isinstance(module, CONTAINERS)
+        else Counter()
+    )
     for child in module.children():
-        if kinds[type(child)] > 1 and not isinstance(child, CONTAINERS) and any(True for _ in child.parameters()):
+        if (
+            kinds[type(child)] > 1
+            and not isinstance(child, CONTAINERS)
+            and any(True for _ in child.parameters())
+        ):
             yield child
         else:
             yield from _blocks(child)
@@ -116,4 +140,6 @@ def _shares_nothing(block: nn.Module, uses: Counter[int]) -> bool:
 
 def _parameter_uses(module: nn.Module) -> Counter[int]:
     """id(parameter) -> how many modules have it; a module that is used twice counts twice."""
-    return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+    return Counter(
+        id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)
+    )

@@ -1,6 +1,8 @@
-"""Activation checkpointing: layers forget their activations and compute them again in the backward pass.
+"""Activation checkpointing: layers forget their activations and compute them again in the backward
+pass.
 
-Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174; torch/utils/checkpoint.py.
+Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174;
+torch/utils/checkpoint.py.
 """
 
 from __future__ import annotations
@@ -27,25 +29,35 @@ KEPT = [
     aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
 ]
-"""What `selective` does not compute again: the costly operations, whose results are a part of all activations."""
+"""What `selective` does not compute again: the costly operations, whose results are a part of all
+activations.
+"""
 
 
 def recompute(layers: Sequence[nn.Module], how: str) -> None:
-    """Have each layer compute its activations again in the backward pass, in place. `how`: blocks or selective.
+    """Have each layer compute its activations again in the backward pass, in place. `how`: blocks
+    or selective.
 
-    Raises `Refused` if there are no layers, or one has batch norm, which would count each batch twice.
+    Raises `Refused` if there are no layers, or one has batch norm, which would count each batch
+    twice.
     """
     if not layers:
         raise Refused("--recompute finds no layers that this model repeats: leave it out")
     if any(isinstance(module, _BatchNorm) for layer in layers for module in layer.modules()):
-        raise Refused("--recompute would count each batch twice in the statistics of batch norm: leave it out")
+        raise Refused(
+            "--recompute would count each batch twice in the statistics of batch norm: leave it out"
+        )
     for layer in layers:
         layer.forward = _recomputed(layer, how)
 
 
 def _recomputed(layer: nn.Module, how: str) -> Callable[..., Any]:
     original = layer.forward
-    options = {"context_fn": partial(create_selective_checkpoint_contexts, KEPT)} if how == "selective" else {}
+    options = (
+        {"context_fn": partial(create_selective_checkpoint_contexts, KEPT)}
+        if how == "selective"
+        else {}
+    )
 
     running = False
 
@@ -58,9 +70,12 @@ def _recomputed(layer: nn.Module, how: str) -> Callable[..., Any]:
             running = False
 
     def forward(*inputs: Any, **named: Any) -> Any:
-        if running or not torch.is_grad_enabled():  # a layer may call itself with converted weights (casting.py)
+        if (
+            running or not torch.is_grad_enabled()
+        ):  # a layer may call itself with converted weights (casting.py)
             return original(*inputs, **named)
-        # What is compiled converts no weights itself, and may change nothing outside, such as `running`.
+        # What is compiled converts no weights itself, and may change nothing outside, such as
+        # `running`.
         function = original if torch.compiler.is_compiling() else run
         return checkpoint(function, *inputs, use_reentrant=False, **options, **named)  # type: ignore[arg-type]
 

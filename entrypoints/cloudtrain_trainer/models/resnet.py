@@ -1,9 +1,11 @@
-"""ResNet with bottlenecks, version 1.5: the stride is in the 3 x 3 convolution. One `nn.Sequential`.
+"""ResNet with bottlenecks, version 1.5: the stride is in the 3 x 3 convolution. One
+`nn.Sequential`.
 
 Modules have torchvision's names, so that weights can be exchanged with it.
 
-Sources: He et al., arXiv:1512.03385; Goyal et al., arXiv:1706.02677, section 5.1 (the last batch norm of a block starts
-at zero, so that each block starts as the identity); NVIDIA's "ResNet50 v1.5" (the stride).
+Sources: He et al., arXiv:1512.03385; Goyal et al., arXiv:1706.02677, section 5.1 (the last batch
+norm of a block starts at zero, so that each block starts as the identity); NVIDIA's "ResNet50 v1.5"
+(the stride).
 """
 
 from __future__ import annotations
@@ -29,13 +31,18 @@ class Bottleneck(nn.Module):
     def __init__(self, inside: int, width: int, stride: int) -> None:
         super().__init__()
         outside = width * EXPANSION
-        self.conv1, self.bn1 = nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, outside, 1, bias=False), nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(inside, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outside, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outside)
         self.downsample = (
             nn.Identity()
             if stride == 1 and inside == outside
-            else nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            else nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,12 +66,15 @@ def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
     )
     inside = width
     for group, count in enumerate(blocks):
-        group_width, layer = width << group, []
+        group_width = width << group
+        layer = []
         for index in range(count):
             layer.append(Bottleneck(inside, group_width, 2 if group and index == 0 else 1))
             inside = group_width * EXPANSION
         parts[f"layer{group + 1}"] = nn.Sequential(*layer)
-    parts.update(avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(inside, classes))
+    parts.update(
+        avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(inside, classes)
+    )
     model = nn.Sequential(parts)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -80,5 +90,7 @@ def bottlenecks(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of about equal cost: all blocks cost the same. ValueError if there are fewer blocks."""
+    """`count` stages of about equal cost: all blocks cost the same. ValueError if there are fewer
+    blocks.
+    """
     return split(model, count, lambda piece: isinstance(piece, Bottleneck))

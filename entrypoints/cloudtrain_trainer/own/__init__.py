@@ -1,1 +1,3 @@
-"""What users bring for themselves: `--model`, `--data` and `--task` by `module:factory`, with losses and metrics."""
+"""What users bring for themselves: `--model`, `--data` and `--task` by `module:factory`, with
+losses and metrics.
+"""

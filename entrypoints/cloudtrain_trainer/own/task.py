@@ -1,7 +1,9 @@
-"""A user's model, data and task: `--model`, `--data` and `--task` name functions as `package.module:factory`.
+"""A user's model, data and task: `--model`, `--data` and `--task` name functions as
+`package.module:factory`.
 
-`--model` returns an nn.Module (or is its class), `--data` the training data, or training and validation data, and
-`--task` a whole `Task`. What a Task leaves out is completed here: how the model is called, its loss, its metrics.
+`--model` returns an nn.Module (or is its class), `--data` the training data, or training and
+validation data, and `--task` a whole `Task`. What a Task leaves out is completed here: how the
+model is called, its loss, its metrics.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ DATA_FIELDS = (
 )  # fmt: skip
 """The fields of a built-in task that are valid for any model of its data."""
 PARTS = ("train", "validation", "collate")
-"""The keys of the dict that a data factory may return; `test` is ignored, which Hugging Face's data sets have."""
+"""The keys of the dict that a data factory may return; `test` is ignored, which Hugging Face's data
+sets have.
+"""
 
 
 def from_options(options: Options) -> Task:
-    """The task of `--task`, `--model` and `--data`, one of which is a user's. Raises `Refused` if it cannot be built.
+    """The task of `--task`, `--model` and `--data`, one of which is a user's. Raises `Refused` if
+    it cannot be built.
 
     An error in the user's own code is not caught, since its traceback says more.
     """
@@ -54,11 +59,15 @@ def from_options(options: Options) -> Task:
     if not data:
         return _own(model, given, None, {})
     name = str(model)
-    return complete(Task(model=OwnModel(lambda: model(given), name), **data), options.seed, options.data or name)
+    return complete(
+        Task(model=OwnModel(lambda: model(given), name), **data), options.seed, options.data or name
+    )
 
 
 def complete(task: Task, seed: int, name: str) -> Task:
-    """The task with its data, calls, loss and metrics as the loop needs them. Raises `Refused`, with `name`."""
+    """The task with its data, calls, loss and metrics as the loop needs them. Raises `Refused`,
+    with `name`.
+    """
     model = task.model if isinstance(task.model, OwnModel) else OwnModel(task.model, name)
     whole = task.step is not None
     changes: dict[str, Any] = {
@@ -67,7 +76,10 @@ def complete(task: Task, seed: int, name: str) -> Task:
         if (data := getattr(task, part)) is not None
     }
     if isinstance(changes["train"], Stream) and task.train is task.validation:
-        raise Refused(f"{name}: an iterable for both training and validation would lose its place: make it twice")
+        raise Refused(
+            f"{name}: an iterable for both training and validation would lose its place: make it"
+            " twice"
+        )
     if task.step is not None:
         changes.update(_step_functions(task.step))
     else:
@@ -86,7 +98,8 @@ class OwnModel:
     """Creates the user's model, and calls it as its `forward` takes its inputs."""
 
     def __init__(self, create: Any, name: str) -> None:
-        self._create, self._name = create, name
+        self._create = create
+        self._name = name
         self._names: frozenset[str] | None = None
         """The parameters of the model's forward; None: it takes any."""
         self._required: frozenset[str] = frozenset()
@@ -96,10 +109,17 @@ class OwnModel:
         """A new model. Raises `Refused` if it is not an nn.Module with something to train."""
         model = self._create if isinstance(self._create, nn.Module) else self._create()
         if not isinstance(model, nn.Module):
-            hint = "leave out --data and the built-in --task" if isinstance(model, Task) else "return an nn.Module"
+            hint = (
+                "leave out --data and the built-in --task"
+                if isinstance(model, Task)
+                else "return an nn.Module"
+            )
             raise Refused(f"{self._name} returned {describe(model)}: {hint}")
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise Refused(f"{self._name}: the {type(model).__name__} has no parameter with requires_grad to train")
+            raise Refused(
+                f"{self._name}: the {type(model).__name__} has no parameter with requires_grad to"
+                " train"
+            )
         self._read_signature(model)
         return model
 
@@ -111,12 +131,16 @@ class OwnModel:
 
     def _select(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if self._names is None:
-            return {name: value for name, value in inputs.items() if next(tensors(value), None) is not None}
+            return {
+                name: value
+                for name, value in inputs.items()
+                if next(tensors(value), None) is not None
+            }
         missing = self._required - inputs.keys()
         if missing:
             raise Refused(
-                f"{self._forward}: forward needs {' and '.join(map(repr, sorted(missing)))}, and the batch has "
-                f"{', '.join(map(repr, inputs))}: give them the same names"
+                f"{self._forward}: forward needs {' and '.join(map(repr, sorted(missing)))}, and"
+                f" the batch has {', '.join(map(repr, inputs))}: give them the same names"
             )
         return {name: value for name, value in inputs.items() if name in self._names}
 
@@ -129,7 +153,9 @@ class OwnModel:
             self._required = frozenset(p.name for p in named if p.default is p.empty)
 
 
-def _own(factory: Factory, given: Mapping[str, Any], model: Factory | None, data: dict[str, Any]) -> Task:
+def _own(
+    factory: Factory, given: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
+) -> Task:
     """The task that a user's function returns, with another model or data if they are given."""
     task = factory(given)
     if not isinstance(task, Task):
@@ -147,7 +173,8 @@ def _with_built_in(
 ) -> Task:
     """A built-in task with a user's model, or with a user's (input, target) pairs, or both."""
     if model is not None:
-        # The other fields depend on the model (how it is split and called), and keep their defaults.
+        # The other fields depend on the model (how it is split and called), and keep their
+        # defaults.
         fields: dict[str, Any] = {name: getattr(base, name) for name in DATA_FIELDS}
         base = Task(model=OwnModel(lambda: model(given), str(model)), **fields)
     if data:
@@ -158,7 +185,9 @@ def _with_built_in(
             on_device=None,
         )
         if data.get("validation") is not None:
-            validation = adapt(data["validation"], seed, "--data: validation", data.get("collate"), pairs=True)
+            validation = adapt(
+                data["validation"], seed, "--data: validation", data.get("collate"), pairs=True
+            )
             base = replace(base, validation=validation)
     return base
 
@@ -172,18 +201,26 @@ def _data(factory: Factory, given: Mapping[str, Any]) -> dict[str, Any]:
         unknown = [str(key) for key in found if key not in (*PARTS, "test")]
         if "train" not in found or unknown:
             keys = ", ".join(map(str, found)) or "no keys"
-            raise Refused(f"{factory} returned a dict with {keys}: its keys are train, validation and collate")
+            raise Refused(
+                f"{factory} returned a dict with {keys}: its keys are train, validation and collate"
+            )
         return {part: found[part] for part in PARTS if part in found}
     if isinstance(found, tuple):
         if any(isinstance(part, Tensor) or type(part).__module__ == "numpy" for part in found):
             raise Refused(
-                f"{factory} returned {describe(found)}: return torch.utils.data.TensorDataset(inputs, targets)"
+                f"{factory} returned {describe(found)}: return"
+                " torch.utils.data.TensorDataset(inputs, targets)"
             )
         if len(found) != 2:
-            raise Refused(f"{factory} returned {describe(found)}: return the training data, or (training, validation)")
+            raise Refused(
+                f"{factory} returned {describe(found)}: return the training data, or (training,"
+                " validation)"
+            )
         return {"train": found[0], "validation": found[1]}
     if found is None:
-        raise Refused(f"{factory} returned nothing: return the training data, or (training, validation)")
+        raise Refused(
+            f"{factory} returned nothing: return the training data, or (training, validation)"
+        )
     return {"train": found}
 
 
@@ -197,7 +234,8 @@ def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
         found = own_losses.loss_in(outputs)
         if found is None:
             raise Refused(
-                f"{place(step)}: the step returned {describe(outputs)}: return the mean loss, or a dict with it"
+                f"{place(step)}: the step returned {describe(outputs)}: return the mean loss, or a"
+                " dict with it"
             )
         return own_losses.scalar(found, f"{place(step)}: the loss")
 
@@ -206,6 +244,9 @@ def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
             return {}
         count = sample_count(batch)
         others = {name: value for name, value in outputs.items() if name != "loss"}
-        return {name: own_losses.total(value, count, place(step), name) for name, value in others.items()}
+        return {
+            name: own_losses.total(value, count, place(step), name)
+            for name, value in others.items()
+        }
 
     return {"call": call, "loss": loss, "measures": measures}

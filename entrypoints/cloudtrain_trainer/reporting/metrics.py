@@ -1,4 +1,6 @@
-"""The numbers of a run: its throughput, the mean training loss, and the evaluation on the validation data."""
+"""The numbers of a run: its throughput, the mean training loss, and the evaluation on the
+validation data.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _T = TypeVar("_T")
 
 
 REPORT_SECONDS = 0.5, 10.0
-"""Shortest and longest time between two progress events. Short at first, when people watch; longer later, since each
-event is stored with the run.
+"""Shortest and longest time between two progress events. Short at first, when people watch; longer
+later, since each event is stored with the run.
 """
 
 
@@ -44,7 +46,9 @@ class Meter:
         self.total += samples
 
     def due(self) -> bool:
-        """Whether the next report is due, 0.5 to 10 seconds after the last. The first step is reported at once."""
+        """Whether the next report is due, 0.5 to 10 seconds after the last. The first step is
+        reported at once.
+        """
         shortest, longest = REPORT_SECONDS
         pause = min(longest, max(shortest, self.seconds() / 600))
         return not self._reported or self._clock() - self._since >= pause
@@ -53,12 +57,16 @@ class Meter:
         """Samples per second since the last call."""
         now = self._clock()
         rate = self._samples / max(now - self._since, 1e-9)
-        self._since, self._samples, self._reported = now, 0, True
+        self._since = now
+        self._samples = 0
+        self._reported = True
         return rate
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """A context whose time does not count in the next rate, such as an evaluation between two steps."""
+        """A context whose time does not count in the next rate, such as an evaluation between two
+        steps.
+        """
         began = self._clock()
         try:
             yield
@@ -75,9 +83,11 @@ class Meter:
 
 
 class LossMean:
-    """The mean loss over samples. It stays on the device, since reading it at every step would stall a GPU.
+    """The mean loss over samples. It stays on the device, since reading it at every step would
+    stall a GPU.
 
-    `finite`: leave out samples whose loss is NaN or infinite, since one of them would make the mean useless.
+    `finite`: leave out samples whose loss is NaN or infinite, since one of them would make the mean
+    useless.
     """
 
     def __init__(self, device: torch.device, finite: bool = False) -> None:
@@ -101,7 +111,9 @@ class LossMean:
 
     def state(self) -> tuple[float, int]:
         """(sum of the losses, count of samples in it). Waits for the device."""
-        return float(self.total), self._samples - (0 if self._excluded is None else int(self._excluded))
+        return float(self.total), self._samples - (
+            0 if self._excluded is None else int(self._excluded)
+        )
 
     def restore(self, state: tuple[float, int]) -> None:
         """Continue from a `state`: (sum of the losses, count of samples)."""
@@ -112,16 +124,21 @@ class LossMean:
 
 
 @torch.no_grad()
-def evaluate(step: Step, batch_size: int, workers: int, stop_requested: Callable[[], bool]) -> dict[str, float] | None:
-    """`val_loss` and metrics such as `val_accuracy` over all ranks; None if any rank's `stop_requested()` became true.
+def evaluate(
+    step: Step, batch_size: int, workers: int, stop_requested: Callable[[], bool]
+) -> dict[str, float] | None:
+    """`val_loss` and metrics such as `val_accuracy` over all ranks; None if any rank's
+    `stop_requested()` became true.
 
     `batch_size`: samples per rank and forward pass. Called by all ranks.
     """
-    strategy, ranks = step.strategy, step.strategy.ranks
+    strategy = step.strategy
+    ranks = step.strategy.ranks
     strategy.sync_buffers(step.model)
     strategy.average_statistics(step.task.statistics(step.model))
     step.wrapped.eval()
-    loss, sums = LossMean(step.device), dict[str, Tensor]()
+    loss = LossMean(step.device)
+    sums = dict[str, Tensor]()
     for chunk in _chunks(_evaluation_batches(step, batch_size, workers), strategy.n_microbatches):
         wait = ranks.all_reduce_max(stop_requested())
         batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
@@ -130,7 +147,11 @@ def evaluate(step: Step, batch_size: int, workers: int, stop_requested: Callable
             if outputs is None or not strategy.reports_evaluation:
                 continue
             for name, value in _measures(step.task, outputs, targets).items():
-                value = value.double() if count else torch.zeros((), dtype=torch.float64, device=value.device)
+                value = (
+                    value.double()
+                    if count
+                    else torch.zeros((), dtype=torch.float64, device=value.device)
+                )
                 sums[name] = sums[name] + value if name in sums else value
             if count:
                 with step.precision():
@@ -138,7 +159,9 @@ def evaluate(step: Step, batch_size: int, workers: int, stop_requested: Callable
         if wait()[0]:
             return None
     names = sorted(set().union(*ranks.all_gather(sorted(sums))))
-    total, samples, *values = ranks.all_reduce_sum(*loss.state(), *(float(sums.get(name, 0.0)) for name in names))
+    total, samples, *values = ranks.all_reduce_sum(
+        *loss.state(), *(float(sums.get(name, 0.0)) for name in names)
+    )
     means = {f"val_{name}": value / samples for name, value in zip(names, values, strict=True)}
     return {"val_loss": total / samples, **means}
 
@@ -149,9 +172,12 @@ def _chunks(items: Iterator[_T], size: int) -> Iterator[list[_T]]:
         yield chunk
 
 
-def _evaluation_batches(step: Step, batch_size: int, workers: int) -> Iterator[tuple[tuple[Any, Any], int]]:
+def _evaluation_batches(
+    step: Step, batch_size: int, workers: int
+) -> Iterator[tuple[tuple[Any, Any], int]]:
     """((inputs, targets), how many of its samples count) of this rank, equally many on all ranks."""
-    data, strategy = step.task.validation, step.strategy
+    data = step.task.validation
+    strategy = step.strategy
     if isinstance(data, Stream):
         yield from evaluation_batches(data, strategy.data_rank, strategy.data_ranks, batch_size)
         return

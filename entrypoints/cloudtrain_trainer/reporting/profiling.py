@@ -1,4 +1,6 @@
-"""`--profile 10:15`: what each rank did during some steps, by torch.profiler and, on GPUs, as a memory snapshot."""
+"""`--profile 10:15`: what each rank did during some steps, by torch.profiler and, on GPUs, as a
+memory snapshot.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,27 @@ MEMORY_EVENTS = 100_000
 class StepProfiler:
     """Profiles the steps `first` to `last`, counted from 1 as progress counts them, on each rank.
 
-    In `folder`, per rank: `rank-0.json.gz`, a trace for ui.perfetto.dev; `rank-0.txt`, the operations that took
-    longest; on a GPU `rank-0-memory.pickle`, a snapshot for pytorch.org/memory_viz. Whatever fails is a warning.
+    In `folder`, per rank: `rank-0.json.gz`, a trace for ui.perfetto.dev; `rank-0.txt`, the
+    operations that took longest; on a GPU `rank-0-memory.pickle`, a snapshot for
+    pytorch.org/memory_viz. Whatever fails is a warning.
     """
 
     def __init__(self, first: int, last: int, folder: Path, ranks: Ranks) -> None:
-        self.first, self.last, self._folder, self._ranks = first, last, folder, ranks
+        self.first = first
+        self.last = last
+        self._folder = folder
+        self._ranks = ranks
         self._profile: Any = None
         self._started_at = self._done = 0
         self._failed = False
 
     def before_step(self, step: int) -> None:
         """Start, if this is the first step to be profiled. A resumed run may begin among them."""
-        if self._profile is None and not self._failed and max(self.first, self._done + 1) <= step <= self.last:
+        if (
+            self._profile is None
+            and not self._failed
+            and max(self.first, self._done + 1) <= step <= self.last
+        ):
             self._started_at = step
             self._try(self._start)
 
@@ -49,19 +59,25 @@ class StepProfiler:
             self._try(self._write)
             self._profile = None
         elif self._done < self.first:
-            self._ranks.log(f"warning: --profile {self.first}:{self.last}: training has ended at step {self._done}")
+            self._ranks.log(
+                f"warning: --profile {self.first}:{self.last}: training has ended at step"
+                f" {self._done}"
+            )
 
     def _start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self._ranks.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
             torch.cuda.memory._record_memory_history(max_entries=MEMORY_EVENTS)
-        profile: Any = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
+        profile: Any = torch.profiler.profile(
+            activities=activities, record_shapes=True, profile_memory=True
+        )
         profile.start()
         self._profile = profile
 
     def _write(self) -> None:
-        on_gpu, name = self._ranks.device.type == "cuda", f"rank-{self._ranks.rank}"
+        on_gpu = self._ranks.device.type == "cuda"
+        name = f"rank-{self._ranks.rank}"
         if on_gpu:
             torch.cuda.synchronize()
         self._profile.stop()
@@ -76,12 +92,19 @@ class StepProfiler:
             )
             torch.cuda.memory._record_memory_history(enabled=None)
         if self._ranks.rank == 0:
-            emit_event(Profile(first_step=self._started_at, last_step=self._done, path=str(self._folder)))
+            emit_event(
+                Profile(first_step=self._started_at, last_step=self._done, path=str(self._folder))
+            )
 
     def _try(self, act: Callable[[], None]) -> None:
         """Training goes on without a profile."""
         try:
             act()
         except Exception as error:  # noqa: BLE001  (a disk, a driver, a version of torch: anything)
-            self._failed, self._profile = True, None
-            print(f"warning: --profile is turned off: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            self._failed = True
+            self._profile = None
+            print(
+                f"warning: --profile is turned off: {type(error).__name__}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,4 +1,6 @@
-"""Progress events: mean loss, throughput, memory and FLOP/s utilisation since the last one, over all ranks."""
+"""Progress events: mean loss, throughput, memory and FLOP/s utilisation since the last one, over
+all ranks.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,16 @@ class ProgressReporter:
         self._loss = self.loop.step.loss.state()
 
     def report(self) -> None:
-        """Send an event from rank 0, to the trackers as well, and log the steps skipped since the last one."""
+        """Send an event from rank 0, to the trackers as well, and log the steps skipped since the
+        last one.
+        """
         loop = self.loop
         total, samples = loop.step.loss.state()
-        mine = total - self._loss[0], samples - self._loss[1], hardware.peak_memory(loop.strategy.devices)
+        mine = (
+            total - self._loss[0],
+            samples - self._loss[1],
+            hardware.peak_memory(loop.strategy.devices),
+        )
         self._loss = total, samples
         by_rank = loop.ranks.all_gather(mine)
         self.report_skipped()
@@ -38,10 +46,14 @@ class ProgressReporter:
             return
         values = self._values(by_rank, rate)
         position = loop.position
-        progress = Progress(epoch=position.epoch + 1, epochs=loop.epochs, step=position.step, steps=loop.steps)
+        progress = Progress(
+            epoch=position.epoch + 1, epochs=loop.epochs, step=position.step, steps=loop.steps
+        )
         emit_event(progress.replace(unit=loop.task.unit, **values))
         if loop.trackers is not None:
-            loop.trackers.log(position.step, {f"train/{name}": value for name, value in values.items()})
+            loop.trackers.log(
+                position.step, {f"train/{name}": value for name, value in values.items()}
+            )
 
     def report_times(self) -> None:
         """Send, from each rank, where its time went since the last such event."""
@@ -57,13 +69,18 @@ class ProgressReporter:
             return 0
         *record, count = self.loop.step.finite_watch.read_record()
         if count > self._skipped:
-            self.loop.ranks.log(f"{finite.describe(record)}: skipped (--on-nan skip), {count:.0f} steps so far")
+            self.loop.ranks.log(
+                f"{finite.describe(record)}: skipped (--on-nan skip), {count:.0f} steps so far"
+            )
             self._skipped = int(count)
         return int(count)
 
     def _values(self, by_rank: Sequence[tuple[float, int, int]], rate: float) -> dict[str, float]:
-        """The fields of the event. `by_rank`: (sum of losses, samples, peak memory in bytes). `rate`: samples per s."""
-        task, device = self.loop.task, self.loop.device
+        """The fields of the event. `by_rank`: (sum of losses, samples, peak memory in bytes).
+        `rate`: samples per s.
+        """
+        task = self.loop.task
+        device = self.loop.device
         losses, counts, memory = zip(*by_rank, strict=True)
         values = {
             **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),

@@ -1,4 +1,6 @@
-"""The phases of some steps on a GPU's own time line: events in its stream, read when it has passed them."""
+"""The phases of some steps on a GPU's own time line: events in its stream, read when it has passed
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 import torch
 
 STRIDE = 7
-"""One of so many steps is measured: a number that the count of a loader's processes rarely divides."""
+"""One of so many steps is measured: a number that the count of a loader's processes rarely divides.
+"""
 
 MEASURED = "data", "compute", "communication", "optimizer", "other"
 """Phases within a step. What a GPU waits for between two of its marks counts in the earlier one."""
@@ -28,7 +31,8 @@ class TimeLine:
     def __init__(self, event: Callable[[], Any] = _event) -> None:
         """`event`: makes one with `record`, `query` and `elapsed_time`, as those of torch.cuda."""
         self._event = event
-        self._number, self._marks = 0, list[tuple[str, Any]]()
+        self._number = 0
+        self._marks = list[tuple[str, Any]]()
         self._is_measured = False
         self._pending: list[list[tuple[str, Any]]] = []
 
@@ -48,7 +52,8 @@ class TimeLine:
         """The step has ended; its last mark was that of what comes after it."""
         if self._is_measured and self._marks:
             self._pending.append(self._marks)
-        self._marks, self._is_measured = [], False
+        self._marks = []
+        self._is_measured = False
 
     def spread(self, seconds: dict[str, float], steps: int) -> None:
         """Replace the host's seconds of `steps` steps by the GPU's, where any of them was measured.
@@ -59,7 +64,10 @@ class TimeLine:
         if not measured:
             return
         total = sum(seconds[name] for name in MEASURED)
-        found = {name: steps * sum(each[name] for each in measured) / len(measured) for name in MEASURED[:-1]}
+        found = {
+            name: steps * sum(each[name] for each in measured) / len(measured)
+            for name in MEASURED[:-1]
+        }
         scale = min(1.0, total / max(sum(found.values()), 1e-9))
         seconds.update({name: value * scale for name, value in found.items()})
         seconds["other"] = total - scale * sum(found.values())

@@ -1,4 +1,6 @@
-"""Metrics for TensorBoard, MLflow and Weights & Biases, from rank 0. A tracker that fails never ends training."""
+"""Metrics for TensorBoard, MLflow and Weights & Biases, from rank 0. A tracker that fails never
+ends training.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,18 @@ from typing import Any
 
 
 class Trackers:
-    """Writes TensorBoard files, to MLflow if $MLFLOW_TRACKING_URI is set, to Weights & Biases if $WANDB_PROJECT is.
+    """Writes TensorBoard files, to MLflow if $MLFLOW_TRACKING_URI is set, to Weights & Biases if
+    $WANDB_PROJECT is.
 
-    Each needs its package. TensorBoard's files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to `<output>/tensorboard`, those
-    of Weights & Biases to `<output>/wandb`. `settings`: the options of the run, as MLflow's parameters. `active`: false
-    on all ranks but the first.
+    Each needs its package. TensorBoard's files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to
+    `<output>/tensorboard`, those of Weights & Biases to `<output>/wandb`. `settings`: the options
+    of the run, as MLflow's parameters. `active`: false on all ranks but the first.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any], active: bool = True) -> None:
-        self._sinks: dict[str, tuple[Callable[[int, Mapping[str, float]], None], Callable[[str], None]]] = {}
+        self._sinks: dict[
+            str, tuple[Callable[[int, Mapping[str, float]], None], Callable[[str], None]]
+        ] = {}
         if active and find_spec("tensorboard") is not None:
             folder = Path(os.environ.get("CLOUDTRAIN_TENSORBOARD_DIR") or output / "tensorboard")
             self._try("TensorBoard", lambda: self._start_tensorboard(folder))
@@ -56,7 +61,9 @@ class Trackers:
     def _start_mlflow(self, settings: Mapping[str, Any]) -> None:
         mlflow: Any = import_module("mlflow")  # by name: mypy must not look for it
 
-        mlflow.start_run(run_id=os.environ.get("MLFLOW_RUN_ID"), run_name=os.environ.get("CLOUDTRAIN_RUN_ID"))
+        mlflow.start_run(
+            run_id=os.environ.get("MLFLOW_RUN_ID"), run_name=os.environ.get("CLOUDTRAIN_RUN_ID")
+        )
         mlflow.log_params({key: str(value) for key, value in settings.items()})
         statuses = {"succeeded": "FINISHED", "stopped": "KILLED"}
         self._sinks["MLflow"] = (
@@ -69,8 +76,12 @@ class Trackers:
 
         output.mkdir(parents=True, exist_ok=True)  # else its files go to a temporary folder
         run_id = os.environ.get("CLOUDTRAIN_RUN_ID")  # so that a restart goes on in the same run
-        run = wandb.init(id=run_id, name=run_id, resume="allow", dir=str(output), config=dict(settings))
-        run.define_metric("*", step_metric="step")  # a resumed run goes back to the step of its checkpoint
+        run = wandb.init(
+            id=run_id, name=run_id, resume="allow", dir=str(output), config=dict(settings)
+        )
+        run.define_metric(
+            "*", step_metric="step"
+        )  # a resumed run goes back to the step of its checkpoint
         self._sinks["Weights & Biases"] = (
             lambda step, values: run.log({"step": step, **values}),
             lambda outcome: run.finish(exit_code=int(outcome == "failed")),
@@ -82,4 +93,8 @@ class Trackers:
             act()
         except Exception as error:  # noqa: BLE001  (a network, a server, a version: anything)
             self._sinks.pop(name, None)
-            print(f"warning: {name} is turned off: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(
+                f"warning: {name} is turned off: {type(error).__name__}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,7 +1,7 @@
 """How a model is distributed over ranks: one file per strategy.
 
-A new strategy is a new file here with `build(ranks, options) -> Strategy`; the file name is the value of `--strategy`.
-rules.py says what it works with.
+A new strategy is a new file here with `build(ranks, options) -> Strategy`; the file name is the
+value of `--strategy`. rules.py says what it works with.
 """
 
 from __future__ import annotations
@@ -27,28 +27,35 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """One process with the whole model on one device. Other strategies override what they do differently."""
+    """One process with the whole model on one device. Other strategies override what they do
+    differently.
+    """
 
     communicates_in_forward = False
-    """Whether ranks communicate inside the forward pass, so that one of them cannot run it alone."""
+    """Whether ranks communicate inside the forward pass, so that one of them cannot run it alone.
+    """
     oom_hint = "use --strategy fsdp, which shares the model out over the ranks, or larger machines"
     """What to do if not even the smallest micro-batch fits into memory."""
     compiles_whole = True
-    """Whether `--compile` compiles the whole model with its loss, and not only its layers one by one."""
+    """Whether `--compile` compiles the whole model with its loss, and not only its layers one by
+    one.
+    """
     can_skip_messages = False
     """Whether a whole step can be run inside `accumulation_context` without any message."""
     shards_parameters = False
     """Whether parameters are sharded along their first dimension."""
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
-        self.ranks, self.options = ranks, options
-        self.data_rank, self.data_ranks = ranks.rank, ranks.size
-        """Which share of each global batch this rank trains on, and the number of shares. Ranks that split one model
-        get the same.
+        self.ranks = ranks
+        self.options = options
+        self.data_rank = ranks.rank
+        self.data_ranks = ranks.size
+        """Which share of each global batch this rank trains on, and the number of shares. Ranks
+        that split one model get the same.
         """
         self.reports_metrics = True
-        """Whether this rank adds its share's loss and accuracy to the metrics: only one of the ranks that see the same
-        samples.
+        """Whether this rank adds its share's loss and accuracy to the metrics: only one of the
+        ranks that see the same samples.
         """
         self.shard_group_size = 1
         """How many consecutive ranks hold one complete model together."""
@@ -67,35 +74,45 @@ class Strategy:
 
     @property
     def reports_evaluation(self) -> bool:
-        """Whether this rank's outputs count in an evaluation: of ranks that have the same ones, only one's do."""
+        """Whether this rank's outputs count in an evaluation: of ranks that have the same ones,
+        only one's do.
+        """
         return self.reports_metrics
 
     def start(self) -> None:
-        """Join the process group, before anything is built. Raises `Refused` if the backend does not work here."""
+        """Join the process group, before anything is built. Raises `Refused` if the backend does
+        not work here.
+        """
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """(this rank's part of the model, the module to call in training), both on the device.
 
-        `model` is on the CPU and has the same weights on all ranks; where ranks share it, its large tensors have no
-        memory until `step.place`. In the part, parameters keep their names, so that any strategy can read a checkpoint
-        of any other.
+        `model` is on the CPU and has the same weights on all ranks; where ranks share it, its large
+        tensors have no memory until `step.place`. In the part, parameters keep their names, so that
+        any strategy can read a checkpoint of any other.
         """
         step.place(model)
         return model, self.with_loss(model, step)
 
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
-        """A module (inputs, targets) -> mean loss of shape (); with `--compile` it is compiled in place."""
+        """A module (inputs, targets) -> mean loss of shape (); with `--compile` it is compiled in
+        place.
+        """
         module = ModelWithLoss(model, step.task)
         if step.compiles and self.compiles_whole:
             hardware.compile_whole(module)
         return module
 
     def own_part(self, batch: Any) -> Any:
-        """What this rank computes of a micro-batch of its share, inputs or targets: by default all of it."""
+        """What this rank computes of a micro-batch of its share, inputs or targets: by default all
+        of it.
+        """
         return batch
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
-        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...) on the device."""
+        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch,
+        ...) on the device.
+        """
         self._run(step, step.wrapped, inputs, targets)
 
     def forward_backward_alone(self, step: Step, inputs: Any, targets: Any) -> None:
@@ -108,34 +125,47 @@ class Strategy:
         step.backward(loss, sample_count(targets))
 
     def outputs(self, step: Step, inputs: Any) -> Any:
-        """The model's outputs (batch, ...) for evaluation; None on a rank that does not compute them."""
+        """The model's outputs (batch, ...) for evaluation; None on a rank that does not compute
+        them.
+        """
         with step.precision():
             return step.task.call(step.model, inputs, False)
 
     def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
-        """`outputs` of `n_microbatches` batches or fewer, in their order. Called by all ranks; all are consumed."""
+        """`outputs` of `n_microbatches` batches or fewer, in their order. Called by all ranks; all
+        are consumed.
+        """
         for inputs in batches:
             yield self.outputs(step, inputs)
 
     def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """The context of all micro-batches of a step but the last: gradients are accumulated, not all-reduced.
+        """The context of all micro-batches of a step but the last: gradients are accumulated, not
+        all-reduced.
 
         `wrapped`: the second module that `wrap` returned.
         """
         return nullcontext()
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Make buffers, such as batch norm's statistics, equal on all ranks, in place. Called before an evaluation."""
+        """Make buffers, such as batch norm's statistics, equal on all ranks, in place. Called
+        before an evaluation.
+        """
 
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
-        """Replace data-dependent tensors that are not buffers by their mean over all ranks, in place."""
+        """Replace data-dependent tensors that are not buffers by their mean over all ranks, in
+        place.
+        """
 
     def waiting(self, wrapped: nn.Module) -> Waiting:  # noqa: ARG002
-        """What measures how long this rank's passes wait for messages. `wrapped`: the second that `wrap` returned."""
+        """What measures how long this rank's passes wait for messages. `wrapped`: the second that
+        `wrap` returned.
+        """
         return Waiting() if self.ranks.size == 1 else blocked_or_unknown(self.ranks.device)
 
     def finish_gradients(self, model: nn.Module) -> None:
-        """Communicate what backward passes have left to do, before gradients are used. Called by all ranks."""
+        """Communicate what backward passes have left to do, before gradients are used. Called by
+        all ranks.
+        """
 
     def total_norm(self, norm: Tensor) -> Tensor:
         """The norm of all ranks' gradients. `norm`: of this rank's; both are tensors of shape ()."""
@@ -144,8 +174,8 @@ class Strategy:
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
         """The state dict of the whole model on rank 0, in host memory. Called by all ranks.
 
-        Sharded tensors are gathered one at a time, since no GPU may have memory for all. The other ranks then get an
-        empty dict.
+        Sharded tensors are gathered one at a time, since no GPU may have memory for all. The other
+        ranks then get an empty dict.
         """
         state = model.state_dict()
         if not any(hasattr(value, "full_tensor") for value in state.values()):
@@ -160,12 +190,15 @@ class Strategy:
 
 
 class ModelWithLoss(nn.Module):
-    """A model and its loss as one module: one graph for the compiler, one module for wrappers such as DDP."""
+    """A model and its loss as one module: one graph for the compiler, one module for wrappers such
+    as DDP.
+    """
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
         self.model = model
-        self._call, self._loss = task.call, task.loss
+        self._call = task.call
+        self._loss = task.loss
 
     def forward(self, inputs: Any, targets: Any) -> Tensor:
         """The mean loss over the samples, shape (). `inputs`, `targets`: (batch, ...)."""
@@ -173,15 +206,18 @@ class ModelWithLoss(nn.Module):
 
 
 def layers_of(model: nn.Module, step: Step) -> Sequence[nn.Module]:
-    """The modules that are sharded or compiled one by one: the task's layers, or else the blocks that repeat."""
+    """The modules that are sharded or compiled one by one: the task's layers, or else the blocks
+    that repeat.
+    """
     return step.task.layers(model) if step.task.layers else partition.repeated_blocks(model)
 
 
 class AutocastModule(nn.Module):
     """A module that runs under autocast with `--amp` in whatever thread calls it.
 
-    Autocast's precision is set per thread, and a new thread has fp16 on GPUs (`autocast_dtype`, thread_local in torch's
-    aten/src/ATen/autocast_mode.cpp; torch/nn/parallel/parallel_apply.py only passes on that it is enabled).
+    Autocast's precision is set per thread, and a new thread has fp16 on GPUs (`autocast_dtype`,
+    thread_local in torch's aten/src/ATen/autocast_mode.cpp; torch/nn/parallel/parallel_apply.py
+    only passes on that it is enabled).
     """
 
     def __init__(self, part: nn.Module, step: Step) -> None:
@@ -195,7 +231,9 @@ class AutocastModule(nn.Module):
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """A sharded tensor gathered into one of the full shape; another tensor as it is. Called by all ranks."""
+    """A sharded tensor gathered into one of the full shape; another tensor as it is. Called by all
+    ranks.
+    """
     full = getattr(value, "full_tensor", None)
     with torch.no_grad():
         return value if full is None else full()

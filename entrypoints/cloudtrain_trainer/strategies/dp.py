@@ -1,14 +1,15 @@
 """One process drives all GPUs of this machine: `nn.DataParallel`.
 
-When: hardly ever; on one machine where torchrun cannot be used. `ddp` is better even there: dp copies the model to
-every GPU in each forward pass, gathers all outputs on the first GPU, which therefore runs out of memory first, and
-drives all GPUs from one Python interpreter. Memory: one copy of the model per GPU, and all outputs on the first.
-Communication: the whole model out and all gradients back, in every step. Batch norm keeps the statistics of the first
-GPU. Without a GPU the model is called directly. Each replica runs in its own thread and sets autocast's precision
-itself, since it is a setting per thread.
+When: hardly ever; on one machine where torchrun cannot be used. `ddp` is better even there: dp
+copies the model to every GPU in each forward pass, gathers all outputs on the first GPU, which
+therefore runs out of memory first, and drives all GPUs from one Python interpreter. Memory: one
+copy of the model per GPU, and all outputs on the first. Communication: the whole model out and all
+gradients back, in every step. Batch norm keeps the statistics of the first GPU. Without a GPU the
+model is called directly. Each replica runs in its own thread and sets autocast's precision itself,
+since it is a setting per thread.
 
-Source: torch/nn/parallel/data_parallel.py; "Comparison between DataParallel and DistributedDataParallel" in PyTorch's
-DDP tutorial.
+Source: torch/nn/parallel/data_parallel.py; "Comparison between DataParallel and
+DistributedDataParallel" in PyTorch's DDP tutorial.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class DataParallel(Strategy):
         return model, self.replicated(AutocastModule(model, step))
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
-        """The outputs (batch, ...) are gathered on the first GPU, where the loss over all of them is computed."""
+        """The outputs (batch, ...) are gathered on the first GPU, where the loss over all of them
+        is computed.
+        """
         with step.precision():
             loss = step.task.loss(step.task.call(step.wrapped, inputs, True), targets)
         step.backward(loss, sample_count(targets))

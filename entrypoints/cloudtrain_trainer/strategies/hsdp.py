@@ -1,11 +1,13 @@
-"""Sharded inside a group of ranks, replicated between groups: FSDP2 over a mesh of replicas x shards.
+"""Sharded inside a group of ranks, replicated between groups: FSDP2 over a mesh of replicas x
+shards.
 
-When: fsdp on many nodes, where gathering over the network between nodes costs more than the memory it saves. Memory: as
-fsdp with `--shard` ranks, by default those of one node. Communication: gathers and reductions stay inside the group;
-between groups there is one all-reduce per step of each rank's shard of the gradients, 1/shard of what ddp sends,
-however many accumulation steps there are.
+When: fsdp on many nodes, where gathering over the network between nodes costs more than the memory
+it saves. Memory: as fsdp with `--shard` ranks, by default those of one node. Communication: gathers
+and reductions stay inside the group; between groups there is one all-reduce per step of each rank's
+shard of the gradients, 1/shard of what ddp sends, however many accumulation steps there are.
 
-Source: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding); Zhang et al., "MiCS", VLDB 2022.
+Source: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding); Zhang et al.,
+"MiCS", VLDB 2022.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class HybridShardedData(FullyShardedData):
 
     @contextmanager
     def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
-        """All micro-batches of a step but the last are reduced inside the group only; between groups their sum is sent
-        once. With `--gradient-sync last` nothing is sent before.
+        """All micro-batches of a step but the last are reduced inside the group only; between
+        groups their sum is sent once. With `--gradient-sync last` nothing is sent before.
         """
         if self.options.gradient_sync == "last":
             with super().accumulation_context(wrapped):
@@ -47,7 +49,9 @@ class HybridShardedData(FullyShardedData):
 
     def make_mesh(self) -> DeviceMesh:
         sizes = self.ranks.size // self.shard_group_size, self.shard_group_size
-        return init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh(
+            self.ranks.device.type, sizes, mesh_dim_names=("replicate", "shard")
+        )
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

@@ -1,15 +1,16 @@
-"""Two kinds of parallelism over a mesh of ranks: data x tensor (`--tensor N`), data x pipeline (`--stages N`) or data
-x context (`--context-ranks N`).
+"""Two kinds of parallelism over a mesh of ranks: data x tensor (`--tensor N`), data x pipeline
+(`--stages N`) or data x context (`--context-ranks N`).
 
-When: models that neither kind fits alone: tensor parallelism inside a node and sharded data parallelism between nodes,
-or several pipelines of a few stages each; sequences that need some ranks, but not all. Data x tensor is FSDP2 around
-tensor parallelism: memory divided by all ranks. DDP around tensor parallelism fails in torch ("mixed torch.Tensor and
-DTensor") and is not offered. Data x pipeline is one DDP per stage: memory divided by the stages. Data x context is
-FSDP2 over all ranks: memory divided by all of them, activations by those of a sequence. Communication: that of both,
-each inside its own dimension of the mesh; ranks that split a sample are neighbours.
+When: models that neither kind fits alone: tensor parallelism inside a node and sharded data
+parallelism between nodes, or several pipelines of a few stages each; sequences that need some
+ranks, but not all. Data x tensor is FSDP2 around tensor parallelism: memory divided by all ranks.
+DDP around tensor parallelism fails in torch ("mixed torch.Tensor and DTensor") and is not offered.
+Data x pipeline is one DDP per stage: memory divided by the stages. Data x context is FSDP2 over all
+ranks: memory divided by all of them, activations by those of a sequence. Communication: that of
+both, each inside its own dimension of the mesh; ranks that split a sample are neighbours.
 
-Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021;
-Liang et al., "TorchTitan", 2024.
+Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM", SC 2021; Liang et al., "TorchTitan", 2024.
 """
 
 from __future__ import annotations
@@ -42,17 +43,21 @@ class DataByTensor(FullyShardedData):
     def __init__(self, ranks: Ranks, options: Options, tensor: int) -> None:
         super().__init__(ranks, options)
         self.tensor = tensor
-        self.data_rank, self.data_ranks = ranks.rank // tensor, ranks.size // tensor
+        self.data_rank = ranks.rank // tensor
+        self.data_ranks = ranks.size // tensor
         self.reports_metrics = ranks.rank % tensor == 0
 
     def make_mesh(self) -> DeviceMesh:
         sizes = self.data_ranks, self.tensor
-        self.mesh_2d = init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("data", "tensor"))
+        self.mesh_2d = init_device_mesh(
+            self.ranks.device.type, sizes, mesh_dim_names=("data", "tensor")
+        )
         return self.mesh_2d["data"]
 
     def start(self) -> None:
         super().start()
-        # torch warns of in-place changes that bypass FSDP whenever a split layer returns a view; there are none here.
+        # torch warns of in-place changes that bypass FSDP whenever a split layer returns a view;
+        # there are none here.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
@@ -60,13 +65,17 @@ class DataByTensor(FullyShardedData):
         return super().wrap(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Also broadcast parameters that are not split: several ranks compute them, and differ in the last bits on a
-        GPU.
+        """Also broadcast parameters that are not split: several ranks compute them, and differ in
+        the last bits on a GPU.
         """
         super().sync_buffers(model)
         for parameter in model.parameters():
             if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1:
-                dist.broadcast(parameter.to_local().detach(), group=self.mesh_2d.get_group("tensor"), group_src=0)
+                dist.broadcast(
+                    parameter.to_local().detach(),
+                    group=self.mesh_2d.get_group("tensor"),
+                    group_src=0,
+                )
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

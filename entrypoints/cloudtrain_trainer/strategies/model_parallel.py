@@ -1,12 +1,13 @@
 """One process, with the stages of the model on the devices of this machine.
 
-When: the model does not fit on one GPU, the machine has several, and simplicity matters more than speed. One device
-computes at a time while the others wait, so pipeline or fsdp is faster on as many GPUs. Memory: parameters, gradients
-and optimizer state divided by the number of stages (`--stages`, by default one per GPU). Communication: the activations
-between stages, between devices of one machine. Without a GPU all stages are on the CPU: the results are right, and
-nothing is gained.
+When: the model does not fit on one GPU, the machine has several, and simplicity matters more than
+speed. One device computes at a time while the others wait, so pipeline or fsdp is faster on as many
+GPUs. Memory: parameters, gradients and optimizer state divided by the number of stages (`--stages`,
+by default one per GPU). Communication: the activations between stages, between devices of one
+machine. Without a GPU all stages are on the CPU: the results are right, and nothing is gained.
 
-Source: PyTorch's tutorial "Single-Machine Model Parallel Best Practices" (a ResNet-50 split in two).
+Source: PyTorch's tutorial "Single-Machine Model Parallel Best Practices" (a ResNet-50 split in
+two).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ModelParallel(Strategy):
         devices = self.ranks.all_devices()
         count = self.options.stages or min(max(len(devices), 2), step.task.max_stages)
         self._devices = devices[:count]
-        stages, spread = step.task.stages(model, count), [devices[i % len(devices)] for i in range(count)]
+        stages = step.task.stages(model, count)
+        spread = [devices[i % len(devices)] for i in range(count)]
         for stage, device in zip(stages, spread, strict=True):
             step.place(stage, device)
         return model, Chain(stages, spread)

@@ -1,18 +1,20 @@
-"""Each rank holds some consecutive layers, and micro-batches pass through the ranks: pipeline parallelism.
+"""Each rank holds some consecutive layers, and micro-batches pass through the ranks: pipeline
+parallelism.
 
-When: the model does not fit and the ranks are connected by a slow network: only activations at the borders of stages
-are sent. Memory: parameters, gradients and optimizer state divided by the number of stages; activations of all
-micro-batches with `--schedule gpipe`, of at most as many as there are stages with `1f1b`. Communication: per
-micro-batch one tensor to the next stage and one gradient back. Idle time: (stages - 1) / (stages - 1 + micro-batches),
-so use many micro-batches; accumulation (`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
+When: the model does not fit and the ranks are connected by a slow network: only activations at the
+borders of stages are sent. Memory: parameters, gradients and optimizer state divided by the number
+of stages; activations of all micro-batches with `--schedule gpipe`, of at most as many as there are
+stages with `1f1b`. Communication: per micro-batch one tensor to the next stage and one gradient
+back. Idle time: (stages - 1) / (stages - 1 + micro-batches), so use many micro-batches;
+accumulation (`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
 
-Two schedules idle less. `interleaved` gives each rank two stages that are not neighbours: half the idle time, twice the
-messages. `zero-bubble` computes the gradients of weights apart, in the time in which a rank would wait: it keeps what
-they need until then.
+Two schedules idle less. `interleaved` gives each rank two stages that are not neighbours: half the
+idle time, twice the messages. `zero-bubble` computes the gradients of weights apart, in the time in
+which a rank would wait: it keeps what they need until then.
 
-Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and "Efficient Large-Scale
-Language Model Training on GPU Clusters", SC 2021 (1F1B, interleaved); Qi et al., "Zero Bubble Pipeline Parallelism",
-ICLR 2024 (ZB-H1); torch/distributed/pipelining.
+Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and
+"Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021 (1F1B, interleaved); Qi et
+al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (ZB-H1); torch/distributed/pipelining.
 """
 
 from __future__ import annotations
@@ -54,26 +56,34 @@ MULTI_SCHEDULES: dict[str, Any] = {
 
 
 class Pipeline(Strategy):
-    """Consecutive ranks are the stages of one pipeline; several pipelines (hybrid) share the batch as ddp does."""
+    """Consecutive ranks are the stages of one pipeline; several pipelines (hybrid) share the batch
+    as ddp does.
+    """
 
     communicates_in_forward = True
     replicated: Callable[..., nn.Module] = DistributedDataParallel
 
     def __init__(self, ranks: Ranks, options: Options, stages: int) -> None:
         super().__init__(ranks, options)
-        self.stages, self.stage = stages, ranks.rank % stages
-        self.data_rank, self.data_ranks = ranks.rank // stages, ranks.size // stages
+        self.stages = stages
+        self.stage = ranks.rank % stages
+        self.data_rank = ranks.rank // stages
+        self.data_ranks = ranks.size // stages
         self.reports_metrics = self.stage == stages - 1
         self.shard_group_size = stages
         self.pieces = rules.STAGES_PER_RANK.get(options.schedule, 1)
         self.is_warm = False
         """Whether torch knows the shapes of what stages send each other."""
-        self.n_microbatches = rules.microbatches_per_step(options.microbatches, options.accumulate, stages)
+        self.n_microbatches = rules.microbatches_per_step(
+            options.microbatches, options.accumulate, stages
+        )
 
     def start(self) -> None:
         self.ranks.init_process_group(self.options.backend)
         sizes = self.data_ranks, self.stages
-        self.mesh = init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("data", "pipeline"))
+        self.mesh = init_device_mesh(
+            self.ranks.device.type, sizes, mesh_dim_names=("data", "pipeline")
+        )
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
@@ -83,7 +93,9 @@ class Pipeline(Strategy):
         parts = [whole[number] for number in numbers]
         for part in parts:
             step.place(part)
-        self._forward = ForwardPipeline(parts, self.ranks.rank, self.stage, self.stages, self.ranks.device)
+        self._forward = ForwardPipeline(
+            parts, self.ranks.rank, self.stage, self.stages, self.ranks.device
+        )
         modules = [self._replicated(AutocastModule(part, step)) for part in parts]
         group = self.mesh.get_group("pipeline")
         shapes = self.shapes(step, whole)
@@ -93,7 +105,9 @@ class Pipeline(Strategy):
         ]
 
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-            """Of one micro-batch, shape (). Not added to the metrics here: torch calls it once more for its shape."""
+            """Of one micro-batch, shape (). Not added to the metrics here: torch calls it once more
+            for its shape.
+            """
             with step.precision():
                 return step.task.loss(outputs, targets) * step.loss_weight(len(targets))
 
@@ -104,7 +118,9 @@ class Pipeline(Strategy):
         return joined(parts), nn.ModuleList(modules)
 
     def shapes(self, step: Step, whole: Sequence[nn.Module]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Per stage an example of its input and output, where they are known beforehand; else the ranks find them."""
+        """Per stage an example of its input and output, where they are known beforehand; else the
+        ranks find them.
+        """
         return [{}] * len(whole)
 
     def _replicated(self, part: nn.Module) -> nn.Module:
@@ -124,8 +140,9 @@ class Pipeline(Strategy):
             step.add_loss(torch.stack(losses).sum() / step.loss_weight(len(targets)), len(targets))
 
     def _average_gradients(self, model: nn.Module) -> None:
-        """Over all pipelines. In torch 2.13 these schedules end DDP with an internal error (reducer.cpp: "rebuilt
-        parameter indices"): they have it reduce once in the last backward pass and once more on its own.
+        """Over all pipelines. In torch 2.13 these schedules end DDP with an internal error
+        (reducer.cpp: "rebuilt parameter indices"): they have it reduce once in the last backward
+        pass and once more on its own.
         """
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         torch._foreach_div_(gradients, self.data_ranks)
@@ -135,14 +152,15 @@ class Pipeline(Strategy):
             work.wait()
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """One pass without lasting effects: in its first pass torch runs each stage on uninitialised memory to learn
-        the shapes.
+        """One pass without lasting effects: in its first pass torch runs each stage on
+        uninitialised memory to learn the shapes.
 
-        It does so in training mode: batch norm's statistics would keep those values, and dropout would draw random
-        numbers.
+        It does so in training mode: batch norm's statistics would keep those values, and dropout
+        would draw random numbers.
         """
         statistics = step.task.statistics(step.model)
-        buffers, generators = state.buffers(step.model, statistics), state.generator_states(self.devices)
+        buffers = state.buffers(step.model, statistics)
+        generators = state.generator_states(self.devices)
         self._pass(inputs, targets)
         step.optimizer.zero_grad(set_to_none=True)
         state.restore_buffers(step.model, buffers, statistics)
@@ -150,7 +168,9 @@ class Pipeline(Strategy):
         self.is_warm = True
 
     def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """All micro-batches forward and backward; the losses of the micro-batches on the last stage."""
+        """All micro-batches forward and backward; the losses of the micro-batches on the last
+        stage.
+        """
         losses: list[Tensor] = []
         if self.reports_metrics:
             self.schedule.step(target=targets, losses=losses)
@@ -172,9 +192,14 @@ class Pipeline(Strategy):
         return total.sqrt()
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """The stages of the first pipeline are sent to rank 0 through host memory; empty on other ranks."""
-        group, mine = self._gloo_group, model.state_dict() if self.data_rank == 0 else {}
-        shapes = self.ranks.all_gather({name: (value.shape, value.dtype) for name, value in mine.items()})
+        """The stages of the first pipeline are sent to rank 0 through host memory; empty on other
+        ranks.
+        """
+        group = self._gloo_group
+        mine = model.state_dict() if self.data_rank == 0 else {}
+        shapes = self.ranks.all_gather(
+            {name: (value.shape, value.dtype) for name, value in mine.items()}
+        )
         if self.ranks.rank != 0:
             for value in mine.values():
                 dist.send(value.cpu().contiguous(), 0, group=group)
@@ -192,7 +217,9 @@ class Pipeline(Strategy):
         return self.ranks.new_gloo_group([list(range(self.ranks.size))])
 
 
-def _schedule(name: str, stages: list[PipelineStage], n_microbatches: int, loss: Callable[..., Tensor]) -> Any:
+def _schedule(
+    name: str, stages: list[PipelineStage], n_microbatches: int, loss: Callable[..., Tensor]
+) -> Any:
     """The schedule of that name, for this rank's stages."""
     if name in SCHEDULES:
         return SCHEDULES[name](stages[0], n_microbatches, loss_fn=loss, scale_grads=False)

@@ -1,7 +1,7 @@
 """One process, one device: the plain loop.
 
-When: the model and its batch fit on one device, or you are debugging. Memory: one copy of everything (parameters,
-gradients, and two more copies for AdamW). Communication: none.
+When: the model and its batch fit on one device, or you are debugging. Memory: one copy of
+everything (parameters, gradients, and two more copies for AdamW). Communication: none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Each matrix is split over all ranks, and every rank computes its part of every sample: tensor parallelism.
+"""Each matrix is split over all ranks, and every rank computes its part of every sample: tensor
+parallelism.
 
-When: one layer or one sample is too large for one device, or the batch cannot be split any further; inside a node,
-where ranks are connected by NVLink. Memory: the matrices in the task's plan, with gradients and optimizer state,
-divided by the number of ranks; parameters outside of the plan are replicated. Communication: two all-reduces of the
-activations per block in the forward pass and two in the backward pass, none of which overlaps with computation.
+When: one layer or one sample is too large for one device, or the batch cannot be split any further;
+inside a node, where ranks are connected by NVLink. Memory: the matrices in the task's plan, with
+gradients and optimizer state, divided by the number of ranks; parameters outside of the plan are
+replicated. Communication: two all-reduces of the activations per block in the forward pass and two
+in the backward pass, none of which overlaps with computation.
 
 Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
 """
@@ -36,13 +38,16 @@ class TensorParallel(Strategy):
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         super().__init__(ranks, options)
-        self.data_rank, self.data_ranks = 0, 1
+        self.data_rank = 0
+        self.data_ranks = 1
         self.reports_metrics = ranks.rank == 0
         self.shard_group_size = ranks.size
 
     def start(self) -> None:
         self.ranks.init_process_group(self.options.backend)
-        self.mesh = init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",))
+        self.mesh = init_device_mesh(
+            self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",)
+        )
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         parallelize(model, step, self.mesh)
@@ -52,23 +57,30 @@ class TensorParallel(Strategy):
         return model, self.with_loss(model, step)
 
     def finish_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients of replicated parameters, the factors of norms, over the ranks: all in one message.
+        """Sum the gradients of replicated parameters, the factors of norms, over the ranks: all in
+        one message.
 
-        Each rank has those of its share of the tokens. torch would send one message per parameter, and again where the
-        gradients are used a second time, as for clipping.
+        Each rank has those of its share of the tokens. torch would send one message per parameter,
+        and again where the gradients are used a second time, as for clipping.
         """
-        partial = [p for p in model.parameters() if isinstance(p.grad, DTensor) and _is_partial(p.grad)]
+        partial = [
+            p for p in model.parameters() if isinstance(p.grad, DTensor) and _is_partial(p.grad)
+        ]
         if not partial:
             return
         whole = torch.cat([p.grad.to_local().flatten() for p in partial])  # type: ignore[union-attr]
         dist.all_reduce(whole, group=self.mesh.get_group())
         parts = torch.split(whole, [p.numel() for p in partial])
         for parameter, grad in zip(partial, parts, strict=True):
-            replicated = DTensor.from_local(grad.view(parameter.shape), self.mesh, [Replicate()], run_check=False)
+            replicated = DTensor.from_local(
+                grad.view(parameter.shape), self.mesh, [Replicate()], run_check=False
+            )
             parameter.grad = replicated
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Broadcast rank 0's replicated values: each rank computes them, and on a GPU they differ in the last bits."""
+        """Broadcast rank 0's replicated values: each rank computes them, and on a GPU they differ
+        in the last bits.
+        """
         with torch.no_grad():
             for value in model.state_dict().values():
                 if not isinstance(value, DTensor):

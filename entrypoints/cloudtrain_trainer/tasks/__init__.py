@@ -1,7 +1,8 @@
 """What is trained: model, data and loss. One file per task.
 
-A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of options.py with the options
-that only it has, and an entry in TASKS of rules.py with its capabilities. Its file name is the value of `--task`.
+A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of
+options.py with the options that only it has, and an entry in TASKS of rules.py with its
+capabilities. Its file name is the value of `--task`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:  # the command line imports options.py, without torch
 class Draw(NamedTuple):
     """The samples of one batch, and the epoch they belong to.
 
-    Augmentation drawn from (seed, epoch, index) is the same on any number of ranks and workers, and after a resume.
+    Augmentation drawn from (seed, epoch, index) is the same on any number of ranks and workers, and
+    after a resume.
     """
 
     epoch: int
@@ -38,17 +40,23 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
-        """Inputs (batch, ...) and targets (batch, ...) on the CPU; a whole batch and None if it has no such parts."""
+        """Inputs (batch, ...) and targets (batch, ...) on the CPU; a whole batch and None if it has
+        no such parts.
+        """
         ...
 
 
 def call(model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG001
-    """Outputs (batch, ...) of a model that follows torch's `train()` and `eval()`, so that `training` is not needed."""
+    """Outputs (batch, ...) of a model that follows torch's `train()` and `eval()`, so that
+    `training` is not needed.
+    """
     return model(inputs)
 
 
 def default_loss(outputs: Any, targets: Any) -> Tensor:
-    """The loss of a task that names none: the model's own, or by the type of the targets. Raises `Refused`."""
+    """The loss of a task that names none: the model's own, or by the type of the targets. Raises
+    `Refused`.
+    """
     from cloudtrain_trainer.own import task as own_task
 
     return own_task.default_loss(outputs, targets)
@@ -56,25 +64,37 @@ def default_loss(outputs: Any, targets: Any) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is trained. A user's task needs a model and training data; the loop needs all that the built-in tasks say.
+    """What is trained. A user's task needs a model and training data; the loop needs all that the
+    built-in tasks say.
 
     Numbers are defaults that the command line may override. own/task.py completes a user's task.
     """
 
     model: Callable[[], nn.Module]
-    """Creates the model on the current default device, with initial weights from torch's generator."""
+    """Creates the model on the current default device, with initial weights from torch's generator.
+    """
     loss: Callable[[Any, Any], Tensor] = default_loss
-    """(outputs, targets) -> the MEAN over the samples, shape (). If samples are dicts, `targets` is the whole batch."""
+    """(outputs, targets) -> the MEAN over the samples, shape (). If samples are dicts, `targets` is
+    the whole batch.
+    """
     correct: Callable[[Any, Any], Tensor] | None = None
-    """(outputs, targets) -> a scalar, the sum over the samples of their share of correct answers (0 to 1 each)."""
+    """(outputs, targets) -> a scalar, the sum over the samples of their share of correct answers (0
+    to 1 each).
+    """
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """Per name, (outputs, targets) -> a number per sample, shape (batch,), or their mean; reported as `val_<name>`."""
+    """Per name, (outputs, targets) -> a number per sample, shape (batch,), or their mean; reported
+    as `val_<name>`.
+    """
     step: Callable[[nn.Module, Any], Any] | None = None
-    """(model, batch) -> the mean loss, or a dict with `loss` and metrics; instead of calling the model and a loss."""
+    """(model, batch) -> the mean loss, or a dict with `loss` and metrics; instead of calling the
+    model and a loss.
+    """
     collate: Callable[[list[Any]], Any] | None = None
     """A list of samples -> a batch; None: torch's default, which stacks them."""
     train: Any
-    """`Data`; in a user's task a data set or an iterable of samples (data/samples.py, data/streams.py)."""
+    """`Data`; in a user's task a data set or an iterable of samples (data/samples.py,
+    data/streams.py).
+    """
     validation: Any = None
     """The same; None: no evaluation."""
     epochs: int = 1
@@ -90,55 +110,70 @@ class Task:
     tokens: int = 0
     """Tokens per sample; 0 if it has none."""
     flops: float = 0.0
-    """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU."""
+    """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU.
+    """
     channels_last: bool = False
-    """Whether the inputs are images (batch, channels, height, width): GPUs convolve them faster with channels last."""
+    """Whether the inputs are images (batch, channels, height, width): GPUs convolve them faster
+    with channels last.
+    """
     on_device: Callable[[Any], Any] | None = None
-    """Inputs -> inputs as the model takes them, on the device: there images of uint8 become floats, for example."""
+    """Inputs -> inputs as the model takes them, on the device: there images of uint8 become floats,
+    for example.
+    """
     compiles: bool = True
     """Whether `--compile auto` may compile the model."""
     call: Callable[[nn.Module, Any, bool], Any] = call
     """(model, inputs, training) -> outputs."""
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
-    """Tensors that depend on the data and that neither gradients nor buffers make equal: they are averaged over
-    ranks.
+    """Tensors that depend on the data and that neither gradients nor buffers make equal: they are
+    averaged over ranks.
     """
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
-    """The modules that FSDP shards one by one, in order of use; None: the repeated blocks (models/partition.py)."""
+    """The modules that FSDP shards one by one, in order of use; None: the repeated blocks
+    (models/partition.py).
+    """
     ends: Callable[[nn.Module], tuple[Sequence[nn.Module], Sequence[nn.Module]]] | None = None
-    """The modules before and behind the layers that FSDP shards apart from the rest: (embeddings, head).
+    """The modules before and behind the layers that FSDP shards apart from the rest: (embeddings,
+    head).
 
-    Embeddings are gathered in the forward pass only, since their gradients do not depend on their weights. The modules
-    of the head run one after the other, last of all. Neither may share a parameter or be used without being called.
+    Embeddings are gathered in the forward pass only, since their gradients do not depend on their
+    weights. The modules of the head run one after the other, last of all. Neither may share a
+    parameter or be used without being called.
     """
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
-    """How each named module is split over ranks (`ParallelStyle`s of torch); None: no tensor parallelism."""
+    """How each named module is split over ranks (`ParallelStyle`s of torch); None: no tensor
+    parallelism.
+    """
     tensor_limit: Callable[[nn.Module], int] | None = None
     """The number of tensor-parallel ranks must divide this, for example the number of heads."""
     context_plan: Callable[[nn.Module], Sequence[tuple[nn.Module, nn.Module]]] | None = None
-    """Of each attention the two modules between which tokens need each other: the one before, whose output is (batch,
-    tokens, features), ordered by head, and the one after, whose input is. In between, ranks of `--strategy context`
-    have all tokens of some heads; elsewhere a part of the tokens, where positions must not be counted from 0. None: no
-    context parallelism.
+    """Of each attention the two modules between which tokens need each other: the one before, whose
+    output is (batch, tokens, features), ordered by head, and the one after, whose input is. In
+    between, ranks of `--strategy context` have all tokens of some heads; elsewhere a part of the
+    tokens, where positions must not be counted from 0. None: no context parallelism.
     """
     heads: int = 0
     """Of the attention; the number of context-parallel ranks must divide it, and `tokens`."""
     stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
-    """(model, count) -> modules that, one after the other, do what the model does, from one tensor to one tensor.
+    """(model, count) -> modules that, one after the other, do what the model does, from one tensor
+    to one tensor.
 
-    Their parameters keep the names that they have in the model, so that checkpoints do not depend on stages. None: the
-    model cannot be split.
+    Their parameters keep the names that they have in the model, so that checkpoints do not depend
+    on stages. None: the model cannot be split.
     """
     max_stages: int = 1
     """The largest number of stages."""
     measures: Callable[[Any, Any], Mapping[str, Tensor]] | None = None
-    """(outputs, targets) -> per metric the sum over the samples, shape (); None: `correct` as accuracy."""
+    """(outputs, targets) -> per metric the sum over the samples, shape (); None: `correct` as
+    accuracy.
+    """
     joined: Mapping[str, Joined] = field(default_factory=dict)
     """Matrices that were several in checkpoints of earlier releases, by the ends of their names."""
 
 
 def build(name: str, seed: int, **options: Any) -> Task:
-    """A built-in task by name. `seed`: of the data split and noise. `options`: those of this task (options.py).
+    """A built-in task by name. `seed`: of the data split and noise. `options`: those of this task
+    (options.py).
 
     Raises `Refused` if its data or a package is missing. ModuleNotFoundError for an unknown name.
     """
@@ -147,7 +182,8 @@ def build(name: str, seed: int, **options: Any) -> Task:
 
 
 def from_options(options: Options) -> Task:
-    """The task of the command line: a built-in one or a user's, with a user's model or data if they are given.
+    """The task of the command line: a built-in one or a user's, with a user's model or data if they
+    are given.
 
     Raises `Refused` if it cannot be built.
     """

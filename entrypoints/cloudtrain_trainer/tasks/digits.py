@@ -1,8 +1,9 @@
-"""Handwritten digits: 1,797 real grey images of 8 x 8 pixels that come with scikit-learn; nothing is downloaded.
+"""Handwritten digits: 1,797 real grey images of 8 x 8 pixels that come with scikit-learn; nothing
+is downloaded.
 
-Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998. One sample in five is for
-validation (stratified, fixed by the seed). A small convolutional network with batch norm and dropout trains on it in
-seconds on a CPU.
+Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998. One sample
+in five is for validation (stratified, fixed by the seed). A small convolutional network with batch
+norm and dropout trains on it in seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Digits:
     """
 
     def __init__(self, images: Tensor, labels: Tensor, seed: int | None = None) -> None:
-        self.images, self.labels, self.seed = images, labels, seed
+        self.images = images
+        self.labels = labels
+        self.seed = seed
         self._noise_epoch = -1
         self._noise = self._shift = torch.empty(0)
 
@@ -41,36 +44,44 @@ class Digits:
         return len(self.labels)
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        images, labels = self.images[draw.indices], self.labels[draw.indices]
+        images = self.images[draw.indices]
+        labels = self.labels[draw.indices]
         return (images if self.seed is None else self._augment(images, draw)), labels
 
     def _augment(self, images: Tensor, draw: Draw) -> Tensor:
-        if draw.epoch != self._noise_epoch:  # drawn once per epoch for all samples: depends only on the index
+        if (
+            draw.epoch != self._noise_epoch
+        ):  # drawn once per epoch for all samples: depends only on the index
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             self._noise = NOISE * torch.randn(self.images.shape, generator=generator)
             self._shift = torch.randint(0, 3, (len(self), 2), generator=generator)
             self._noise_epoch = draw.epoch
         top, left = self._shift[draw.indices].unbind(1)
         pixels = torch.arange(8)
-        rows, columns = (top[:, None] + pixels)[:, :, None], (left[:, None] + pixels)[:, None, :]
+        rows = (top[:, None] + pixels)[:, :, None]
+        columns = (left[:, None] + pixels)[:, None, :]
         sample = torch.arange(len(images))[:, None, None]
         shifted = F.pad(images, (1, 1, 1, 1))[sample, 0, rows, columns][:, None]
         return shifted + self._noise[draw.indices]
 
 
 def read() -> tuple[Tensor, Tensor]:
-    """Images (1797, 1, 8, 8) from 0 to 1, float32, and labels (1797,), int64, from scikit-learn's file.
+    """Images (1797, 1, 8, 8) from 0 to 1, float32, and labels (1797,), int64, from scikit-learn's
+    file.
 
     Importing scikit-learn would take a second. ModuleNotFoundError if it is not installed.
     """
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
+        raise ModuleNotFoundError(
+            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
+        )
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if path.is_file():
         with gzip.open(path) as lines:
             table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
-        pixels, labels = table[:, :-1], table[:, -1]
+        pixels = table[:, :-1]
+        labels = table[:, -1]
     else:  # another release may have moved it
         from sklearn.datasets import load_digits
 
@@ -80,7 +91,8 @@ def read() -> tuple[Tensor, Tensor]:
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices for training (n,) and for validation (m,), int64: every fifth sample of each digit is for validation.
+    """Indices for training (n,) and for validation (m,), int64: every fifth sample of each digit is
+    for validation.
 
     `labels`: of shape (n + m,). `seed`: shuffles before the split.
     """
@@ -109,7 +121,9 @@ def model() -> nn.Module:
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy in float32, shape (). `logits`: (batch, classes). `labels`: (batch,), int64."""
+    """The mean cross-entropy in float32, shape (). `logits`: (batch, classes). `labels`: (batch,),
+    int64.
+    """
     return F.cross_entropy(logits.float(), labels)
 
 
@@ -119,12 +133,16 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
-    """The list of convolutions and linear layers, in order: the ones with enough weights to shard one by one."""
+    """The list of convolutions and linear layers, in order: the ones with enough weights to shard
+    one by one.
+    """
     return [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
 
 
 def tensor_plan(model: nn.Module) -> dict[str, Any]:
-    """The hidden features between the two linear layers are split over the ranks; all else is replicated."""
+    """The hidden features between the two linear layers are split over the ranks; all else is
+    replicated.
+    """
     from torch.distributed.tensor import parallel as styles
 
     hidden, last = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))

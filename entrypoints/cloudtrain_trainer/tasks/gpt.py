@@ -1,7 +1,9 @@
-"""A language model over bytes, of Python's own source or of the text of an input; nothing is downloaded.
+"""A language model over bytes, of Python's own source or of the text of an input; nothing is
+downloaded.
 
-`--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it random tokens of
-GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of files (data/token_files.py).
+`--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it
+random tokens of GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of
+files (data/token_files.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from torch import Tensor
 
 from cloudtrain_trainer.data.token_files import TokenFiles, token_data
 from cloudtrain_trainer.models.cross_entropy import cross_entropy
-from cloudtrain_trainer.models.decoder import Shape, blocks, context_plan, decoder, ends, joined, stages, tensor_plan
+from cloudtrain_trainer.models.decoder import (
+    Shape,
+    blocks,
+    context_plan,
+    decoder,
+    ends,
+    joined,
+    stages,
+    tensor_plan,
+)
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 
@@ -29,27 +40,34 @@ SIZES = {
     "gpt2-124m": Shape(vocabulary=50_304, context=1024, width=768, layers=12, heads=12, tied=True),
 }
 LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
-INPUT, TOKENS_INPUT = "CLOUDTRAIN_INPUT_TEXT", "CLOUDTRAIN_INPUT_TOKENS"
+INPUT = "CLOUDTRAIN_INPUT_TEXT"
+TOKENS_INPUT = "CLOUDTRAIN_INPUT_TOKENS"
 STDLIB_BYTES = 1 << 20
 """How much of Python's source is used."""
 MAX_BYTES = 1 << 30
 """The largest input text: every rank holds all of it in memory."""
-SYNTHETIC_TOKENS, GPT2_TOKENS = 1 << 22, 50_257
+SYNTHETIC_TOKENS = 1 << 22
+GPT2_TOKENS = 50_257
 HELD_OUT = 10
 """The last of so many equal parts of the text is for validation."""
 
 
 class Text:
-    """Tokens (batch, sequence) and the next token of each (batch, sequence), both int64, from one long text.
+    """Tokens (batch, sequence) and the next token of each (batch, sequence), both int64, from one
+    long text.
 
     With a seed, the sequences begin at other offsets in every epoch.
     """
 
     def __init__(self, tokens: Tensor, context: int, seed: int | None = None) -> None:
-        self.tokens, self.context, self.seed = tokens, context, seed
+        self.tokens = tokens
+        self.context = context
+        self.seed = seed
 
     def __len__(self) -> int:
-        """The number of sequences; one less if their beginnings move, since the last would reach beyond the end."""
+        """The number of sequences; one less if their beginnings move, since the last would reach
+        beyond the end.
+        """
         return (len(self.tokens) - 1) // self.context - (self.seed is not None)
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
@@ -65,7 +83,9 @@ class Text:
 
 
 def read(paths: Iterable[Path], limit: int) -> Tensor:
-    """The concatenated bytes of the files, up to `limit` bytes: (n,), uint8. OSError if one cannot be read."""
+    """The concatenated bytes of the files, up to `limit` bytes: (n,), uint8. OSError if one cannot
+    be read.
+    """
     text = bytearray()
     for path in paths:
         with path.open("rb") as content:
@@ -76,23 +96,31 @@ def read(paths: Iterable[Path], limit: int) -> Tensor:
 
 
 def tokens(data: str, seed: int) -> Tensor:
-    """All tokens, (n,): random int32, or the bytes (uint8) of an input's text or of Python's standard library.
+    """All tokens, (n,): random int32, or the bytes (uint8) of an input's text or of Python's
+    standard library.
 
     Raises `Refused` if there is no text or too much of it.
     """
     if data == "synthetic":
         generator = torch.Generator().manual_seed(seed)
-        return torch.randint(GPT2_TOKENS, (SYNTHETIC_TOKENS,), generator=generator, dtype=torch.int32)
+        return torch.randint(
+            GPT2_TOKENS, (SYNTHETIC_TOKENS,), generator=generator, dtype=torch.int32
+        )
     if os.environ.get(INPUT):
         folder = Path(os.environ[INPUT])
         found = read(sorted(path for path in folder.rglob("*") if path.is_file()), MAX_BYTES + 1)
         if len(found) > MAX_BYTES:
-            raise Refused(f"{folder} has more than {MAX_BYTES >> 20} MiB, which every rank reads: use less text")
+            raise Refused(
+                f"{folder} has more than {MAX_BYTES >> 20} MiB, which every rank reads: use less"
+                " text"
+            )
     else:
         folder = Path(sysconfig.get_path("stdlib"))
         found = read(sorted(folder.glob("*.py")), STDLIB_BYTES)
     if not len(found):
-        raise Refused(f"{folder} has no text to train on: give the job an input called text (${INPUT})")
+        raise Refused(
+            f"{folder} has no text to train on: give the job an input called text (${INPUT})"
+        )
     return found
 
 
@@ -113,14 +141,24 @@ def correct(logits: Tensor, next_tokens: Tensor) -> Tensor:
 
 
 def build(
-    seed: int, size: str = "tiny", context: int | None = None, data: str = "text", tied: bool | None = None
+    seed: int,
+    size: str = "tiny",
+    context: int | None = None,
+    data: str = "text",
+    tied: bool | None = None,
 ) -> Task:
-    """The task. `context`: tokens per sequence; None: the size's. Raises `Refused` if the text is too short for it."""
+    """The task. `context`: tokens per sequence; None: the size's. Raises `Refused` if the text is
+    too short for it.
+    """
     shape = SIZES[size]
-    shape = replace(shape, context=context or shape.context, tied=shape.tied if tied is None else tied)
+    shape = replace(
+        shape, context=context or shape.context, tied=shape.tied if tied is None else tied
+    )
     if data != "text":
         shape = replace(shape, vocabulary=SIZES["gpt2-124m"].vocabulary)
-    train, validation = _from_files(shape, seed) if data == "tokens" else _from_text(data, shape, seed)
+    train, validation = (
+        _from_files(shape, seed) if data == "tokens" else _from_text(data, shape, seed)
+    )
     return Task(
         model=partial(decoder, shape),
         loss=loss,
@@ -161,5 +199,9 @@ def _from_text(data: str, shape: Shape, seed: int) -> tuple[Text, Text]:
 def _from_files(shape: Shape, seed: int) -> tuple[TokenFiles, TokenFiles]:
     """Training and validation data of the input tokens. Raises `Refused` if there is none."""
     if not os.environ.get(TOKENS_INPUT):
-        raise Refused(f"--data tokens needs an input called tokens (${TOKENS_INPUT}), or use --data text")
-    return token_data(os.environ[TOKENS_INPUT], shape.context, seed=seed, vocabulary=shape.vocabulary)
+        raise Refused(
+            f"--data tokens needs an input called tokens (${TOKENS_INPUT}), or use --data text"
+        )
+    return token_data(
+        os.environ[TOKENS_INPUT], shape.context, seed=seed, vocabulary=shape.vocabulary
+    )

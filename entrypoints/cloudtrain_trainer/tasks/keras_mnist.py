@@ -1,9 +1,11 @@
 """A Keras 3 model on its torch backend, trained by the same loop: MNIST, or scikit-learn's digits.
 
 In two ways Keras differs from torch such that training on several processes goes wrong unnoticed:
-- Its layers take `training` as an argument of the call and ignore torch's `train()` and `eval()`. Called without it,
+- Its layers take `training` as an argument of the call and ignore torch's `train()` and `eval()`.
+  Called without it,
   batch norm updates no statistics and dropout is off.
-- Batch norm's moving statistics are torch Parameters without gradients, not buffers, so no wrapper makes them equal on
+- Batch norm's moving statistics are torch Parameters without gradients, not buffers, so no wrapper
+  makes them equal on
   all ranks. `statistics` returns them; Keras' integer seeds are not among them.
 """
 
@@ -34,19 +36,30 @@ def load_keras() -> Any:
     except ModuleNotFoundError as missing:
         if missing.name != "keras":
             raise
-        raise Refused("--task keras-mnist needs Keras 3, which is not installed: pip install 'keras>=3.10'") from None
+        raise Refused(
+            "--task keras-mnist needs Keras 3, which is not installed: pip install 'keras>=3.10'"
+        ) from None
     if keras.backend.backend() != "torch":
-        raise Refused(f"Keras was imported with the backend {keras.backend.backend()}: set KERAS_BACKEND=torch before")
+        raise Refused(
+            f"Keras was imported with the backend {keras.backend.backend()}: set"
+            " KERAS_BACKEND=torch before"
+        )
     return keras
 
 
 def model() -> nn.Module:
-    """A model of input shape (batch, 1, 28, 28) and logits (batch, 10). Raises `Refused` without Keras."""
+    """A model of input shape (batch, 1, 28, 28) and logits (batch, 10). Raises `Refused` without
+    Keras.
+    """
     keras = load_keras()
-    keras.utils.clear_session(free_memory=False)  # else each further model gets other names in its state
-    # Keras has its own generator for initial weights: seeded from torch's, they are the same on all ranks.
+    keras.utils.clear_session(
+        free_memory=False
+    )  # else each further model gets other names in its state
+    # Keras has its own generator for initial weights: seeded from torch's, they are the same on all
+    # ranks.
     keras.utils.set_random_seed(int(torch.randint(2**31, (), device="cpu")))
-    layers, first = keras.layers, {"data_format": "channels_first"}
+    layers = keras.layers
+    first = {"data_format": "channels_first"}
     image = outputs = keras.Input((1, mnist.PIXELS, mnist.PIXELS), name="image")
     for layer in (
         layers.Conv2D(16, 3, padding="same", use_bias=False, name="conv1", **first),
@@ -79,7 +92,9 @@ def statistics(model: nn.Module) -> Sequence[Tensor]:
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    """The task. `data`: mnist or digits. Raises `Refused` without Keras, or without the files of MNIST."""
+    """The task. `data`: mnist or digits. Raises `Refused` without Keras, or without the files of
+    MNIST.
+    """
     load_keras()  # refuse at once, not after the download
     train, validation = mnist.images(data, seed)
     return Task(

@@ -1,6 +1,8 @@
-"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input's four files, or downloaded once per node.
+"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input's four files, or downloaded
+once per node.
 
-An input may hold other data in the same format, such as Fashion-MNIST. Source: LeCun, Cortes, Burges.
+An input may hold other data in the same format, such as Fashion-MNIST. Source: LeCun, Cortes,
+Burges.
 """
 
 from __future__ import annotations
@@ -22,14 +24,28 @@ INPUT = "CLOUDTRAIN_INPUT_MNIST"
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 """The mirror that torchvision uses."""
 FILES = {
-    "train-images-idx3-ubyte.gz": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-    "train-labels-idx1-ubyte.gz": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-    "t10k-images-idx3-ubyte.gz": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-    "t10k-labels-idx1-ubyte.gz": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    "train-images-idx3-ubyte.gz": (
+        9_912_422,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        28_881,
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        1_648_877,
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        4_542,
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
 }
 """File name -> size in bytes and SHA-256."""
-PIXELS, CLASSES = 28, 10
-MEAN, DEVIATION = 0.1307, 0.3081
+PIXELS = 28
+CLASSES = 10
+MEAN = 0.1307
+DEVIATION = 0.3081
 """Mean and standard deviation of the training images' pixels (0 to 1)."""
 normalize = Normalize([MEAN], [DEVIATION])
 SHIFT = 2
@@ -44,8 +60,11 @@ class Images:
 
     def __init__(self, pixels: Tensor, labels: Tensor, seed: int | None = None) -> None:
         """`pixels`: (n, 28, 28), uint8. `labels`: (n,), any integer dtype."""
-        self.pixels, self.labels, self.seed = pixels, labels.long(), seed
-        self._shifts_epoch, self._shifts = -1, torch.empty(0)
+        self.pixels = pixels
+        self.labels = labels.long()
+        self.seed = seed
+        self._shifts_epoch = -1
+        self._shifts = torch.empty(0)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,13 +76,16 @@ class Images:
         return images[:, None], self.labels[draw.indices]
 
     def _shifted(self, images: Tensor, draw: Draw) -> Tensor:
-        if draw.epoch != self._shifts_epoch:  # drawn once per epoch for all samples: depends only on the index
+        if (
+            draw.epoch != self._shifts_epoch
+        ):  # drawn once per epoch for all samples: depends only on the index
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             self._shifts = torch.randint(0, 2 * SHIFT + 1, (len(self), 2), generator=generator)
             self._shifts_epoch = draw.epoch
         top, left = self._shifts[draw.indices].unbind(1)
         pixels = torch.arange(PIXELS)
-        rows, columns = (top[:, None] + pixels)[:, :, None], (left[:, None] + pixels)[:, None, :]
+        rows = (top[:, None] + pixels)[:, :, None]
+        columns = (left[:, None] + pixels)[:, None, :]
         return F.pad(images, (SHIFT,) * 4)[torch.arange(len(images))[:, None, None], rows, columns]
 
 
@@ -76,21 +98,31 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if given:
         paths = [Path(given, name) for name in FILES]
     else:
-        hint = f"give the job an input called mnist with its four files (${INPUT}), or use --data digits"
+        hint = (
+            f"give the job an input called mnist with its four files (${INPUT}), or use --data"
+            " digits"
+        )
         folder = cache_folder("mnist")
         paths = [fetch(ADDRESS + name, folder, *known, hint) for name, known in FILES.items()]
     found = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
     for at in (0, 2):
         images, labels = found[at : at + 2]
         if images.shape != (len(labels), PIXELS, PIXELS):
-            raise Refused(f"{paths[at]} has {tuple(images.shape)} pixels: expected ({len(labels)}, 28, 28), as labels")
+            raise Refused(
+                f"{paths[at]} has {tuple(images.shape)} pixels: expected ({len(labels)}, 28, 28),"
+                " as labels"
+            )
         if labels.max() >= CLASSES:
-            raise Refused(f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}")
+            raise Refused(
+                f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}"
+            )
     return found[0], found[1], found[2], found[3]
 
 
 def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """scikit-learn's digits in the shapes of `read`: every pixel becomes nine, with a margin of 2. Labels are int64."""
+    """scikit-learn's digits in the shapes of `read`: every pixel becomes nine, with a margin of 2.
+    Labels are int64.
+    """
     images, labels = digits.read()
     large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
     train, validation = digits.split(labels, seed)
@@ -99,7 +131,9 @@ def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def images(data: str, seed: int) -> tuple[Images, Images]:
     """Training and validation data. `data`: mnist or digits. Raises `Refused` as `read` does."""
-    pixels, labels, validation_pixels, validation_labels = read() if data == "mnist" else enlarged_digits(seed)
+    pixels, labels, validation_pixels, validation_labels = (
+        read() if data == "mnist" else enlarged_digits(seed)
+    )
     return Images(pixels, labels, seed), Images(validation_pixels, validation_labels)
 
 
@@ -123,7 +157,9 @@ def model() -> nn.Module:
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    """The task. `data`: mnist or digits. Raises `Refused` if the files of MNIST are missing or damaged."""
+    """The task. `data`: mnist or digits. Raises `Refused` if the files of MNIST are missing or
+    damaged.
+    """
     train, validation = images(data, seed)
     return Task(
         model=model,

@@ -1,7 +1,8 @@
-"""The tasks, and the options that each of them has. Standard library only, so that `--help` does not import torch.
+"""The tasks, and the options that each of them has. Standard library only, so that `--help` does
+not import torch.
 
-A key is a value of `--task`. An option `image-size` is `--image-size` on the command line, and the parameter
-`image_size` of the task's `build`.
+A key is a value of `--task`. An option `image-size` is `--image-size` on the command line, and the
+parameter `image_size` of the task's `build`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def yes_or_no(text: str) -> bool:
 
 
 def multiple_of(unit: int, limit: int) -> Callable[[str], int]:
-    """A reader of multiples of `unit`, up to `limit`. It raises ArgumentTypeError for any other text."""
+    """A reader of multiples of `unit`, up to `limit`. It raises ArgumentTypeError for any other
+    text.
+    """
 
     def read(text: str) -> int:
         if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= limit or int(text) % unit:
@@ -48,27 +51,40 @@ def multiple_of(unit: int, limit: int) -> Callable[[str], int]:
     return read
 
 
-HANDWRITTEN = Option(one_of("mnist", "digits"), "mnist", "mnist|digits: digits need no network [mnist]")
+HANDWRITTEN = Option(
+    one_of("mnist", "digits"), "mnist", "mnist|digits: digits need no network [mnist]"
+)
 
 OPTIONS: dict[str, dict[str, Option]] = {
     "digits": {},
     "mnist": {"data": HANDWRITTEN},
     "keras-mnist": {"data": HANDWRITTEN},
     "resnet50": {
-        "size": Option(one_of("full", "tiny"), "full", "full|tiny: tiny is the same code, for a CPU [full]"),
-        "image-size": Option(multiple_of(32, 1024), None, "pixels, a multiple of 32 [224; tiny: 64]"),
+        "size": Option(
+            one_of("full", "tiny"), "full", "full|tiny: tiny is the same code, for a CPU [full]"
+        ),
+        "image-size": Option(
+            multiple_of(32, 1024), None, "pixels, a multiple of 32 [224; tiny: 64]"
+        ),
         "data": Option(
-            one_of("images", "synthetic"), None, "images|synthetic [images if $CLOUDTRAIN_INPUT_IMAGES is set]"
+            one_of("images", "synthetic"),
+            None,
+            "images|synthetic [images if $CLOUDTRAIN_INPUT_IMAGES is set]",
         ),
     },
     "gpt": {
         "size": Option(one_of("tiny", "small", "gpt2-124m"), "tiny", "tiny|small|gpt2-124m [tiny]"),
-        "context": Option(multiple_of(8, 65536), None, "tokens per sequence, a multiple of 8 [the size's]"),
+        "context": Option(
+            multiple_of(8, 65536), None, "tokens per sequence, a multiple of 8 [the size's]"
+        ),
         "data": Option(
             one_of("text", "tokens", "synthetic"),
             "text",
-            "text|tokens|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source; $CLOUDTRAIN_INPUT_TOKENS [text]",
+            "text|tokens|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source;"
+            " $CLOUDTRAIN_INPUT_TOKENS [text]",
         ),
-        "tied": Option(yes_or_no, None, "yes|no: one matrix for embedding and head [gpt2-124m: yes]"),
+        "tied": Option(
+            yes_or_no, None, "yes|no: one matrix for embedding and head [gpt2-124m: yes]"
+        ),
     },
 }

@@ -26,13 +26,19 @@ from cloudtrain_trainer.tasks import Draw, Task
 INPUT = "CLOUDTRAIN_INPUT_IMAGES"
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 """File name extensions of images."""
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
 """Means and standard deviations of ImageNet's pixels (red, green, blue; 0 to 1)."""
 LABEL_SMOOTHING = 0.1
 FLOPS = 24.30e9
-"""Of one image of 224 x 224 pixels through ResNet-50, forward and backward; counted with torch's FlopCounterMode."""
-MIN_CROP_AREA, MIN_ASPECT_RATIO = 0.08, 3 / 4
-"""Of a random crop: its share of the image's area, and its width over its height (or the other way round)."""
+"""Of one image of 224 x 224 pixels through ResNet-50, forward and backward; counted with torch's
+FlopCounterMode.
+"""
+MIN_CROP_AREA = 0.08
+MIN_ASPECT_RATIO = 3 / 4
+"""Of a random crop: its share of the image's area, and its width over its height (or the other way
+round).
+"""
 CENTER_SHARE = 224 / 256
 """The side of a validation crop, as a share of the image's shorter side."""
 SYNTHETIC_IMAGES = 64
@@ -42,11 +48,14 @@ SYNTHETIC_IMAGES = 64
 class Images:
     """Images (batch, 3, size, size), uint8, and labels (batch,), int64, read from files on demand.
 
-    With a seed, each is cropped and flipped at random by (seed, epoch, index); without, the center is cropped.
+    With a seed, each is cropped and flipped at random by (seed, epoch, index); without, the center
+    is cropped.
     """
 
     def __init__(self, files: list[tuple[str, int]], size: int, seed: int | None = None) -> None:
-        self.files, self.size, self.seed = files, size, seed
+        self.files = files
+        self.size = size
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.files)
@@ -64,7 +73,12 @@ class Images:
         try:
             with image.open(path) as file:
                 whole = file.convert("RGB")
-        except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:  # what Pillow may raise
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+            image.DecompressionBombError,
+        ) as error:  # what Pillow may raise
             raise RuntimeError(f"{path} cannot be read as an image: {error}") from error
         rng = None if self.seed is None else random.Random(f"{self.seed} {epoch} {index}")
         width, height = whole.size
@@ -76,11 +90,15 @@ class Images:
 
 
 class Synthetic:
-    """A few random images, repeated, each with its own label: (batch, 3, size, size), uint8, and (batch,), int64."""
+    """A few random images, repeated, each with its own label: (batch, 3, size, size), uint8, and
+    (batch,), int64.
+    """
 
     def __init__(self, count: int, size: int, classes: int, seed: int) -> None:
-        self.count, self.classes = count, classes
-        shape, generator = (SYNTHETIC_IMAGES, 3, size, size), torch.Generator().manual_seed(seed)
+        self.count = count
+        self.classes = classes
+        shape = (SYNTHETIC_IMAGES, 3, size, size)
+        generator = torch.Generator().manual_seed(seed)
         self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
     def __len__(self) -> int:
@@ -92,35 +110,46 @@ class Synthetic:
 
 
 def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of a random crop, in fractional pixels; of the center crop if ten attempts do not fit.
+    """(left, top, right, bottom) of a random crop, in fractional pixels; of the center crop if ten
+    attempts do not fit.
 
     Source: Szegedy et al., arXiv:1409.4842, section 6.
     """
     for _ in range(10):
-        area, shape = width * height * rng.uniform(MIN_CROP_AREA, 1), MIN_ASPECT_RATIO ** rng.uniform(-1, 1)
-        wide, high = (area * shape) ** 0.5, (area / shape) ** 0.5
+        area = width * height * rng.uniform(MIN_CROP_AREA, 1)
+        shape = MIN_ASPECT_RATIO ** rng.uniform(-1, 1)
+        wide = (area * shape) ** 0.5
+        high = (area / shape) ** 0.5
         if 1 <= wide <= width and 1 <= high <= height:
-            left, top = rng.uniform(0, width - wide), rng.uniform(0, height - high)
+            left = rng.uniform(0, width - wide)
+            top = rng.uniform(0, height - high)
             return left, top, left + wide, top + high
     return center(width, height)
 
 
 def center(width: int, height: int) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of the central square, a little smaller than the image, in fractional pixels."""
+    """(left, top, right, bottom) of the central square, a little smaller than the image, in
+    fractional pixels.
+    """
     side = min(width, height) * CENTER_SHARE
-    left, top = (width - side) / 2, (height - side) / 2
+    left = (width - side) / 2
+    top = (height - side) / 2
     return left, top, left + side, top + side
 
 
 def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int]:
-    """(path, label) of all training and of all validation images, sorted, and the number of classes.
+    """(path, label) of all training and of all validation images, sorted, and the number of
+    classes.
 
     Raises `Refused` if the folder has another layout or no images.
     """
-    train, validation = folder / "train", folder / "val"
+    train = folder / "train"
+    validation = folder / "val"
     for part in (train, validation):
         if not part.is_dir():
-            raise Refused(f"{part} does not exist: the input needs train/CLASS/*.jpg and val/CLASS/*.jpg")
+            raise Refused(
+                f"{part} does not exist: the input needs train/CLASS/*.jpg and val/CLASS/*.jpg"
+            )
     classes = sorted(path.name for path in train.iterdir() if path.is_dir())
     unknown = sorted({path.name for path in validation.iterdir() if path.is_dir()} - set(classes))
     if unknown:
@@ -153,8 +182,12 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(1) == labels).sum()
 
 
-def build(seed: int, size: str = "full", image_size: int | None = None, data: str | None = None) -> Task:
-    """The task. `size`: full or tiny. `image_size`: in pixels. `data`: images or synthetic. Raises `Refused`."""
+def build(
+    seed: int, size: str = "full", image_size: int | None = None, data: str | None = None
+) -> Task:
+    """The task. `size`: full or tiny. `image_size`: in pixels. `data`: images or synthetic. Raises
+    `Refused`.
+    """
     tiny = size == "tiny"
     pixels = image_size or (64 if tiny else 224)
     given = os.environ.get(INPUT)
@@ -162,11 +195,16 @@ def build(seed: int, size: str = "full", image_size: int | None = None, data: st
     validation: Images | Synthetic
     if data == "images" or (data is None and given):
         if not given:
-            raise Refused(f"--data images needs an input called images (${INPUT}), or use --data synthetic")
+            raise Refused(
+                f"--data images needs an input called images (${INPUT}), or use --data synthetic"
+            )
         if find_spec("PIL") is None:
-            raise Refused("images are decoded with Pillow, which is not installed: pip install pillow")
+            raise Refused(
+                "images are decoded with Pillow, which is not installed: pip install pillow"
+            )
         files, held_out, classes = read(Path(given))
-        train, validation = Images(files, pixels, seed), Images(held_out, pixels)
+        train = Images(files, pixels, seed)
+        validation = Images(held_out, pixels)
     else:
         classes = 10 if tiny else 1000
         train = Synthetic(512 if tiny else 12_800, pixels, classes, seed)

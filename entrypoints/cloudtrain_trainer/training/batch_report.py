@@ -1,4 +1,6 @@
-"""What a run says about its batch: globally, per device, and whether it is too small for the machine."""
+"""What a run says about its batch: globally, per device, and whether it is too small for the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
 
-FEW_SAMPLES, FEW_TOKENS = 8, 4096
-"""Of a forward pass on one device: with fewer, the kernels of common models hardly fill a GPU. A rule of thumb."""
+FEW_SAMPLES = 8
+FEW_TOKENS = 4096
+"""Of a forward pass on one device: with fewer, the kernels of common models hardly fill a GPU. A
+rule of thumb.
+"""
 
 
 class BatchShape(NamedTuple):
@@ -34,7 +39,8 @@ def log_batch(loop: Loop) -> None:
     """Say at the start how large the batch of a run is, unless it only evaluates."""
     if loop.options.eval_only:
         return
-    strategy, shares = loop.strategy, loop.strategy.data_ranks
+    strategy = loop.strategy
+    shares = loop.strategy.data_ranks
     passes = loop.step.accumulation_steps * strategy.n_microbatches
     shape = BatchShape(loop.batches.batch_size, shares, loop.ranks.size // shares, passes)
     device = "GPU" if loop.device.type == "cuda" else "rank"
@@ -43,9 +49,12 @@ def log_batch(loop: Loop) -> None:
 
 
 def describe(shape: BatchShape, unit: str, device: str, tokens: int = 0) -> list[str]:
-    """The lines. `unit`: of samples. `device`: what a rank computes on. `tokens`: per sample; 0 if it has none."""
+    """The lines. `unit`: of samples. `device`: what a rank computes on. `tokens`: per sample; 0 if
+    it has none.
+    """
     who = f"{device}" if shape.group == 1 else f"group of {shape.group} {device}s"
-    least, most = shape.samples // shape.shares, math.ceil(shape.samples / shape.shares)
+    least = shape.samples // shape.shares
+    most = math.ceil(shape.samples / shape.shares)
     each = str(most) if least == most else f"{least} or {most}"
     line = f"batch: {shape.samples} {unit} per step over all ranks, {each} per {who}"
     if shape.passes > 1:
@@ -64,6 +73,7 @@ def _too_small(shape: BatchShape, unit: str, who: str, tokens: int) -> list[str]
     if shape.shares > 1:
         hints.append("fewer ranks")
     return [
-        f"the batch is small for this machine: a {who} computes {shape.per_pass} {unit} at once, {reason}, so that "
-        f"starting kernels and sending gradients take most of the time. {' or '.join(hints)} would use it better"
+        f"the batch is small for this machine: a {who} computes {shape.per_pass} {unit} at once,"
+        f" {reason}, so that starting kernels and sending gradients take most of the time."
+        f" {' or '.join(hints)} would use it better"
     ]

@@ -1,4 +1,6 @@
-"""The gradients of a step: their norm over all ranks, and clipping by it, a few kernels for all parameters."""
+"""The gradients of a step: their norm over all ranks, and clipping by it, a few kernels for all
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class Gradients:
 
     def __init__(self, parameters: list[Tensor], strategy: Strategy) -> None:
         self._groups = grouped(parameters, sharding)
-        self._strategy, self._device = strategy, strategy.ranks.device
+        self._strategy = strategy
+        self._device = strategy.ranks.device
 
     def by_sharding(self) -> list[list[Tensor]]:
         """The gradients there are, in lists that are sharded alike."""
@@ -25,7 +28,9 @@ class Gradients:
         return [grads for grads in found if grads]
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale them down to `max_norm`, in place. Returns their norm before, as `norm`. Called by all ranks."""
+        """Scale them down to `max_norm`, in place. Returns their norm before, as `norm`. Called by
+        all ranks.
+        """
         norm = self.norm()
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for grads in self.by_sharding():
@@ -34,19 +39,26 @@ class Gradients:
         return norm
 
     def norm(self) -> Tensor:
-        """The norm of all ranks' gradients, each parameter counted once: a tensor of shape () on the device.
+        """The norm of all ranks' gradients, each parameter counted once: a tensor of shape () on
+        the device.
 
         Called by all ranks.
         """
         norms = [_norm(grads).to(self._device) for grads in self.by_sharding()]
         if len(norms) > 1:
             norms = [torch.linalg.vector_norm(torch.stack(norms))]
-        return self._strategy.total_norm(norms[0] if norms else torch.zeros((), device=self._device))
+        return self._strategy.total_norm(
+            norms[0] if norms else torch.zeros((), device=self._device)
+        )
 
     def local_norm(self) -> Tensor:
-        """A tensor of shape () that is finite only if this rank's gradients are; it needs no message, unlike `norm`."""
+        """A tensor of shape () that is finite only if this rank's gradients are; it needs no
+        message, unlike `norm`.
+        """
         found = [
-            torch.stack(torch._foreach_norm([_local(grad) for grad in grads])).sum().to(self._device)
+            torch.stack(torch._foreach_norm([_local(grad) for grad in grads]))
+            .sum()
+            .to(self._device)
             for grads in self.by_sharding()
         ]
         return sum(found[1:], found[0]) if found else torch.zeros((), device=self._device)
@@ -76,5 +88,11 @@ def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list
 
 
 def sharding(parameter: Tensor) -> Hashable:
-    """How a parameter is sharded, and where: a fused kernel, or one norm, takes only parameters with the same."""
-    return getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device
+    """How a parameter is sharded, and where: a fused kernel, or one norm, takes only parameters
+    with the same.
+    """
+    return (
+        getattr(parameter, "device_mesh", None),
+        getattr(parameter, "placements", None),
+        parameter.device,
+    )

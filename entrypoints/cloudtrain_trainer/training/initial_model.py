@@ -1,4 +1,5 @@
-"""The model that training starts with. Ranks that share one make only their own parts of it, whatever it is.
+"""The model that training starts with. Ranks that share one make only their own parts of it,
+whatever it is.
 
 The numbers are those of a model that one process builds whole, bit for bit.
 """
@@ -23,14 +24,21 @@ from cloudtrain_trainer.rules import Refused
 class InitialModel:
     """A model with the initial weights of `--seed`, or those of `--weights`.
 
-    `shares`: whether this rank needs only a part of the model. Then large tensors of `model` are on the meta device
-    until `place` makes them. A model that cannot be built so is built whole, on the CPU, which `say` is told.
+    `shares`: whether this rank needs only a part of the model. Then large tensors of `model` are on
+    the meta device until `place` makes them. A model that cannot be built so is built whole, on the
+    CPU, which `say` is told.
     """
 
     def __init__(
-        self, create: Callable[[], nn.Module], options: Options, shares: bool, say: Callable[[str], None]
+        self,
+        create: Callable[[], nn.Module],
+        options: Options,
+        shares: bool,
+        say: Callable[[str], None],
     ) -> None:
-        self._options, self._recording, self._views = options, Recording(), dict[str, View]()
+        self._options = options
+        self._recording = Recording()
+        self._views = dict[str, View]()
         state.seed_generators(options.seed)  # all ranks start with the same weights
         if not (shares and self._record(create, say)):
             self.model = create()
@@ -48,16 +56,22 @@ class InitialModel:
             raise
         except Exception as error:  # noqa: BLE001  (a mistake of the model itself comes again when it is built whole)
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            say(f"every rank builds the whole model in host memory before it keeps its part: {first}")
+            say(
+                "every rank builds the whole model in host memory before it keeps its part:"
+                f" {first}"
+            )
             state.seed_generators(self._options.seed)
             return False
-        self.model, self._recording = model, recording
+        self.model = model
+        self._recording = recording
         return True
 
     def place(self, module: nn.Module, device: torch.device) -> None:
-        """Move the model, or a stage of it, to the device, in place; what has no values yet is made there.
+        """Move the model, or a stage of it, to the device, in place; what has no values yet is made
+        there.
 
-        Of a tensor that is sharded, only this rank's shard is made there: one tensor at a time is whole, on the CPU.
+        Of a tensor that is sharded, only this rank's shard is made there: one tensor at a time is
+        whole, on the CPU.
         """
         if not self._views:
             module.to(device)
@@ -76,7 +90,9 @@ class InitialModel:
 
 
 def _views(model: nn.Module, recording: Recording) -> dict[str, View]:
-    """How each large parameter and buffer is made, by name. Raises `Unsupported` if a tensor cannot be made later."""
+    """How each large parameter and buffer is made, by name. Raises `Unsupported` if a tensor cannot
+    be made later.
+    """
     found = {}
     for names, tensor in _named_tensors(model):
         view = recording.view(tensor)
@@ -108,7 +124,9 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
 
 @contextmanager
 def _same_objects() -> Iterator[None]:
-    """Parameters that get memory stay the same objects, so that tied ones stay tied, and FSDP knows its own."""
+    """Parameters that get memory stay the same objects, so that tied ones stay tied, and FSDP knows
+    its own.
+    """
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

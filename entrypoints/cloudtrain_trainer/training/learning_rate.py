@@ -6,9 +6,11 @@ import math
 
 
 def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
-    """The learning rate at a step (from 0), as a fraction of the peak: a linear warm-up, then a decay.
+    """The learning rate at a step (from 0), as a fraction of the peak: a linear warm-up, then a
+    decay.
 
-    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: its fraction of all steps, 0 to 1.
+    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: its fraction
+    of all steps, 0 to 1.
     """
     rise = max(1, int(warm_up * steps)) if warm_up else 0
     if step < rise:

@@ -39,7 +39,9 @@ class Position(NamedTuple):
     epoch: int = 0
     """Epochs finished, including their evaluation."""
     samples: int = 0
-    """Samples of the current epoch, over all ranks. If it is all of them, only the evaluation remains."""
+    """Samples of the current epoch, over all ranks. If it is all of them, only the evaluation
+    remains.
+    """
 
 
 class Loop:
@@ -54,15 +56,30 @@ class Loop:
         stop: Stop,
         trackers: Trackers | None = None,
     ) -> None:
-        self.task, self.strategy, self.options, self.stop = task, strategy, options, stop
-        self.ranks, self.device, self.trackers = strategy.ranks, strategy.ranks.device, trackers
-        if task.validation is None and (options.patience or options.target_accuracy or options.eval_only):
-            what = "--eval-only needs" if options.eval_only else "--patience and --target-accuracy need"
+        self.task = task
+        self.strategy = strategy
+        self.options = options
+        self.stop = stop
+        self.ranks = strategy.ranks
+        self.device = strategy.ranks.device
+        self.trackers = trackers
+        if task.validation is None and (
+            options.patience or options.target_accuracy or options.eval_only
+        ):
+            what = (
+                "--eval-only needs"
+                if options.eval_only
+                else "--patience and --target-accuracy need"
+            )
             raise Refused(f"{what} validation data, which this task does not have")
         batch_size = options.batch_size or task.batch_size
-        self.workers = loader_processes(options.workers, task.workers, available_cores(), self.ranks.local_size)
+        self.workers = loader_processes(
+            options.workers, task.workers, available_cores(), self.ranks.local_size
+        )
         self.step = Step(task, strategy, options, batch_size)
-        self.compile_cache = CompileCache(checkpoints.folder, self.ranks, checkpoints.run if self.step.compiles else "")
+        self.compile_cache = CompileCache(
+            checkpoints.folder, self.ranks, checkpoints.run if self.step.compiles else ""
+        )
         self.compile_cache.load()
         self._make_batches()
         self.epochs = options.epochs or task.epochs
@@ -96,7 +113,9 @@ class Loop:
         return "succeeded"
 
     def evaluate_only(self) -> str:
-        """Report an evaluation of the weights as they are; returns "succeeded", or "stopped" at a SIGTERM."""
+        """Report an evaluation of the weights as they are; returns "succeeded", or "stopped" at a
+        SIGTERM.
+        """
         with activity("evaluating"):
             values = self._values_of_evaluation()
         if values is None:
@@ -106,19 +125,30 @@ class Loop:
         return "succeeded"
 
     def _is_finished(self) -> bool:
-        """Whether the evaluation just made reached the target accuracy, or was one too many without a lower loss."""
+        """Whether the evaluation just made reached the target accuracy, or was one too many without
+        a lower loss.
+        """
         if self.position.samples and self.checkpointer.best.evaluated_at != self.position.step:
             return False
-        reached = self.metrics.get("val_accuracy", 0.0) >= (self.options.target_accuracy or math.inf)
-        return reached or self.checkpointer.best.evaluations_since >= (self.options.patience or math.inf)
+        reached = self.metrics.get("val_accuracy", 0.0) >= (
+            self.options.target_accuracy or math.inf
+        )
+        return reached or self.checkpointer.best.evaluations_since >= (
+            self.options.patience or math.inf
+        )
 
     def _train_epoch(self) -> bool:
-        """Train to the end of this epoch, or of training if an evaluation ends it; False if a stop was requested."""
+        """Train to the end of this epoch, or of training if an evaluation ends it; False if a stop
+        was requested.
+        """
         self.step.wrapped.train()
         batch_size = self.batches.batch_size
         with self.step.clock.during("data"):
             batches = self.batches.load(self.position.epoch, skip=self.position.samples)
-        while self.position.samples < self.batches.samples_per_epoch and self.position.step < self.steps:
+        while (
+            self.position.samples < self.batches.samples_per_epoch
+            and self.position.step < self.steps
+        ):
             if self._is_evaluation_due():
                 if not self._evaluate_and_report(self.position.epoch + 1):
                     return False
@@ -131,14 +161,18 @@ class Loop:
             self.step.train_step(batches, self.position.step, self.steps)
             self.ranks.begin_training(self.options.timeout)
             self.compile_cache.step_done()
-            self.position = Position(self.position.step + 1, self.position.epoch, self.position.samples + batch_size)
+            self.position = Position(
+                self.position.step + 1, self.position.epoch, self.position.samples + batch_size
+            )
             self.meter.count(batch_size)
             if self.profiler is not None:
                 with self.meter.pause():
                     self.profiler.after_step(self.position.step)
             self.stop.step_done()
             with self.step.clock.during("communication"):
-                stop, save, report, not_finite, times = wait() if wait else (False, False, False, False, False)
+                stop, save, report, not_finite, times = (
+                    wait() if wait else (False, False, False, False, False)
+                )
             if not_finite:
                 self.raise_not_finite()
             if report or self.position.step == self.steps:
@@ -152,7 +186,8 @@ class Loop:
         return True
 
     def _local_flags(self) -> tuple[bool, bool, bool, bool, bool]:
-        """Whether this rank asks all to stop, save, report, raise `NotFinite`, or report where their time went.
+        """Whether this rank asks all to stop, save, report, raise `NotFinite`, or report where
+        their time went.
 
         Only rank 0 asks to save or report.
         """
@@ -166,8 +201,8 @@ class Loop:
         )
 
     def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
-        """Raise `NotFinite` on all ranks if any rank had a bad step, or has one of these tensors with a NaN or
-        infinity.
+        """Raise `NotFinite` on all ranks if any rank had a bad step, or has one of these tensors
+        with a NaN or infinity.
         """
         must_stop = self.step.finite_watch.must_stop()
         if self.ranks.all_reduce_max(must_stop or not finite.all_finite(tensors))()[0]:
@@ -183,25 +218,38 @@ class Loop:
         raise NotFinite(why)
 
     def _is_evaluation_due(self) -> bool:
-        """Whether `--eval-every-steps` asks for an evaluation here, within an epoch, that was not made yet."""
-        every, step = self.options.eval_every_steps, self.position.step
+        """Whether `--eval-every-steps` asks for an evaluation here, within an epoch, that was not
+        made yet.
+        """
+        every = self.options.eval_every_steps
+        step = self.position.step
         within = every is not None and self.position.samples > 0 and step % every == 0
-        return within and self.task.validation is not None and self.checkpointer.best.evaluated_at != step
+        return (
+            within
+            and self.task.validation is not None
+            and self.checkpointer.best.evaluated_at != step
+        )
 
     def _finish_epoch(self) -> bool:
         """Evaluate, report, and begin the next epoch; False if a stop was requested meanwhile."""
         complete = self.position.samples == self.batches.samples_per_epoch
         last = self.position.step >= self.steps
         epoch = self.position.epoch + (1 if self.position.samples else 0)
-        if not self._evaluate_and_report(epoch, evaluate=epoch % self.options.eval_every == 0 or last):
+        if not self._evaluate_and_report(
+            epoch, evaluate=epoch % self.options.eval_every == 0 or last
+        ):
             return False
         if complete:
-            self.position, self.step.loss = Position(self.position.step, epoch, 0), self.step.new_loss_mean()
+            self.position, self.step.loss = (
+                Position(self.position.step, epoch, 0),
+                self.step.new_loss_mean(),
+            )
             self.progress.restart()
         return True
 
     def _evaluate_and_report(self, epoch: int, evaluate: bool = True) -> bool:
-        """Report the mean loss of the epoch so far, and an evaluation; False if a stop was requested meanwhile.
+        """Report the mean loss of the epoch so far, and an evaluation; False if a stop was
+        requested meanwhile.
 
         `epoch`: the one that is reported, from 1.
         """
@@ -227,19 +275,30 @@ class Loop:
             self.trackers.log(self.position.step, values)
 
     def _evaluate(self) -> dict[str, float] | None:
-        """The metrics of an evaluation, whose weights are kept if they are the best; None if a stop was requested."""
+        """The metrics of an evaluation, whose weights are kept if they are the best; None if a stop
+        was requested.
+        """
         values = self._values_of_evaluation()
         if values is None:
             return None
-        if not self.step.skips_bad_steps and not math.isfinite(values["val_loss"]):  # the same value on all ranks
-            raise NotFinite(f"the evaluation after step {self.position.step}: val_loss is {values['val_loss']:g}")
+        if not self.step.skips_bad_steps and not math.isfinite(
+            values["val_loss"]
+        ):  # the same value on all ranks
+            raise NotFinite(
+                f"the evaluation after step {self.position.step}: val_loss is"
+                f" {values['val_loss']:g}"
+            )
         if self.options.target_accuracy is not None and "val_accuracy" not in values:
-            raise Refused("--target-accuracy needs a metric named accuracy, which this task does not have")
+            raise Refused(
+                "--target-accuracy needs a metric named accuracy, which this task does not have"
+            )
         self.checkpointer.record_evaluation(values["val_loss"])
         return values
 
     def _values_of_evaluation(self) -> dict[str, float] | None:
-        batch_size = min(MAX_EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.n_microbatches))
+        batch_size = min(
+            MAX_EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.n_microbatches)
+        )
         return evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)
 
     def _stop_in_evaluation(self) -> bool:
@@ -247,7 +306,8 @@ class Loop:
         return self.stop.requested
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, if there is one. Raises `Refused` if its options do not match.
+        """Resume from the newest complete checkpoint, if there is one. Raises `Refused` if its
+        options do not match.
 
         With `--eval-only` its weights alone are loaded, unless `--weights` names others.
         """
@@ -262,14 +322,18 @@ class Loop:
     @property
     def micro_batch(self) -> int:
         """The count of samples of the largest micro-batch, per rank and accumulation step."""
-        return math.ceil(self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps))
+        return math.ceil(
+            self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps)
+        )
 
     def split_to_fit(self, micro_batch: int) -> None:
-        """Increase the accumulation steps until micro-batches have at most so many samples; the batch stays as it is.
+        """Increase the accumulation steps until micro-batches have at most so many samples; the
+        batch stays as it is.
 
         Raises `Refused` if the batch cannot be split into so small parts.
         """
-        samples, n_microbatches = self.batches.batch_size / self.strategy.data_ranks, self.strategy.n_microbatches
+        samples = self.batches.batch_size / self.strategy.data_ranks
+        n_microbatches = self.strategy.n_microbatches
         for count in range(self.step.accumulation_steps + 1, int(samples) + 1):
             divides = n_microbatches == 1 or samples % (count * n_microbatches) == 0
             if math.ceil(samples / count) <= micro_batch and divides:
@@ -277,23 +341,30 @@ class Loop:
                 self._make_batches()
                 return
         raise Refused(
-            f"micro-batches of {self.micro_batch} samples per rank do not fit into memory, and a batch of "
-            f"{self.batches.batch_size} cannot be split further here: {self.strategy.oom_hint}"
+            f"micro-batches of {self.micro_batch} samples per rank do not fit into memory, and a"
+            f" batch of {self.batches.batch_size} cannot be split further here:"
+            f" {self.strategy.oom_hint}"
         )
 
     def run_discarded_step(self) -> None:
-        """Run one forward and backward pass and discard its gradients, before a checkpoint is loaded.
+        """Run one forward and backward pass and discard its gradients, before a checkpoint is
+        loaded.
 
-        DDP reorders its buckets after its first backward pass, and with them the order in which three or more ranks add
-        their gradients. A resumed run must be past that point, as the uninterrupted one was.
+        DDP reorders its buckets after its first backward pass, and with them the order in which
+        three or more ranks add their gradients. A resumed run must be past that point, as the
+        uninterrupted one was.
         """
         self.step.wrapped.train()
         self.step.forward_backward(*next(self.batches.load(epoch=0, skip=0)))
         self.step.optimizer.zero_grad(set_to_none=True)
 
     def seed_this_rank(self) -> None:
-        """Seed the random generators, differently on ranks with other data, so that noise such as dropout differs."""
-        state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.noise_rank, self.strategy.devices)
+        """Seed the random generators, differently on ranks with other data, so that noise such as
+        dropout differs.
+        """
+        state.seed_generators(
+            (self.options.seed + 1) * 1_000_003 + self.strategy.noise_rank, self.strategy.devices
+        )
 
     def _make_batches(self) -> None:
         arguments: dict[str, Any] = {
@@ -313,8 +384,11 @@ class Loop:
         else:
             self.batches = Batches(**arguments)
         count = self.step.accumulation_steps * self.strategy.n_microbatches
-        if self.strategy.n_microbatches > 1 and self.batches.batch_size % (self.strategy.data_ranks * count):
+        if self.strategy.n_microbatches > 1 and self.batches.batch_size % (
+            self.strategy.data_ranks * count
+        ):
             raise Refused(
-                f"a batch of {self.batches.batch_size} cannot be split into {self.strategy.data_ranks} pipelines x "
-                f"{count} micro-batches of equal size: use another --batch-size or --microbatches"
+                f"a batch of {self.batches.batch_size} cannot be split into"
+                f" {self.strategy.data_ranks} pipelines x {count} micro-batches of equal size: use"
+                " another --batch-size or --microbatches"
             )

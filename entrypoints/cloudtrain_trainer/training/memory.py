@@ -1,8 +1,8 @@
 """Recognises out-of-memory errors, and finds the largest micro-batch that fits on all ranks.
 
-Before training, one micro-batch is tried. A rank that runs out of memory during training stores half of the size that
-it tried and exits with `OOM_EXIT`; the next start uses that size. In both cases more accumulation steps keep the global
-batch as it is.
+Before training, one micro-batch is tried. A rank that runs out of memory during training stores
+half of the size that it tried and exits with `OOM_EXIT`; the next start uses that size. In both
+cases more accumulation steps keep the global batch as it is.
 """
 
 from __future__ import annotations
@@ -33,17 +33,24 @@ FILE = "micro-batch.json"
 RESERVE_BYTES = 64 << 20
 """What a trial must leave free for checkpoint threads, libraries and fragmentation."""
 
-TOLD_FACTOR, ROOM_SHARE = 1.5, 0.9
-"""A micro-batch that could be so many times as large is told; of the free memory, the share that it may take."""
+TOLD_FACTOR = 1.5
+ROOM_SHARE = 0.9
+"""A micro-batch that could be so many times as large is told; of the free memory, the share that it
+may take.
+"""
 
 _OOM_MESSAGES = {
     r"out of memory": "",
     r"can't allocate memory|Cannot allocate memory|bad_alloc|not enough memory": "",
-    r"CUDNN_STATUS_(ALLOC_FAILED|NOT_SUPPORTED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)": "cuDNN could not get memory",
+    r"CUDNN_STATUS_(ALLOC_FAILED|NOT_SUPPORTED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)": (
+        "cuDNN could not get memory"
+    ),
     r"CUBLAS_STATUS_ALLOC_FAILED": "cuBLAS could not get memory",
     r"CUSOLVER_STATUS_ALLOC_FAILED": "cuSOLVER could not get memory",
     r"NCCL.*Failed to (CUDA )?(m|c)alloc": "NCCL could not get memory for its buffers",
-    r"Unable to find (a valid|an) (cuDNN algorithm|engine)": "cuDNN found no algorithm that fits into memory",
+    r"Unable to find (a valid|an) (cuDNN algorithm|engine)": (
+        "cuDNN found no algorithm that fits into memory"
+    ),
 }
 """Patterns of out-of-memory errors -> what the message means, where it does not say so itself.
 
@@ -52,61 +59,81 @@ cuDNN's NOT_SUPPORTED has other causes, too.
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is, probably, out of memory. On a CPU and in cuDNN only the text of a RuntimeError says so."""
+    """Whether an error is, probably, out of memory. On a CPU and in cuDNN only the text of a
+    RuntimeError says so.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(re.search(sign, str(error)) for sign in _OOM_MESSAGES)
+    return isinstance(error, RuntimeError) and any(
+        re.search(sign, str(error)) for sign in _OOM_MESSAGES
+    )
 
 
 def describe_error(error: BaseException) -> str:
     """The error's first line (300 characters), and what it means if it does not mention memory."""
     line = (str(error).splitlines() or [type(error).__name__])[0][:300]
-    meaning = next((text for sign, text in _OOM_MESSAGES.items() if text and re.search(sign, str(error))), "")
+    meaning = next(
+        (text for sign, text in _OOM_MESSAGES.items() if text and re.search(sign, str(error))), ""
+    )
     return f"{line} ({meaning}: most likely out of memory)" if meaning else line
 
 
 class MicroBatchCache:
-    """The largest micro-batch known to fit (samples per rank), stored per task, strategy and GPU model."""
+    """The largest micro-batch known to fit (samples per rank), stored per task, strategy and GPU
+    model.
+    """
 
     def __init__(self, folder: Path, ranks: Ranks, key: str) -> None:
-        self.path, self.ranks, self.key = folder / FILE, ranks, key
+        self.path = folder / FILE
+        self.ranks = ranks
+        self.key = key
 
     def read(self) -> int | None:
         """The smallest size that any rank has stored; None if there is none. Called by all ranks."""
         mine = None
         with suppress(OSError, ValueError, AttributeError):
             mine = json.loads(self.path.read_text()).get(self.key)
-        known = [value for value in self.ranks.all_gather(mine) if isinstance(value, int) and value >= 1]
+        known = [
+            value for value in self.ranks.all_gather(mine) if isinstance(value, int) and value >= 1
+        ]
         return min(known, default=None)
 
     def write(self, micro_batch: int) -> None:
-        """Store a size in samples, by this rank alone: its peers may wait in a collective. OSError on a full disk."""
+        """Store a size in samples, by this rank alone: its peers may wait in a collective. OSError
+        on a full disk.
+        """
         temporary = self.path.with_name(f"{FILE}.{self.ranks.rank}.partial")
         temporary.write_text(json.dumps({self.key: micro_batch}))
         temporary.replace(self.path)
 
 
 def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
-    """Increase the accumulation steps until a micro-batch fits: to the cached size, then by trials (`--probe-memory`).
+    """Increase the accumulation steps until a micro-batch fits: to the cached size, then by trials
+    (`--probe-memory`).
 
     Raises `Refused` if the batch cannot be split further. Called by all ranks.
     """
-    step, device = loop.step, loop.device
+    step = loop.step
+    device = loop.device
     known = cache.read()
     if known is not None and known < loop.micro_batch:
         loop.split_to_fit(known)
         loop.ranks.log(
-            f"an earlier start ran out of memory: micro-batches of {loop.micro_batch} samples per rank, "
-            f"{step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
+            f"an earlier start ran out of memory: micro-batches of {loop.micro_batch} samples per"
+            f" rank, {step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
         )
     probe = loop.options.probe_memory
     if probe == "no" or loop.options.eval_only or (probe == "auto" and device.type != "cuda"):
         return
     if loop.strategy.communicates_in_forward:
         if probe == "yes":
-            loop.ranks.log(f"--probe-memory: --strategy {loop.options.strategy} can only be tried by its first step")
+            loop.ranks.log(
+                f"--probe-memory: --strategy {loop.options.strategy} can only be tried by its first"
+                " step"
+            )
         return
-    refused, trial = [], _fits(loop)
+    refused = []
+    trial = _fits(loop)
     while loop.ranks.all_reduce_max(trial is None)()[0]:
         refused.append(loop.micro_batch)
         loop.split_to_fit(loop.micro_batch // 2)
@@ -114,18 +141,23 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
     if refused:
         cache.write(loop.micro_batch)
         loop.ranks.log(
-            f"memory: micro-batches of {' and '.join(map(str, refused))} samples per rank do not fit on all ranks; "
-            f"they now have {loop.micro_batch} samples, with {step.accumulation_steps} per step; the batch stays "
-            f"{loop.batches.batch_size}. Batch norm sees the smaller micro-batches"
+            f"memory: micro-batches of {' and '.join(map(str, refused))} samples per rank do not"
+            f" fit on all ranks; they now have {loop.micro_batch} samples, with"
+            f" {step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}. Batch"
+            " norm sees the smaller micro-batches"
         )
         if loop.ranks.rank == 0:
-            emit_event(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps))
+            emit_event(
+                Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps)
+            )
     elif trial is not None:
         _tell_room(loop, trial)
 
 
 class Trial(NamedTuple):
-    """The memory of a GPU, in bytes: before the forward pass, at most in it, and all that it has. 0 on CPUs."""
+    """The memory of a GPU, in bytes: before the forward pass, at most in it, and all that it has. 0
+    on CPUs.
+    """
 
     before: int
     peak: int
@@ -134,27 +166,34 @@ class Trial(NamedTuple):
     def largest(self, samples: int) -> int:
         """About how many samples would fit, if so many took this much."""
         each = max(1.0, (self.peak - self.before) / samples)
-        return max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / each)) if self.total else samples
+        return (
+            max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / each))
+            if self.total
+            else samples
+        )
 
 
 def _tell_room(loop: Loop, trial: Trial) -> None:
-    """Say how much larger a micro-batch could be on the rank that has least room, if it is much larger."""
+    """Say how much larger a micro-batch could be on the rank that has least room, if it is much
+    larger.
+    """
     largest = min(loop.ranks.all_gather(trial.largest(loop.micro_batch)))
     if largest >= TOLD_FACTOR * loop.micro_batch:
         loop.ranks.log(
-            f"memory: a micro-batch of {loop.micro_batch} samples per rank takes {trial.peak / 1e9:.1f} of "
-            f"{trial.total / 1e9:.1f} GB; about {largest} would fit: a larger --batch-size, or less --accumulate and "
-            "--recompute, may use the GPU better"
+            f"memory: a micro-batch of {loop.micro_batch} samples per rank takes"
+            f" {trial.peak / 1e9:.1f} of {trial.total / 1e9:.1f} GB; about {largest} would fit: a"
+            " larger --batch-size, or less --accumulate and --recompute, may use the GPU better"
         )
 
 
 def _fits(loop: Loop) -> Trial | None:
-    """Try one micro-batch with the optimizer's state on this rank alone; None if they do not fit. Model and generators
-    are restored.
+    """Try one micro-batch with the optimizer's state on this rank alone; None if they do not fit.
+    Model and generators are restored.
     """
     step = loop.step
     devices = loop.strategy.devices
-    generators, buffers = state.generator_states(devices), state.buffers(step.model, step.task.statistics(step.model))
+    generators = state.generator_states(devices)
+    buffers = state.buffers(step.model, step.task.statistics(step.model))
     sums = step.loss.state()
     step.wrapped.train()
     try:

@@ -30,9 +30,11 @@ def build(
     fused: bool,
     matrices: Mapping[str, Rows] | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer of `--optimizer` over parameters by name. Raises `Refused` if a user's is not one.
+    """The optimizer of `--optimizer` over parameters by name. Raises `Refused` if a user's is not
+    one.
 
-    `fused`: as one kernel per group, which GPUs have. `matrices`: those that Muon updates; AdamW updates the others.
+    `fused`: as one kernel per group, which GPUs have. `matrices`: those that Muon updates; AdamW
+    updates the others.
     """
     if ":" in name:
         return _own(Factory("--optimizer", name), parameters, lr, weight_decay)
@@ -47,7 +49,9 @@ def build(
 
 
 def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Groups of parameters that are sharded alike, which a fused kernel needs, and that decay alike."""
+    """Groups of parameters that are sharded alike, which a fused kernel needs, and that decay
+    alike.
+    """
     return [
         {"params": group, "weight_decay": weight_decay if _is_matrix(group[0]) else 0.0}
         for group in grouped(parameters, lambda p: (sharding(p), _is_matrix(p)))
@@ -62,9 +66,12 @@ def _is_matrix(parameter: Tensor) -> bool:
 def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Optimizer:
     """SGD with momentum, not Nesterov's. torch 2.13 has no fused kernel of it for shards.
 
-    The momentum is there from the start: a fused first step that is skipped would leave it uninitialised.
+    The momentum is there from the start: a fused first step that is skipped would leave it
+    uninitialised.
     """
-    fused = fused and not any(hasattr(parameter, "to_local") for group in groups for parameter in group["params"])
+    fused = fused and not any(
+        hasattr(parameter, "to_local") for group in groups for parameter in group["params"]
+    )
     optimizer = torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, fused=fused)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -73,13 +80,20 @@ def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Op
 
 
 def _muon(
-    parameters: Mapping[str, Tensor], matrices: Mapping[str, Rows], lr: float, weight_decay: float, fused: bool
+    parameters: Mapping[str, Tensor],
+    matrices: Mapping[str, Rows],
+    lr: float,
+    weight_decay: float,
+    fused: bool,
 ) -> torch.optim.Optimizer:
     by_rows: dict[Rows, list[Tensor]] = {}
     for name, parameter in parameters.items():
         if name in matrices:
             by_rows.setdefault(matrices[name], []).append(parameter)
-    groups = [{"params": some, "rows": rows, "weight_decay": weight_decay} for rows, some in by_rows.items()]
+    groups = [
+        {"params": some, "rows": rows, "weight_decay": weight_decay}
+        for rows, some in by_rows.items()
+    ]
     others = [parameter for name, parameter in parameters.items() if name not in matrices]
     parts: list[torch.optim.Optimizer] = []
     if groups:
@@ -90,7 +104,9 @@ def _muon(
 
 
 class Together(torch.optim.Optimizer):
-    """Several optimizers, each of some of the parameters, as one: they share their groups and their state."""
+    """Several optimizers, each of some of the parameters, as one: they share their groups and their
+    state.
+    """
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -107,7 +123,9 @@ class Together(torch.optim.Optimizer):
 
 
 class GroupNumbers:
-    """The numbers in an optimizer's groups: the learning rates of its beginning, and those that it changes itself."""
+    """The numbers in an optimizer's groups: the learning rates of its beginning, and those that it
+    changes itself.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups = optimizer.param_groups
@@ -125,15 +143,18 @@ class GroupNumbers:
     def changed(self) -> list[dict[str, float]]:
         """Of each group the numbers that are not as they were, for a checkpoint."""
         pairs = zip(self._now(), self._first, strict=True)
-        return [{name: x for name, x in now.items() if x != first.get(name)} for now, first in pairs]
+        return [
+            {name: x for name, x in now.items() if x != first.get(name)} for now, first in pairs
+        ]
 
     def restore(self, changed: Sequence[Mapping[str, float]]) -> None:
         """Put back what `changed` returned. Raises `Refused` if there were other groups."""
         if len(changed) != len(self._groups):
             if any(changed):
                 raise Refused(
-                    f"the optimizer of the checkpoint has {len(changed)} groups with numbers of their own, this one "
-                    f"{len(self._groups)}: resume with the same strategy, or start from scratch with --no-resume"
+                    f"the optimizer of the checkpoint has {len(changed)} groups with numbers of"
+                    f" their own, this one {len(self._groups)}: resume with the same strategy, or"
+                    " start from scratch with --no-resume"
                 )
             return
         for group, numbers in zip(self._groups, changed, strict=True):
@@ -146,21 +167,30 @@ class GroupNumbers:
         ]
 
 
-def _own(factory: Factory, parameters: Mapping[str, Tensor], lr: float, weight_decay: float) -> torch.optim.Optimizer:
+def _own(
+    factory: Factory, parameters: Mapping[str, Tensor], lr: float, weight_decay: float
+) -> torch.optim.Optimizer:
     """The optimizer of a user's function, which gets (name, parameter) pairs. Raises `Refused`."""
     given = {"named_parameters": list(parameters.items()), "lr": lr, "weight_decay": weight_decay}
     found = factory(given)
     if not isinstance(found, torch.optim.Optimizer):
-        raise Refused(f"{factory} returned {describe(found)}: return a torch.optim.Optimizer of `named_parameters`")
+        raise Refused(
+            f"{factory} returned {describe(found)}: return a torch.optim.Optimizer of"
+            " `named_parameters`"
+        )
     known = {id(parameter) for parameter in parameters.values()}
-    if any(id(parameter) not in known for group in found.param_groups for parameter in group["params"]):
-        raise Refused(f"{factory} has parameters that are not the model's: take those of `named_parameters`")
+    if any(
+        id(parameter) not in known for group in found.param_groups for parameter in group["params"]
+    ):
+        raise Refused(
+            f"{factory} has parameters that are not the model's: take those of `named_parameters`"
+        )
     if any("lr" not in group for group in found.param_groups):
         raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
     closure = inspect.signature(found.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise Refused(
-            f"{factory}: the step of {type(found).__name__} computes the loss several times, which the trainer does "
-            "not offer: use an optimizer whose step needs no closure"
+            f"{factory}: the step of {type(found).__name__} computes the loss several times, which"
+            " the trainer does not offer: use an optimizer whose step needs no closure"
         )
     return found

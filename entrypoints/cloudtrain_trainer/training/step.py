@@ -1,6 +1,8 @@
-"""One optimizer step: forward and backward passes of its micro-batches, gradient clipping, the update.
+"""One optimizer step: forward and backward passes of its micro-batches, gradient clipping, the
+update.
 
-A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is recorded, or skipped (`--on-nan skip`).
+A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is recorded, or skipped
+(`--on-nan skip`).
 """
 
 from __future__ import annotations
@@ -38,12 +40,17 @@ class Step:
     """This rank's part of the model, its optimizer, and how one step changes them."""
 
     def __init__(self, task: Task, strategy: Strategy, options: Options, batch_size: int) -> None:
-        self.task, self.strategy, self.options, self.batch_size = task, strategy, options, batch_size
+        self.task = task
+        self.strategy = strategy
+        self.options = options
+        self.batch_size = batch_size
         self.device = strategy.ranks.device
         self.amp = hardware.resolve_precision(options.amp, self.device)
         self.lr = options.lr or task.lr
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
-        """Forward and backward passes per rank and step. A pipeline splits its batch into micro-batches itself."""
+        """Forward and backward passes per rank and step. A pipeline splits its batch into
+        micro-batches itself.
+        """
         self.skips_bad_steps = options.on_nan == "skip"
         self._asynchronous = fused = self.computes_like_gpu()
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
@@ -51,7 +58,9 @@ class Step:
         self._zero = self._local_loss = torch.zeros((), device=self.device)
         """This rank's sum of losses of the step: finite only if all of them are."""
         self.clipped_norm: Tensor | None = None
-        """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None without it."""
+        """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None
+        without it.
+        """
 
         self._initial = self.initial_model()
         model = self._initial.model
@@ -79,7 +88,9 @@ class Step:
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
     def computes_like_gpu(self) -> bool:
-        """Whether the device computes behind the host, with fused kernels of optimizers and images channels-last."""
+        """Whether the device computes behind the host, with fused kernels of optimizers and images
+        channels-last.
+        """
         return self.device.type in FUSED_ON
 
     def channels_last(self, model: nn.Module) -> nn.Module:
@@ -89,23 +100,40 @@ class Step:
 
     def initial_model(self) -> InitialModel:
         """The model before it is distributed."""
-        options, strategy = self.options, self.strategy
-        return InitialModel(self.task.model, options, strategy.shard_group_size > 1, strategy.ranks.log)
+        options = self.options
+        strategy = self.strategy
+        return InitialModel(
+            self.task.model, options, strategy.shard_group_size > 1, strategy.ranks.log
+        )
 
     def _use_float8(self, model: nn.Module) -> None:
         """What does not multiply in FP8 computes in bf16."""
-        converted, self.amp = float8.convert(model, self.device), "bf16"
+        converted = float8.convert(model, self.device)
+        self.amp = "bf16"
         total = len(converted.layers) + len(converted.others)
-        slow = "" if self.compiles else "; without --compile, which needs a compiler, this is slower than --amp bf16"
-        self.strategy.ranks.log(f"fp8: {len(converted.layers)} of {total} linear layers, all else in bf16{slow}")
+        slow = (
+            ""
+            if self.compiles
+            else "; without --compile, which needs a compiler, this is slower than --amp bf16"
+        )
+        self.strategy.ranks.log(
+            f"fp8: {len(converted.layers)} of {total} linear layers, all else in bf16{slow}"
+        )
 
     def _make_optimizer(self, matrices: dict[str, Rows] | None) -> None:
-        task, options = self.task, self.options
-        trained: dict[str, Tensor] = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        task = self.task
+        options = self.options
+        trained: dict[str, Tensor] = {
+            name: p for name, p in self.model.named_parameters() if p.requires_grad
+        }
         self.gradients = Gradients(list(trained.values()), self.strategy)
-        self.weight_decay = decay = task.weight_decay if options.weight_decay is None else options.weight_decay
+        self.weight_decay = decay = (
+            task.weight_decay if options.weight_decay is None else options.weight_decay
+        )
         fused = self.computes_like_gpu()
-        self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices)
+        self.optimizer = optimizers.build(
+            options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices
+        )
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
     def place(self, module: nn.Module, device: torch.device | None = None) -> None:
@@ -120,9 +148,11 @@ class Step:
         return LossMean(self.device, finite=self.skips_bad_steps)
 
     def train_step(self, batches: Iterator[tuple[Any, Any]], step: int, steps: int) -> None:
-        """Train on the next micro-batches: one step with the gradient of the mean loss over the global batch.
+        """Train on the next micro-batches: one step with the gradient of the mean loss over the
+        global batch.
 
-        `batches`: this rank's (inputs, targets) per micro-batch. `step`, of `steps` in the run, counts from 0.
+        `batches`: this rank's (inputs, targets) per micro-batch. `step`, of `steps` in the run,
+        counts from 0.
         """
         self.clock.begin_step()
         before = self._buffers() if self.skips_bad_steps else {}
@@ -134,7 +164,9 @@ class Step:
         self.clock.enter("communication")
         self.strategy.finish_gradients(self.model)
         self.clock.enter("optimizer")
-        self.group_numbers.scale_rates(lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up))
+        self.group_numbers.scale_rates(
+            lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
+        )
         if self.skips_bad_steps or self.scaler is not None:
             bad = self._update_if_finite(step) if self.scaler is None else self._update_scaled(step)
             if self.skips_bad_steps:
@@ -159,11 +191,15 @@ class Step:
         if self._asynchronous:
             self.finite_watch.note_step(step + 1, self._local_loss, norm)
         else:
-            self.finite_watch.record_step(step + 1, self._local_loss, norm, self._is_bad(self._local_loss, norm))
+            self.finite_watch.record_step(
+                step + 1, self._local_loss, norm, self._is_bad(self._local_loss, norm)
+            )
         self.optimizer.step()
 
     def _update_if_finite(self, step: int) -> Tensor:
-        """Update the weights unless this step is bad. Returns whether it is, as a bool on the device, shape ()."""
+        """Update the weights unless this step is bad. Returns whether it is, as a bool on the
+        device, shape ().
+        """
         norm = self._clip()
         bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
         self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
@@ -176,7 +212,8 @@ class Step:
         return bad
 
     def _update_scaled(self, step: int) -> Tensor:
-        """The same in fp16, where the loss scaler skips steps whose gradients overflow, and lowers its scale.
+        """The same in fp16, where the loss scaler skips steps whose gradients overflow, and lowers
+        its scale.
 
         Such a step is not bad, unless the scale cannot be lowered any more.
         """
@@ -186,7 +223,8 @@ class Step:
         if self.skips_bad_steps and gradients:  # the scaler only checks gradients: make one bad
             gradients[0][0].add_(torch.where(bad, torch.nan, 0.0))
         self.scaler.unscale_(self.optimizer)
-        norm, scale = self._clip(), self.scaler.scale(torch.ones((), device=self.device))
+        norm = self._clip()
+        scale = self.scaler.scale(torch.ones((), device=self.device))
         bad = bad | (self._is_bad(norm) & (scale <= finite.MIN_LOSS_SCALE))
         self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
         self.scaler.step(self.optimizer)
@@ -194,17 +232,23 @@ class Step:
         return bad
 
     def _is_bad(self, *values: Tensor) -> Tensor:
-        """Whether a value is not finite, as a bool on the device. On a CPU the host computes it, which is faster."""
+        """Whether a value is not finite, as a bool on the device. On a CPU the host computes it,
+        which is faster.
+        """
         if self._asynchronous:
             return ~torch.isfinite(torch.stack(values)).all()
         return torch.tensor(not all(math.isfinite(float(value)) for value in values))
 
     def _on_any_rank(self, bad: Tensor) -> Tensor:
-        """Whether the step is bad: on any rank if bad steps are skipped, which all must do alike; else on this one."""
+        """Whether the step is bad: on any rank if bad steps are skipped, which all must do alike;
+        else on this one.
+        """
         return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
     def forward_backward(self, inputs: Any, targets: Any) -> None:
-        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...), on any device."""
+        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch,
+        ...), on any device.
+        """
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
     def backward(self, loss: Tensor, samples: int, reported: Tensor | None = None) -> None:
@@ -219,7 +263,9 @@ class Step:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def add_loss(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's mean loss to the training loss; of ranks that see the same samples, only one does."""
+        """Add a micro-batch's mean loss to the training loss; of ranks that see the same samples,
+        only one does.
+        """
         loss = loss.detach().to(self.device)
         self._local_loss = loss if self._local_loss is self._zero else self._local_loss + loss
         if self.strategy.reports_metrics:
@@ -228,7 +274,8 @@ class Step:
     def loss_weight(self, samples: int) -> float:
         """The weight of a mean loss over a count of samples in the loss of the step.
 
-        Gradients are averaged over the ranks that share the batch, and micro-batches may differ in size by one.
+        Gradients are averaged over the ranks that share the batch, and micro-batches may differ in
+        size by one.
         """
         return samples * self.strategy.data_ranks / self.batch_size
 
@@ -239,7 +286,8 @@ class Step:
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The tensors that this rank computes with, on its device, as the task prepares them; images channels-last.
+        """The tensors that this rank computes with, on its device, as the task prepares them;
+        images channels-last.
 
         Without targets they are the inputs: a batch that is not a pair.
         """
@@ -247,13 +295,15 @@ class Step:
         on_device = own(trees.to_device(inputs, self.device, self._image_format))
         if self.task.on_device is not None:
             on_device = self.task.on_device(on_device)
-        return on_device, on_device if targets is None else own(trees.to_device(targets, self.device))
+        return on_device, (
+            on_device if targets is None else own(trees.to_device(targets, self.device))
+        )
 
     def _clip(self) -> Tensor:
         """Scale the gradients down to `--clip-norm`, by their norm over all ranks.
 
-        Returns the norm before clipping; without `--clip-norm` only that of this rank's gradients, which needs no
-        message.
+        Returns the norm before clipping; without `--clip-norm` only that of this rank's gradients,
+        which needs no message.
         """
         if self.options.clip_norm is None:
             return self.gradients.local_norm()
@@ -261,7 +311,9 @@ class Step:
         return norm
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Copies of what forward passes change, such as batch norm's statistics: a bad number would stay in them."""
+        """Copies of what forward passes change, such as batch norm's statistics: a bad number would
+        stay in them.
+        """
         return state.buffers(self.model, self._statistics())
 
     def _statistics(self) -> Sequence[Tensor]:

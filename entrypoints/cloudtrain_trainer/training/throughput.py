@@ -1,6 +1,7 @@
 """Measures samples per second at the batch size of the command line, for a search of the best one.
 
-The batch is taken as it is: no smaller micro-batches are looked for, so that one that does not fit ends the run.
+The batch is taken as it is: no smaller micro-batches are looked for, so that one that does not fit
+ends the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
 
 WARM_UP_STEPS = 3
-"""Steps that are not measured: the first ones import, compile, choose kernels, and allocate the optimizer's state."""
+"""Steps that are not measured: the first ones import, compile, choose kernels, and allocate the
+optimizer's state.
+"""
 STEPS_AT_ONCE = 5
 """After so many steps all ranks wait for their devices, and for each other."""
 MIN_SECONDS = 1.0
@@ -33,7 +36,8 @@ def is_wanted() -> bool:
 
 
 def measure(loop: Loop) -> str:
-    """Train for a few steps and report `samples_per_s`, of all ranks together; returns "succeeded" or "stopped".
+    """Train for a few steps and report `samples_per_s`, of all ranks together; returns "succeeded"
+    or "stopped".
 
     The memory that training needs beside the steps is held meanwhile. Called by all ranks.
     """
@@ -42,7 +46,8 @@ def measure(loop: Loop) -> str:
     loop.step.wrapped.train()
     _train(loop, batches, 0, WARM_UP_STEPS)
     loop.ranks.begin_training(loop.options.timeout)
-    steps, ended = 0, False
+    steps = 0
+    ended = False
     loop.ranks.barrier()
     began = time.monotonic()
     while not ended:
@@ -55,14 +60,18 @@ def measure(loop: Loop) -> str:
             return "stopped"
     rate = round(steps * loop.batches.batch_size / seconds, 3)
     log_metrics(step=WARM_UP_STEPS + steps, samples_per_s=rate)
-    loop.ranks.log(f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second")
+    loop.ranks.log(
+        f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second"
+    )
     loop.metrics["samples_per_s"] = rate
     del reserve
     return "succeeded"
 
 
 def _train(loop: Loop, batches: Iterator[tuple[Any, Any]], first: int, steps: int) -> None:
-    """Train for so many steps and wait until their kernels have ended; the schedule stays at its last step."""
+    """Train for so many steps and wait until their kernels have ended; the schedule stays at its
+    last step.
+    """
     for step in range(first, first + steps):
         loop.step.train_step(batches, min(step, loop.steps - 1), loop.steps)
         loop.stop.step_done()

@@ -1,7 +1,9 @@
-"""`--measure`: what data and the exchange of gradients cost, by short windows of steps that leave them out.
+"""`--measure`: what data and the exchange of gradients cost, by short windows of steps that leave
+them out.
 
-A timer adds up what overlaps; what a step saves without a part is what that part costs. Windows of all kinds take
-turns, so that other work on the machine slows all of them, and medians count. The weights are thrown away.
+A timer adds up what overlaps; what a step saves without a part is what that part costs. Windows of
+all kinds take turns, so that other work on the machine slows all of them, and medians count. The
+weights are thrown away.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ KINDS = {
 
 
 def measure(loop: Loop) -> str:
-    """Run the windows and report them; returns "succeeded", or "stopped" at a SIGTERM. Called by all ranks."""
+    """Run the windows and report them; returns "succeeded", or "stopped" at a SIGTERM. Called by
+    all ranks.
+    """
     loop.step.wrapped.train()
     batches = chain.from_iterable(loop.batches.load(epoch, skip=0) for epoch in count())
     seconds = _window(loop, batches, WARM_UP_STEPS)
     loop.ranks.begin_training(loop.options.timeout)
     seconds = min(seconds, _window(loop, batches, WARM_UP_STEPS))
-    steps = min(loop.ranks.all_gather(max(2, min(MAX_STEPS, int(WINDOW_SECONDS / max(seconds, 1e-6))))))
+    steps = min(
+        loop.ranks.all_gather(max(2, min(MAX_STEPS, int(WINDOW_SECONDS / max(seconds, 1e-6)))))
+    )
     cached = list(islice(batches, loop.step.accumulation_steps))
     kinds = [kind for kind, (_, sends) in KINDS.items() if sends or loop.strategy.can_skip_messages]
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -58,7 +64,9 @@ def measure(loop: Loop) -> str:
     return "succeeded"
 
 
-def _window(loop: Loop, batches: Iterator[tuple[Any, Any]], steps: int, *, sends: bool = True) -> float:
+def _window(
+    loop: Loop, batches: Iterator[tuple[Any, Any]], steps: int, *, sends: bool = True
+) -> float:
     """Seconds per step of a window, on this rank; all ranks begin it together."""
     step = loop.step
     loop.ranks.barrier()
@@ -73,13 +81,21 @@ def _window(loop: Loop, batches: Iterator[tuple[Any, Any]], steps: int, *, sends
 
 
 def _report(loop: Loop, steps: int, taken: dict[str, list[float]]) -> None:
-    """Send the medians: of each round the slowest rank counts, and of steps without messages each rank by itself."""
+    """Send the medians: of each round the slowest rank counts, and of steps without messages each
+    rank by itself.
+    """
     by_rank = loop.ranks.all_gather(taken)
     if loop.ranks.rank != 0:
         return
-    each = {kind: list(map(max, zip(*(rank[kind] for rank in by_rank), strict=True))) for kind in taken}
+    each = {
+        kind: list(map(max, zip(*(rank[kind] for rank in by_rank), strict=True))) for kind in taken
+    }
     slowest = {kind: median(seconds) for kind, seconds in each.items()}
-    alone = {str(rank): round(median(own["neither"]), 6) for rank, own in enumerate(by_rank) if "neither" in own}
+    alone = {
+        str(rank): round(median(own["neither"]), 6)
+        for rank, own in enumerate(by_rank)
+        if "neither" in own
+    }
     sent = loop.step.clock.message_bytes
     event = Windows(full=round(slowest.pop("full"), 6)).replace(
         full_each=[round(seconds, 6) for seconds in each["full"]],
@@ -91,5 +107,7 @@ def _report(loop: Loop, steps: int, taken: dict[str, list[float]]) -> None:
         **({"message_mb": round(sent / 1e6, 3)} if sent else {}),
     )
     emit_event(event)
-    saved = ", ".join(f"{kind.replace('_', ' ')} {seconds * 1e3:.1f} ms" for kind, seconds in slowest.items())
+    saved = ", ".join(
+        f"{kind.replace('_', ' ')} {seconds * 1e3:.1f} ms" for kind, seconds in slowest.items()
+    )
     loop.ranks.log(f"measured steps of {event.full * 1e3:.1f} ms; {saved}")

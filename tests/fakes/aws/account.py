@@ -1,4 +1,6 @@
-"""What all jobs of an imitated account share: its region, storage, logs, machines, quotas, and timing."""
+"""What all jobs of an imitated account share: its region, storage, logs, machines, quotas, and
+timing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Account:
     missing_images: set[str] = field(default_factory=set)
     """Images that cannot be pulled, although their address looks right."""
     denied_actions: set[str] = field(default_factory=set)
-    """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
+    """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as
+    `logs:*`.
+    """
     caller_policy: Sequence[Statement] | None = None
     """What who calls may do; None: everything."""
     tags: Callable[[str], Mapping[str, str]] = lambda arn: {}  # noqa: ARG005
@@ -49,9 +53,13 @@ class Account:
     tuning_parallel: int = 10
     """How many training jobs a tuning job may have at once: the quota of a new account."""
     has_warm_pools: bool = False
-    """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is said."""
+    """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is
+    said.
+    """
     requires_objects: bool = False
-    """Whether a channel without objects is refused at once; otherwise the job fails when it downloads."""
+    """Whether a channel without objects is refused at once; otherwise the job fails when it
+    downloads.
+    """
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""
     unexpected_errors: list[str]

@@ -1,4 +1,6 @@
-"""A whole cloud on loopback, one address for all: moto, with SageMaker, ECR and CloudFormation before it."""
+"""A whole cloud on loopback, one address for all: moto, with SageMaker, ECR and CloudFormation
+before it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,21 @@ from tests.fakes.aws.endpoint import Endpoint
 from tests.fakes.aws.sagemaker import SageMaker
 from tests.fakes.aws.stack_resources import Resources
 
-REGION, ACCOUNT = "us-east-1", "123456789012"
+REGION = "us-east-1"
+ACCOUNT = "123456789012"
 BUCKET = "loopback-bucket"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/loopback"
 IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/train:1"
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIALOOPBACK", "AWS_SECRET_ACCESS_KEY": "loopback", "AWS_DEFAULT_REGION": REGION}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIALOOPBACK",
+    "AWS_SECRET_ACCESS_KEY": "loopback",
+    "AWS_DEFAULT_REGION": REGION,
+}
 
 
 class Cloud:
-    """One account in one region, empty but for a bucket. `settings`: of `tests.fakes.aws.account.Account`.
+    """One account in one region, empty but for a bucket. `settings`: of
+    `tests.fakes.aws.account.Account`.
 
     moto keeps its state per process, so there is one cloud at a time; a new one is empty.
     """
@@ -43,22 +51,34 @@ class Cloud:
         settings = {**settings, "env": {**env, **settings.get("env", {})}}
         self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
         self.account = self.service.account
-        """What tests may change while it runs: quotas, capacity, missing images, grace period, phase duration."""
+        """What tests may change while it runs: quotas, capacity, missing images, grace period,
+        phase duration.
+        """
         self.registry = Ecr(self.account)
         self.registry.images.put("train", "1", "amd64")  # IMAGE
         self.endpoint = Endpoint(self.service, self.registry, (host, port))
-        made = Resources(lambda service: self.client(service, direct=True), self.registry, REGION, ACCOUNT)
+        made = Resources(
+            lambda service: self.client(service, direct=True), self.registry, REGION, ACCOUNT
+        )
         self.stacks = self.endpoint.stacks = CloudFormation(made, REGION, ACCOUNT)
         for server in (self.endpoint, self.registry.blobs):
             server.start()
-        self.bucket, self.role, self.region, self.image = BUCKET, ROLE, REGION, IMAGE
+        self.bucket = BUCKET
+        self.role = ROLE
+        self.region = REGION
+        self.image = IMAGE
         self._clients: dict[str, Any] = {}
         self.client("s3", direct=True).create_bucket(Bucket=BUCKET)
 
     def __enter__(self) -> Cloud:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def environment(self) -> dict[str, str]:
@@ -79,11 +99,16 @@ class Cloud:
         }
 
     def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """An environment for a client process: nothing of any other account, and everything of this one."""
-        return {key: value for key, value in environ.items() if not key.startswith("AWS_")} | self.environment()
+        """An environment for a client process: nothing of any other account, and everything of this
+        one.
+        """
+        return {
+            key: value for key, value in environ.items() if not key.startswith("AWS_")
+        } | self.environment()
 
     def client(self, service: str, *, direct: bool = False) -> Any:
-        """A boto3 client of this cloud; `direct`: past the front, seen by nobody and spared by faults.
+        """A boto3 client of this cloud; `direct`: past the front, seen by nobody and spared by
+        faults.
 
         It tries each call once, so that every fault is seen.
         """
@@ -102,13 +127,18 @@ class Cloud:
     def keys(self, prefix: str = "") -> list[str]:
         """The names of everything in the bucket below a prefix."""
         pages = (
-            self.client("s3", direct=True).get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+            self.client("s3", direct=True)
+            .get_paginator("list_objects_v2")
+            .paginate(Bucket=self.bucket, Prefix=prefix)
         )
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Everything in the bucket below a prefix, but for what is deleted in this moment by its job."""
-        s3, found = self.client("s3", direct=True), {}
+        """Everything in the bucket below a prefix, but for what is deleted in this moment by its
+        job.
+        """
+        s3 = self.client("s3", direct=True)
+        found = {}
         for key in self.keys(prefix):
             try:
                 found[key] = s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
@@ -143,5 +173,7 @@ class Cloud:
             server.server_close()
 
     def _reset(self) -> None:
-        with urllib.request.urlopen(urllib.request.Request(f"{self.moto_url}/moto-api/reset", method="POST")) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self.moto_url}/moto-api/reset", method="POST")
+        ) as answer:
             answer.read()

@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, NodeContainer, TrainingJob
+from cloudtrain.contracts.sagemaker import (
+    FAILURE_CHARACTERS,
+    FAILURE_FILE,
+    NodeContainer,
+    TrainingJob,
+)
 from cloudtrain.providers.emulation import container as container_emulator
 from cloudtrain.providers.local.processes import free_port
 from tests.fakes.containers import Container as Process
@@ -22,7 +27,12 @@ class Node(Process):
     """The container of one node. OSError when there is no such program."""
 
     def __init__(
-        self, host: str, root: Path, argv: Sequence[str], env: Mapping[str, str], write_line: WriteLine
+        self,
+        host: str,
+        root: Path,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        write_line: WriteLine,
     ) -> None:
         stream = f"{host}-{int(time.time() * 1000)}"
 
@@ -46,10 +56,14 @@ class Node(Process):
 class ContainerGroup:
     """All containers of one attempt."""
 
-    def __init__(self, job: TrainingJob, folder: Path, env: Mapping[str, str], write_line: WriteLine) -> None:
-        self.job, self.nodes = job, list[Node]()
+    def __init__(
+        self, job: TrainingJob, folder: Path, env: Mapping[str, str], write_line: WriteLine
+    ) -> None:
+        self.job = job
+        self.nodes = list[Node]()
         self.roots = [folder / container.host / "ml" for container in job.containers]
-        self._folder, self._env = folder, env
+        self._folder = folder
+        self._env = env
         self._write_line: WriteLine = lambda stream, line: write_line(f"{job.name}/{stream}", line)
 
     def build(self) -> None:
@@ -60,10 +74,13 @@ class ContainerGroup:
 
     def start(self) -> None:
         """All of them, on addresses of loopback of their own."""
-        addresses, port = container_emulator.addresses(len(self.roots)), free_port()
+        addresses = container_emulator.addresses(len(self.roots))
+        port = free_port()
         hosts = self._folder / "hosts"
         hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
-        for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
+        for container, root, address in zip(
+            self.job.containers, self.roots, addresses, strict=True
+        ):
             argv, env = container_emulator.command(
                 container,
                 root,

@@ -1,4 +1,6 @@
-"""The part of ECR that tells what is in a registry, and removes a repository: refused as AWS refuses it."""
+"""The part of ECR that tells what is in a registry, and removes a repository: refused as AWS
+refuses it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Ecr:
     def call(self, operation: str, body: Body) -> dict[str, Any]:
         """One call; Refused is what it answers instead."""
         if operation not in self._operations:
-            raise ServiceError("UnknownOperationException", f"The requested operation {operation} is not known.")
+            raise ServiceError(
+                "UnknownOperationException", f"The requested operation {operation} is not known."
+            )
         found = violations(self._model.operation_model(operation).input_shape, dict(body))
         if found:
             told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
@@ -66,7 +70,10 @@ class Ecr:
         self._repository({"repositoryName": name})
         if self.images.has(name) and not force:
             here = f"in registry with id '{self.account.account}'"
-            message = f"The repository with name '{name}' {here} cannot be deleted because it still contains images"
+            message = (
+                f"The repository with name '{name}' {here} cannot be deleted because it still"
+                " contains images"
+            )
             raise ServiceError("RepositoryNotEmptyException", message)
         self.repositories.discard(name)
         self.images.remove(name)
@@ -81,13 +88,25 @@ class Ecr:
             self._check(wanted)
         endpoint = f"https://{self.account.account}.dkr.ecr.{self.account.region}.amazonaws.com"
         token = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
-        told = {"authorizationToken": token, "expiresAt": time.time() + LIFE_SECONDS, "proxyEndpoint": endpoint}
+        told = {
+            "authorizationToken": token,
+            "expiresAt": time.time() + LIFE_SECONDS,
+            "proxyEndpoint": endpoint,
+        }
         return {"authorizationData": [told]}
 
     def _repositories(self, body: Body) -> dict[str, Any]:
-        """Those that are named: one that is not there refuses the whole call (API reference, DescribeRepositories)."""
-        names = [self._repository({**body, "repositoryName": name}) for name in body["repositoryNames"]]
-        return {"repositories": [{"registryId": self.account.account, "repositoryName": name} for name in names]}
+        """Those that are named: one that is not there refuses the whole call (API reference,
+        DescribeRepositories).
+        """
+        names = [
+            self._repository({**body, "repositoryName": name}) for name in body["repositoryNames"]
+        ]
+        return {
+            "repositories": [
+                {"registryId": self.account.account, "repositoryName": name} for name in names
+            ]
+        }
 
     def _images(self, body: Body) -> dict[str, Any]:
         name = self._repository(body)
@@ -98,44 +117,62 @@ class Ecr:
             reference = wanted.get("imageDigest") or wanted.get("imageTag") or ""
             stored = self.images.find(name, reference)
             if self.failure:
-                failures.append({"imageId": wanted, "failureCode": self.failure, "failureReason": "because"})
+                failures.append(
+                    {"imageId": wanted, "failureCode": self.failure, "failureReason": "because"}
+                )
                 continue
             if stored is None or stored.kind not in accepted:
                 failures.append({"imageId": wanted, **_failure(wanted)})
                 continue
             told = {"imageManifest": stored.text.decode(), "imageManifestMediaType": stored.kind}
             place = {"registryId": self.account.account, "repositoryName": name}
-            images.append({**place, "imageId": {**wanted, "imageDigest": digest_of(stored.text)}, **told})
+            images.append(
+                {**place, "imageId": {**wanted, "imageDigest": digest_of(stored.text)}, **told}
+            )
         return {"images": images, "failures": failures}
 
     def _layer(self, body: Body) -> dict[str, Any]:
-        name, digest = self._repository(body), body["layerDigest"]
+        name = self._repository(body)
+        digest = body["layerDigest"]
         try:
             return {"downloadUrl": self.blobs.address(digest), "layerDigest": digest}
         except ServiceError:
-            message = f"The layer with digest '{digest}' does not exist in the repository with name '{name}'"
+            message = (
+                f"The layer with digest '{digest}' does not exist in the repository with name"
+                f" '{name}'"
+            )
             raise ServiceError("LayersNotFoundException", message) from None
 
     def _repository(self, body: Body) -> str:
-        registry, name = body.get("registryId", self.account.account), str(body["repositoryName"])
+        registry = body.get("registryId", self.account.account)
+        name = str(body["repositoryName"])
         self._check(registry)
         if not self.images.has(name) and name not in self.repositories:
-            message = f"The repository with name '{name}' does not exist in the registry with id '{registry}'"
+            message = (
+                f"The repository with name '{name}' does not exist in the registry with id"
+                f" '{registry}'"
+            )
             raise ServiceError("RepositoryNotFoundException", message)
         return name
 
     def _check(self, registry: str) -> None:
         if registry != self.account.account:
             who = f"User: arn:aws:iam::{self.account.account}:user/tester is not authorized"
-            raise ServiceError("AccessDeniedException", f"{who} to perform this on the registry with id '{registry}'")
+            raise ServiceError(
+                "AccessDeniedException",
+                f"{who} to perform this on the registry with id '{registry}'",
+            )
 
 
 def _failure(wanted: Body) -> dict[str, str]:
     digest = wanted.get("imageDigest")
     if not wanted:
-        code, reason = "MissingDigestAndTag", "Invalid request parameters: both tag and digest cannot be null"
+        code = "MissingDigestAndTag"
+        reason = "Invalid request parameters: both tag and digest cannot be null"
     elif digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-        code, reason = "InvalidImageDigest", "Invalid request parameters: image digest should satisfy the regex"
+        code = "InvalidImageDigest"
+        reason = "Invalid request parameters: image digest should satisfy the regex"
     else:
-        code, reason = "ImageNotFound", "Requested image not found"
+        code = "ImageNotFound"
+        reason = "Requested image not found"
     return {"failureCode": code, "failureReason": reason}

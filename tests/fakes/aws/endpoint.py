@@ -21,7 +21,14 @@ from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 from tests.support.limits import HANG_SECONDS
 
-_HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "expect", "server", "content-length")
+_HOP_BY_HOP = (
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "expect",
+    "server",
+    "content-length",
+)
 
 
 class Endpoint(Server):
@@ -38,7 +45,8 @@ class Endpoint(Server):
         self.moto = moto
         self.uploads = Uploads()
         self.stacks: CloudFormation | None = None
-        self.account, self.region = service.account, service.account.region
+        self.account = service.account
+        self.region = service.account.region
 
     def close(self) -> None:
         super().close()
@@ -88,10 +96,14 @@ class Endpoint(Server):
         except ServiceError as refused:
             return error_response(request, call.service, refused)
 
-    def _query(self, service: CloudFormation | Simulation, request: Request, call: Call) -> Response:
+    def _query(
+        self, service: CloudFormation | Simulation, request: Request, call: Call
+    ) -> Response:
         operation = service.model.operation_model(call.operation)
         try:
-            return response_of(operation, service.call(call.operation, document_of(request, operation.input_shape)))
+            return response_of(
+                operation, service.call(call.operation, document_of(request, operation.input_shape))
+            )
         except ServiceError as refused:
             return error_response(request, call.service, refused)
 
@@ -101,7 +113,9 @@ class Endpoint(Server):
     def _forward(self, request: Request) -> Response:
         connection = http.client.HTTPConnection(*self.moto, timeout=HANG_SECONDS)
         try:
-            connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(
+                request.method, request.target, skip_host=True, skip_accept_encoding=True
+            )
             for name, value in request.headers.items():
                 if name not in _HOP_BY_HOP:
                     connection.putheader(name, value)
@@ -109,7 +123,11 @@ class Endpoint(Server):
             connection.endheaders(request.body)
             response = connection.getresponse()
             body = response.read()
-            headers = [(name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP]
+            headers = [
+                (name, value)
+                for name, value in response.getheaders()
+                if name.lower() not in _HOP_BY_HOP
+            ]
             if request.method == "HEAD" and "content-length" in response.headers:
                 headers.append(("Content-Length", response.headers["content-length"]))
             return Response(response.status, headers, body)

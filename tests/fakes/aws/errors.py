@@ -14,13 +14,19 @@ def invalid(message: str) -> ServiceError:
 
 _S3 = {
     "throttle": ServiceError("SlowDown", "Please reduce your request rate.", 503),
-    "error": ServiceError("InternalError", "We encountered an internal error. Please try again.", 500),
+    "error": ServiceError(
+        "InternalError", "We encountered an internal error. Please try again.", 500
+    ),
     "expired": ServiceError("ExpiredToken", "The provided token has expired.", 400),
 }
 _OTHERS = {
     "throttle": ServiceError("ThrottlingException", "Rate exceeded", 400),
-    "error": ServiceError("InternalFailure", "The request processing has failed because of an unknown error.", 500),
-    "expired": ServiceError("ExpiredTokenException", "The security token included in the request is expired", 400),
+    "error": ServiceError(
+        "InternalFailure", "The request processing has failed because of an unknown error.", 500
+    ),
+    "expired": ServiceError(
+        "ExpiredTokenException", "The security token included in the request is expired", 400
+    ),
 }
 
 

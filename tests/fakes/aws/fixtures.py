@@ -1,4 +1,6 @@
-"""Fixtures that other test folders take over: `from tests.fakes.aws.fixtures import cloud, account`."""
+"""Fixtures that other test folders take over: `from tests.fakes.aws.fixtures import cloud,
+account`.
+"""
 
 from __future__ import annotations
 

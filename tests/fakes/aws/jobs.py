@@ -1,4 +1,6 @@
-"""One training job as the control plane knows it: its request, its statuses, its tags, and what describing it says."""
+"""One training job as the control plane knows it: its request, its statuses, its tags, and what
+describing it says.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,17 @@ class Job:
         """Its machines are being taken away; taken back when that has been seen to."""
         self._lock = threading.RLock()
         self._trained_seconds = 0.0
-        self._keeps, self._kept_until = False, 0.0
+        self._keeps = False
+        self._kept_until = 0.0
         self._facts: dict[str, Any] = {
             "EnableNetworkIsolation": False,
             "EnableInterContainerTrafficEncryption": False,
             "EnableManagedSpotTraining": False,
             **{key: value for key, value in self.body.items() if key != "Tags"},
-            "StoppingCondition": {"MaxRuntimeInSeconds": 86_400, **body.get("StoppingCondition", {})},
+            "StoppingCondition": {
+                "MaxRuntimeInSeconds": 86_400,
+                **body.get("StoppingCondition", {}),
+            },
             "TrainingJobArn": arn,
             "CreationTime": time.time(),
             "ModelArtifacts": {"S3ModelArtifacts": ""},
@@ -94,14 +100,19 @@ class Job:
         self._keeps = bool(self.body["ResourceConfig"].get("KeepAlivePeriodInSeconds"))
 
     def keep_for(self, seconds: int) -> None:
-        """As UpdateTrainingJob asks: longer, shorter or, with 0, no more. Refused where nothing is kept.
+        """As UpdateTrainingJob asks: longer, shorter or, with 0, no more. Refused where nothing is
+        kept.
 
-        After the developer guide's page on managed warm pools and the API reference of WarmPoolStatus.
+        After the developer guide's page on managed warm pools and the API reference of
+        WarmPoolStatus.
         """
         with self._lock:
             status = (self._pool() or {}).get("Status")
             if status not in ("InUse", "Available"):
-                raise invalid(f"The warm pool of training job {self.name} is not available: {status or 'none'}.")
+                raise invalid(
+                    f"The warm pool of training job {self.name} is not available:"
+                    f" {status or 'none'}."
+                )
             self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"] = seconds
             if status == "Available" and seconds == 0:
                 self._kept_until = time.time()
@@ -112,7 +123,9 @@ class Job:
         if not self.has_ended:
             return {"Status": "InUse"}
         ended = self._facts.get("TrainingEndTime", self._facts["LastModifiedTime"])
-        until = self._kept_until or ended + self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+        until = (
+            self._kept_until or ended + self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+        )
         status = "Available" if time.time() < until else "Terminated"
         kept = math.ceil(min(time.time(), until) - ended)
         return {"Status": status, "ResourceRetainedBillableTimeInSeconds": max(0, kept)}
@@ -129,10 +142,13 @@ class Job:
     def enter(self, secondary: str, *, status: str = "") -> None:
         """Another phase begins, and the one before it ends."""
         with self._lock:
-            now, transitions = time.time(), self._facts["SecondaryStatusTransitions"]
+            now = time.time()
+            transitions = self._facts["SecondaryStatusTransitions"]
             if transitions:
                 transitions[-1]["EndTime"] = now
-            transitions.append({"Status": secondary, "StartTime": now, "StatusMessage": MESSAGES[secondary]})
+            transitions.append(
+                {"Status": secondary, "StartTime": now, "StatusMessage": MESSAGES[secondary]}
+            )
             self._facts |= {"SecondaryStatus": secondary, "LastModifiedTime": now}
             if status:
                 self._facts["TrainingJobStatus"] = status
@@ -142,7 +158,9 @@ class Job:
         with self._lock:
             if self["TrainingJobStatus"] != "InProgress":
                 status = self["TrainingJobStatus"]
-                raise invalid(f"The request was rejected because the training job is in status {status}.")
+                raise invalid(
+                    f"The request was rejected because the training job is in status {status}."
+                )
             self.enter("Stopping", status="Stopping")
             self.stop_asked.set()
             self.woken.set()
@@ -159,7 +177,9 @@ class Job:
         """The end. A stop that was granted before it is what it ends with."""
         with self._lock:
             if self.stop_asked.is_set():
-                status, secondary, reason = "Stopped", "Stopped", ""
+                status = "Stopped"
+                secondary = "Stopped"
+                reason = ""
             if secondary != "Completed" and reason:
                 self.update(FailureReason=reason)
             if "TrainingStartTime" in self._facts:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 BATCH_SECONDS = 0.05
-MAX_EVENTS, MAX_CHARACTERS = 1000, 200_000
+MAX_EVENTS = 1000
+MAX_CHARACTERS = 200_000
 """Of one batch, and of one event: well below CloudWatch's own limits in bytes."""
 
 
@@ -27,7 +28,8 @@ class Line(NamedTuple):
 
 
 class LogGroup:
-    """The log group of all training jobs. Lines arrive in their order, `lag_seconds` after they were printed.
+    """The log group of all training jobs. Lines arrive in their order, `lag_seconds` after they
+    were printed.
 
     As in the cloud nothing waits for them: a job may be over before its last lines are there.
     """
@@ -36,7 +38,8 @@ class LogGroup:
         self.lag_seconds = lag_seconds
         self.listeners: list[Callable[[str, bytes], None]] = []
         """Called with the stream and each line of it, at once: tuning jobs read metrics there."""
-        self._client, self._unexpected_errors = client, unexpected_errors
+        self._client = client
+        self._unexpected_errors = unexpected_errors
         self._lines: deque[Line] = deque()
         self._streams: set[str] = set()
         self._closing = threading.Event()
@@ -73,16 +76,22 @@ class LogGroup:
             due.append(self._lines.popleft())
         due.sort(key=lambda line: line.stream)  # stable: the order within a stream stays
         for stream, lines in groupby(due, key=lambda line: line.stream):
-            events: list[dict[str, Any]] = [{"timestamp": line.milliseconds, "message": line.text} for line in lines]
+            events: list[dict[str, Any]] = [
+                {"timestamp": line.milliseconds, "message": line.text} for line in lines
+            ]
             events.sort(key=lambda event: event["timestamp"])
             self._begin(stream)
             for start in range(0, len(events), MAX_EVENTS):
                 batch = events[start : start + MAX_EVENTS]
-                self._client.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=batch)
+                self._client.put_log_events(
+                    logGroupName=GROUP, logStreamName=stream, logEvents=batch
+                )
 
     def _begin(self, stream: str) -> None:
         if not self._streams:
-            with suppress(self._client.exceptions.ResourceAlreadyExistsException):  # a stack may have made it
+            with suppress(
+                self._client.exceptions.ResourceAlreadyExistsException
+            ):  # a stack may have made it
                 self._client.create_log_group(logGroupName=GROUP)
         if stream not in self._streams:
             self._client.create_log_stream(logGroupName=GROUP, logStreamName=stream)

@@ -1,7 +1,7 @@
 """IAM's decision about one request: explicit deny, then allow, else denied implicitly.
 
-After "Policy evaluation logic" and "IAM JSON policy elements" of the IAM user guide. An element or operator that is not
-known is an error, so that no statement is understood too generously.
+After "Policy evaluation logic" and "IAM JSON policy elements" of the IAM user guide. An element or
+operator that is not known is an error, so that no statement is understood too generously.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def is_allowed(attempt: Attempt, policy: Iterable[Statement]) -> bool:
 
 
 def require(attempt: Attempt, policy: Iterable[Statement], who: str) -> None:
-    """AccessDeniedException in the words of "Troubleshoot access denied error messages" unless it is allowed."""
+    """AccessDeniedException in the words of "Troubleshoot access denied error messages" unless it
+    is allowed.
+    """
     if not is_allowed(attempt, policy):
         on = "" if attempt.resource == "*" else f" on resource: {attempt.resource}"
         why = f"because no identity-based policy allows the {attempt.action} action"
@@ -52,7 +54,10 @@ def require(attempt: Attempt, policy: Iterable[Statement], who: str) -> None:
 
 def without(action: str, policy: Iterable[Statement]) -> list[Statement]:
     """The statements without one action; one that has no other goes."""
-    kept = [{**each, "Action": [name for name in _listed(each["Action"]) if name != action]} for each in policy]
+    kept = [
+        {**each, "Action": [name for name in _listed(each["Action"]) if name != action]}
+        for each in policy
+    ]
     return [each for each in kept if each["Action"]]
 
 
@@ -72,16 +77,27 @@ def _applies(statement: Statement, attempt: Attempt) -> bool:
     if unknown:
         raise ValueError(f"elements that this does not know: {sorted(unknown)}")
     return (
-        any(_matches(pattern, attempt.action, any_case=True) for pattern in _listed(statement["Action"]))
-        and any(_matches(pattern, attempt.resource) for pattern in _resolved(statement["Resource"], attempt.context))
-        and all(_holds(name, keys, attempt.context) for name, keys in statement.get("Condition", {}).items())
+        any(
+            _matches(pattern, attempt.action, any_case=True)
+            for pattern in _listed(statement["Action"])
+        )
+        and any(
+            _matches(pattern, attempt.resource)
+            for pattern in _resolved(statement["Resource"], attempt.context)
+        )
+        and all(
+            _holds(name, keys, attempt.context)
+            for name, keys in statement.get("Condition", {}).items()
+        )
     )
 
 
 def _resolved(resource: Any, context: Mapping[str, str]) -> list[str]:
-    """The resources with their policy variables, `${aws:username}`; without those that the request does not say.
+    """The resources with their policy variables, `${aws:username}`; without those that the request
+    does not say.
 
-    After "IAM policy elements: Variables and tags": a variable without a value makes its statement void.
+    After "IAM policy elements: Variables and tags": a variable without a value makes its statement
+    void.
     """
     found = [(each, set(_VARIABLE.findall(each))) for each in _listed(resource)]
     known = [(each, names) for each, names in found if names <= context.keys()]
@@ -103,7 +119,10 @@ def _holds(operator: str, wanted: Mapping[str, Any], context: Mapping[str, str])
         if key not in context:
             return False
         exact = operator in ("StringEquals", "Bool")
-        if not any(context[key] == value if exact else _matches(value, context[key]) for value in _listed(values)):
+        if not any(
+            context[key] == value if exact else _matches(value, context[key])
+            for value in _listed(values)
+        ):
             return False
     return True
 
@@ -116,7 +135,10 @@ def _matches(pattern: str, text: str, *, any_case: bool = False) -> bool:
 
 @cache
 def _compiled(pattern: str, any_case: bool) -> re.Pattern[str]:
-    parts = (".*" if part == "*" else "." if part == "?" else re.escape(part) for part in re.split(r"([*?])", pattern))
+    parts = (
+        ".*" if part == "*" else "." if part == "?" else re.escape(part)
+        for part in re.split(r"([*?])", pattern)
+    )
     return re.compile("".join(parts), re.IGNORECASE | re.DOTALL if any_case else re.DOTALL)
 
 

@@ -1,4 +1,5 @@
-"""What jobs of the imitation's own tests run in their containers: one program, told by hyper-parameters what to do.
+"""What jobs of the imitation's own tests run in their containers: one program, told by
+hyper-parameters what to do.
 
 Standard library only. It is in the channel `code`.
 """
@@ -17,21 +18,29 @@ from types import FrameType
 BASE = Path(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 PARAMETERS = json.loads((BASE / "input/config/hyperparameters.json").read_text())
 RESOURCES = json.loads((BASE / "input/config/resourceconfig.json").read_text())
-HOST, HOSTS = RESOURCES["current_host"], RESOURCES["hosts"]
+HOST = RESOURCES["current_host"]
+HOSTS = RESOURCES["hosts"]
 RANK = HOSTS.index(HOST)
 
 
 def main() -> int:
     """Run the action that was asked for."""
     print(f"{HOST} of {len(HOSTS)} in {os.environ['TRAINING_JOB_NAME']}", flush=True)
-    return {"meet": write_outputs, "fail": fail, "train": train, "stubborn": ignore_sigterm, "talk": print_lines}[
-        PARAMETERS["do"]
-    ]()
+    return {
+        "meet": write_outputs,
+        "fail": fail,
+        "train": train,
+        "stubborn": ignore_sigterm,
+        "talk": print_lines,
+    }[PARAMETERS["do"]]()
 
 
 def rendezvous() -> None:
     """All nodes greet the first one; nobody goes on before."""
-    address = (os.environ.get("CLOUDTRAIN_MASTER_ADDR") or HOSTS[0], int(os.environ["CLOUDTRAIN_MASTER_PORT"]))
+    address = (
+        os.environ.get("CLOUDTRAIN_MASTER_ADDR") or HOSTS[0],
+        int(os.environ["CLOUDTRAIN_MASTER_PORT"]),
+    )
     if RANK == 0:
         with socket.create_server(address) as server:
             for _ in HOSTS[1:]:
@@ -71,7 +80,9 @@ def fail() -> int:
 
 
 def train(ready: Callable[[], None] = lambda: print("ready", flush=True)) -> int:
-    """Save a number as a checkpoint, one more than was restored; end at SIGTERM, or at the number wished."""
+    """Save a number as a checkpoint, one more than was restored; end at SIGTERM, or at the number
+    wished.
+    """
     file = BASE / "checkpoints" / f"{HOST}.txt"
     number = int(file.read_text()) + 1 if file.exists() else 1
     file.write_text(str(number))

@@ -39,15 +39,28 @@ def listed(jobs: Sequence[Job], body: Body) -> dict[str, Any]:
         if body.get("NameContains", "").lower() in job.name.lower()
         and body.get("StatusEquals", job["TrainingJobStatus"]) == job["TrainingJobStatus"]
     ]
-    keys = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
-    page, token = _page(found, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending"))
+    keys = {
+        "Name": "TrainingJobName",
+        "CreationTime": "CreationTime",
+        "Status": "TrainingJobStatus",
+    }
+    page, token = _page(
+        found, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending")
+    )
     told = [{key: value for key, value in job.describe().items() if key in SUMMARY} for job in page]
     return {"TrainingJobSummaries": told, **token}
 
 
 def listed_trials(tuning: TuningJob, body: Body) -> dict[str, Any]:
     """ListTrainingJobsForHyperParameterTuningJob's answer."""
-    known = {"HyperParameterTuningJobName", "StatusEquals", "SortBy", "SortOrder", "MaxResults", "NextToken"}
+    known = {
+        "HyperParameterTuningJobName",
+        "StatusEquals",
+        "SortBy",
+        "SortOrder",
+        "MaxResults",
+        "NextToken",
+    }
     if set(body) - known or body.get("SortBy", "Name") not in ("Name", "CreationTime"):
         raise invalid("Not part of this imitation.")
     wanted = body.get("StatusEquals")
@@ -91,9 +104,13 @@ def _matches_time(job: Job, wish: Mapping[str, str]) -> bool:
     if wish.get("Operator") not in _ORDERS:
         raise invalid(f"This imitation compares {wish['Name']} by {', '.join(_ORDERS)} only.")
     try:
-        value = datetime.strptime(wish["Value"], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+        value = (
+            datetime.strptime(wish["Value"], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+        )
     except (KeyError, ValueError):
-        raise invalid(f"The value of {wish['Name']} must have the form YYYY-mm-dd'T'HH:MM:SS.") from None
+        raise invalid(
+            f"The value of {wish['Name']} must have the form YYYY-mm-dd'T'HH:MM:SS."
+        ) from None
     return bool(_ORDERS[wish["Operator"]](job[wish["Name"]], value))
 
 
@@ -116,7 +133,9 @@ def _matches(job: Job, wish: Mapping[str, str]) -> bool:
     return holds != how.startswith("Not")
 
 
-def _page(jobs: Sequence[Job], body: Body, key: str, order: str) -> tuple[list[Job], dict[str, str]]:
+def _page(
+    jobs: Sequence[Job], body: Body, key: str, order: str
+) -> tuple[list[Job], dict[str, str]]:
     """This page's jobs, and the token of the next one: the name of the last job that was told."""
     ordered = sorted(jobs, key=lambda job: (job[key], job.name), reverse=order == "Descending")
     start = 0
@@ -127,5 +146,9 @@ def _page(jobs: Sequence[Job], body: Body, key: str, order: str) -> tuple[list[J
         except ValueError:
             raise invalid("Invalid NextToken.") from None
     end = start + body.get("MaxResults", PAGE)
-    more = {"NextToken": base64.b64encode(ordered[end - 1].name.encode()).decode()} if end < len(ordered) else {}
+    more = (
+        {"NextToken": base64.b64encode(ordered[end - 1].name.encode()).decode()}
+        if end < len(ordered)
+        else {}
+    )
     return ordered[start:end], more

@@ -1,4 +1,5 @@
-"""The query protocol from the service's side: a form becomes a document, a document becomes XML, by botocore's model.
+"""The query protocol from the service's side: a form becomes a document, a document becomes XML, by
+botocore's model.
 
 After "AWS query protocol" of the Smithy specification.
 """
@@ -25,20 +26,37 @@ def _value(form: dict[str, str], prefix: str, shape: Any) -> Any:
     if shape is None:
         return {}
     if shape.type_name == "structure":
-        members = {name: _value(form, f"{prefix}{name}.", each) for name, each in shape.members.items()}
+        members = {
+            name: _value(form, f"{prefix}{name}.", each) for name, each in shape.members.items()
+        }
         return {name: each for name, each in members.items() if each not in (None, {}, [])} or None
     if shape.type_name == "list":
-        numbers = sorted({int(key[len(prefix) :].split(".")[1]) for key in form if key.startswith(f"{prefix}member.")})
+        numbers = sorted(
+            {
+                int(key[len(prefix) :].split(".")[1])
+                for key in form
+                if key.startswith(f"{prefix}member.")
+            }
+        )
         return [_value(form, f"{prefix}member.{number}.", shape.member) for number in numbers]
     text = form.get(prefix.rstrip("."))
     if text is None:
         return None
-    return text == "true" if shape.type_name == "boolean" else int(text) if shape.type_name == "integer" else text
+    return (
+        text == "true"
+        if shape.type_name == "boolean"
+        else int(text)
+        if shape.type_name == "integer"
+        else text
+    )
 
 
 def response_of(operation: Any, document: dict[str, Any]) -> Response:
-    """An answer that botocore reads as this document. KeyError for a member that the model does not have."""
-    name, shape = operation.name, operation.output_shape
+    """An answer that botocore reads as this document. KeyError for a member that the model does not
+    have.
+    """
+    name = operation.name
+    shape = operation.output_shape
     inner = "".join(_members(document, shape)) if shape is not None else ""
     wrapped = f"<{name}Result>{inner}</{name}Result>" if shape is not None else ""
     about = "<ResponseMetadata><RequestId>loopback</RequestId></ResponseMetadata>"

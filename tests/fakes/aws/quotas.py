@@ -1,7 +1,7 @@
 """Service Quotas of SageMaker, read-only: what an account has, and what all have.
 
-After the API reference of Service Quotas (ListServiceQuotas, ListAWSDefaultServiceQuotas) and "Amazon SageMaker AI
-endpoints and quotas" (AWS General Reference): the names of the quotas.
+After the API reference of Service Quotas (ListServiceQuotas, ListAWSDefaultServiceQuotas) and
+"Amazon SageMaker AI endpoints and quotas" (AWS General Reference): the names of the quotas.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from tests.fakes.aws.account import Account
 from tests.fakes.messages import ServiceError
 
 TARGET = "ServiceQuotasV20190624."
-DEFAULT, USUAL = 0, 20
-"""Of a type that a test does not name: what AWS gives everybody, and what this account has been given."""
+DEFAULT = 0
+USUAL = 20
+"""Of a type that a test does not name: what AWS gives everybody, and what this account has been
+given.
+"""
 PAGE = 100
 """MaxResults is 1 to 100 (API reference)."""
 NEVER_RAISED = "ml.m5."
@@ -37,16 +40,27 @@ class Quotas:
     def call(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One call; ServiceError is what it answers instead."""
         if operation not in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
-            raise ServiceError("UnknownOperationException", f"The requested operation {operation} is not known.")
+            raise ServiceError(
+                "UnknownOperationException", f"The requested operation {operation} is not known."
+            )
         found = violations(self._model.operation_model(operation).input_shape, dict(body))
         if found:
             told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
             raise ServiceError("IllegalArgumentException", told)
         if body["ServiceCode"] != "sagemaker":
-            raise ServiceError("NoSuchResourceException", "The request failed because the service does not exist.")
-        start, size = int(body.get("NextToken", 0)), int(body.get("MaxResults", PAGE))
-        names = [name for name in _names() if operation != "ListServiceQuotas" or not name.startswith(NEVER_RAISED)]
-        page: dict[str, Any] = {"Quotas": [self._quota(name, operation) for name in names[start : start + size]]}
+            raise ServiceError(
+                "NoSuchResourceException", "The request failed because the service does not exist."
+            )
+        start = int(body.get("NextToken", 0))
+        size = int(body.get("MaxResults", PAGE))
+        names = [
+            name
+            for name in _names()
+            if operation != "ListServiceQuotas" or not name.startswith(NEVER_RAISED)
+        ]
+        page: dict[str, Any] = {
+            "Quotas": [self._quota(name, operation) for name in names[start : start + size]]
+        }
         return page | ({"NextToken": str(start + size)} if start + size < len(names) else {})
 
     def _quota(self, name: str, operation: str) -> dict[str, Any]:
@@ -58,11 +72,20 @@ class Quotas:
         else:
             value = DEFAULT
         code = f"L-{sha256(name.encode()).hexdigest()[:8].upper()}"
-        return {"ServiceCode": "sagemaker", "QuotaCode": code, "QuotaName": name, "Value": float(value)}
+        return {
+            "ServiceCode": "sagemaker",
+            "QuotaCode": code,
+            "QuotaName": name,
+            "Value": float(value),
+        }
 
 
 @cache
 def _names() -> tuple[str, ...]:
     model = botocore.session.get_session().get_service_model("sagemaker")
     usages = ("training job usage", "spot training job usage", "training warm pool usage")
-    return tuple(f"{kind} for {usage}" for kind in model.shape_for("TrainingInstanceType").enum for usage in usages)
+    return tuple(
+        f"{kind} for {usage}"
+        for kind in model.shape_for("TrainingInstanceType").enum
+        for usage in usages
+    )

@@ -1,6 +1,8 @@
-"""What SageMaker refuses of a CreateTrainingJob request that its service model alone would let pass.
+"""What SageMaker refuses of a CreateTrainingJob request that its service model alone would let
+pass.
 
-After the API reference and the developer guide; the wording is AWS's own where it is known from reports.
+After the API reference and the developer guide; the wording is AWS's own where it is known from
+reports.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ Body = Mapping[str, Any]
 
 def refuse(body: Body, account: Account, jobs: Iterable[Job]) -> None:
     """Raise the first reason against a request, if there is one."""
-    reasons = chain(_algorithm(body, account), _resources(body), _time(body), _places(body, account))
+    reasons = chain(
+        _algorithm(body, account), _resources(body), _time(body), _places(body, account)
+    )
     for message in reasons:  # the first one only: those after it may rely on what it misses
         raise invalid(message)
     role = body["RoleArn"]
     if "untrusted" in role:
         raise invalid(
-            f"Could not assume role {role}. Please ensure that the role exists and allows principal "
-            "'sagemaker.amazonaws.com' to assume the role."
+            f"Could not assume role {role}. Please ensure that the role exists and allows principal"
+            " 'sagemaker.amazonaws.com' to assume the role."
         )
     if lacked := check_stage("create", body, account):
         raise invalid(f"Access denied for the role {role}: {lacked}")
@@ -42,11 +46,17 @@ def _algorithm(body: Body, account: Account) -> Iterator[str]:
         yield "AlgorithmSpecification is required."
         return
     if ("TrainingImage" in algorithm) == ("AlgorithmName" in algorithm):
-        yield "You must specify exactly one of TrainingImage and AlgorithmName in AlgorithmSpecification."
+        yield (
+            "You must specify exactly one of TrainingImage and AlgorithmName in"
+            " AlgorithmSpecification."
+        )
     image = algorithm.get("TrainingImage", "")
     address = re.fullmatch(r"\d{12}\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/[^/].*", image)
     if image and (address is None or address[1] != account.region):
-        yield f"Cannot find the requested image: {image}. It must be in Amazon ECR in {account.region}."
+        yield (
+            f"Cannot find the requested image: {image}. It must be in Amazon ECR in"
+            f" {account.region}."
+        )
 
 
 def _resources(body: Body) -> Iterator[str]:
@@ -58,16 +68,24 @@ def _resources(body: Body) -> Iterator[str]:
     preferences = resources.get("InstancePreferences")
     if preferences:
         others = ("InstanceType", "InstanceGroups", "InstancePlacementConfig")
-        taken = [name for name in others if name in resources] + (["EnableManagedSpotTraining"] if spot else [])
+        taken = [name for name in others if name in resources] + (
+            ["EnableManagedSpotTraining"] if spot else []
+        )
         if taken:
             yield f"InstancePreferences cannot be used together with {', '.join(taken)}."
         counted = [item for item in preferences if "InstanceCount" in item]
         if len(counted) not in (0, len(preferences)):
             yield "InstanceCount must be given for all InstancePreferences or for none of them."
         if counted and "InstanceCount" in resources:
-            yield "InstanceCount must be given in InstancePreferences or in ResourceConfig, not in both."
+            yield (
+                "InstanceCount must be given in InstancePreferences or in ResourceConfig, not in"
+                " both."
+            )
     elif ("InstanceType" in resources) == ("InstanceGroups" in resources):
-        yield "ResourceConfig needs exactly one of InstanceType, InstanceGroups and InstancePreferences."
+        yield (
+            "ResourceConfig needs exactly one of InstanceType, InstanceGroups and"
+            " InstancePreferences."
+        )
     elif "InstanceGroups" in resources:
         yield "Heterogeneous clusters are not part of this imitation."
     if any(count < 1 for _, count in instance_choices(resources)):
@@ -81,7 +99,10 @@ def _time(body: Body) -> Iterator[str]:
     if body.get("EnableManagedSpotTraining") and (
         stopping.get("MaxWaitTimeInSeconds", 0) < stopping.get("MaxRuntimeInSeconds", 86_400)
     ):
-        yield ("Invalid MaxWaitTimeInSeconds. It must be present and be greater than or equal to MaxRuntimeInSeconds")
+        yield (
+            "Invalid MaxWaitTimeInSeconds. It must be present and be greater than or equal to"
+            " MaxRuntimeInSeconds"
+        )
     kinds = [kind for kind, _ in instance_choices(body["ResourceConfig"])]
     if "MaxPendingTimeInSeconds" in stopping and not all(has_accelerators(kind) for kind in kinds):
         yield f"MaxPendingTimeInSeconds is not supported for the instance type {kinds[0]}."
@@ -97,10 +118,15 @@ def _places(body: Body, account: Account) -> Iterator[str]:
         uri = source["S3Uri"]
         bucket = uri.partition("://")[2].partition("/")[0]
         mode = channel.get("InputMode", body["AlgorithmSpecification"]["TrainingInputMode"])
-        if not storage.has_bucket(uri) or (account.requires_objects and not storage.has_objects(uri)):
+        if not storage.has_bucket(uri) or (
+            account.requires_objects and not storage.has_objects(uri)
+        ):
             yield no_objects(uri, bucket, body["RoleArn"], account.region)
         if mode == "FastFile" and not uri.endswith("/") and uri.count("/") > 2:
-            yield f"The S3 URL {uri} of the channel {channel['ChannelName']} must be a folder for FastFile mode."
+            yield (
+                f"The S3 URL {uri} of the channel {channel['ChannelName']} must be a folder for"
+                " FastFile mode."
+            )
     names = [channel["ChannelName"] for channel in body.get("InputDataConfig", ())]
     if len(set(names)) < len(names):
         yield "Channel names must be unique."
@@ -109,22 +135,27 @@ def _places(body: Body, account: Account) -> Iterator[str]:
         outputs["CheckpointConfig"] = body["CheckpointConfig"]["S3Uri"]
     for field, uri in outputs.items():
         if not storage.has_bucket(uri):
-            yield f"The bucket of {uri}, given in {field}, does not exist in {account.region} or cannot be accessed."
+            yield (
+                f"The bucket of {uri}, given in {field}, does not exist in {account.region} or"
+                " cannot be accessed."
+            )
 
 
 def no_objects(uri: str, bucket: str, role: str, region: str) -> str:
     """What SageMaker says when there is nothing to download."""
     return (
-        f'No S3 objects found under S3 URL "{uri}" given in input data source. Please ensure that the bucket exists '
-        f'in the selected region ({region}), that objects exist under that S3 prefix, and that the role "{role}" has '
-        f'"s3:ListBucket" permissions on bucket "{bucket}".'
+        f'No S3 objects found under S3 URL "{uri}" given in input data source. Please ensure that'
+        f" the bucket exists in the selected region ({region}), that objects exist under that S3"
+        f' prefix, and that the role "{role}" has "s3:ListBucket" permissions on bucket "{bucket}".'
     )
 
 
 def _quotas(body: Body, account: Account, jobs: Iterable[Job]) -> None:
     """A request is refused when none of its wishes fits into what is left."""
     alive = [job for job in jobs if not job.has_ended]
-    usage = "spot training job usage" if body.get("EnableManagedSpotTraining") else "training job usage"
+    usage = (
+        "spot training job usage" if body.get("EnableManagedSpotTraining") else "training job usage"
+    )
     refused = None
     for kind, count in instance_choices(body["ResourceConfig"]):
         used = sum(job.machines[1] for job in alive if job.machines[0] == kind)
@@ -133,10 +164,10 @@ def _quotas(body: Body, account: Account, jobs: Iterable[Job]) -> None:
             return
         refused = refused or ServiceError(
             "ResourceLimitExceeded",
-            f"The account-level service limit '{kind} for {usage}' is {limit} Instances, with current utilization of "
-            f"{used} Instances and a request delta of {count} Instances. Please use AWS Service Quotas to request an "
-            "increase for this quota. If AWS Service Quotas is not available, contact AWS support to request an "
-            "increase for this quota.",
+            f"The account-level service limit '{kind} for {usage}' is {limit} Instances, with"
+            f" current utilization of {used} Instances and a request delta of {count} Instances."
+            " Please use AWS Service Quotas to request an increase for this quota. If AWS Service"
+            " Quotas is not available, contact AWS support to request an increase for this quota.",
         )
     if refused:
         raise refused

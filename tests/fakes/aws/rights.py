@@ -1,7 +1,9 @@
-"""Which actions on which resources a call or a job needs, held against the policies of who makes it.
+"""Which actions on which resources a call or a job needs, held against the policies of who makes
+it.
 
-After the Service Authorization Reference (resource types of each action), "Permissions required to use the S3 API",
-"Using server-side encryption with KMS keys", "Image IAM permissions" (ECR) and "SageMaker roles".
+After the Service Authorization Reference (resource types of each action), "Permissions required to
+use the S3 API", "Using server-side encryption with KMS keys", "Image IAM permissions" (ECR) and
+"SageMaker roles".
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from tests.fakes.aws.policies import Attempt, require
 from tests.fakes.messages import Call, Request, ServiceError
 
 _KMS_HEADER = "x-amz-server-side-encryption-aws-kms-key-id"
-PUSH = ("BatchCheckLayerAvailability", "InitiateLayerUpload", "UploadLayerPart", "CompleteLayerUpload", "PutImage")
+PUSH = (
+    "BatchCheckLayerAvailability",
+    "InitiateLayerUpload",
+    "UploadLayerPart",
+    "CompleteLayerUpload",
+    "PutImage",
+)
 _PULL = ("BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")
 _JOIN = ("CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface")
 _LOOK = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
@@ -25,7 +33,9 @@ _KEY_USES = (
     *("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey", "GenerateDataKeyWithoutPlaintext"),
     *("ReEncryptFrom", "ReEncryptTo"),
 )
-"""By "Protect data at rest using encryption" (SageMaker) and "Amazon EBS encryption", for the machines' disks."""
+"""By "Protect data at rest using encryption" (SageMaker) and "Amazon EBS encryption", for the
+machines' disks.
+"""
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
 
@@ -35,7 +45,11 @@ def check_call(request: Request, call: Call, account: Account) -> None:
         for attempt in _attempts(request, call, account):
             account.attempted.add(attempt.action)
             who = {"aws:username": USER.rpartition("/")[2]}
-            require(replace(attempt, context={**attempt.context, **who}), account.caller_policy or [], USER)
+            require(
+                replace(attempt, context={**attempt.context, **who}),
+                account.caller_policy or [],
+                USER,
+            )
     except ServiceError as refused:
         if call.service == "s3":
             raise ServiceError("AccessDenied", refused.message, 403) from None
@@ -50,7 +64,8 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
         yield from _s3(request, action, account)
         return
     body = request.document() or dict(parse_qsl(request.body.decode()))
-    resource, tags = _resource(call, body, account), _tag_keys(call, body, account)
+    resource = _resource(call, body, account)
+    tags = _tag_keys(call, body, account)
     yield Attempt(action=action, resource=resource, context=tags)
     if call.operation in ("CreateTrainingJob", "CreateHyperParameterTuningJob"):
         if body.get("Tags"):
@@ -73,10 +88,13 @@ def _tag_keys(call: Call, body: Mapping[str, Any], account: Account) -> dict[str
 
 def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
     bucket, _, key = unquote(urlsplit(request.target).path).lstrip("/").partition("/")
-    yield Attempt(action=action, resource=f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}")
+    yield Attempt(
+        action=action, resource=f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}"
+    )
     if not key:
         return
-    reads, about = request.method in ("GET", "HEAD"), account.storage.about(bucket, key)
+    reads = request.method in ("GET", "HEAD")
+    about = account.storage.about(bucket, key)
     if reads and about is None:  # who may not list does not learn that it is missing
         yield Attempt(action="s3:ListBucket", resource=f"arn:aws:s3:::{bucket}")
     key_arn = request.headers.get(_KMS_HEADER, "")
@@ -91,7 +109,8 @@ def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
 def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
     here = f"{account.region}:{account.account}"
     if call.service == "sagemaker":
-        name, sweep = body.get("TrainingJobName"), body.get("HyperParameterTuningJobName")
+        name = body.get("TrainingJobName")
+        sweep = body.get("HyperParameterTuningJobName")
         if sweep:
             return f"arn:aws:sagemaker:{here}:hyper-parameter-tuning-job/{sweep}"
         return account.arn(name) if name else str(body.get("ResourceArn", "*"))
@@ -104,7 +123,9 @@ def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
     if call.service == "ecr" and "repositoryNames" in body:
         return f"arn:aws:ecr:{account.region}:{body['registryId']}:repository/{body['repositoryNames'][0]}"
     if call.service == "iam":
-        return str(body.get("PolicySourceArn") or f"arn:aws:iam::{account.account}:role/{body['RoleName']}")
+        return str(
+            body.get("PolicySourceArn") or f"arn:aws:iam::{account.account}:role/{body['RoleName']}"
+        )
     if call.service == "kms":
         return str(body["KeyId"])
     if call.service == "secretsmanager":
@@ -151,11 +172,16 @@ def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
         *(f"{here}:security-group/{each}" for each in network["SecurityGroupIds"]),
     ):
         yield Attempt(action="ec2:CreateNetworkInterface", resource=arn)
-    keys = {body["ResourceConfig"].get("VolumeKmsKeyId"), body["OutputDataConfig"].get("KmsKeyId")} - {None}
+    keys = {
+        body["ResourceConfig"].get("VolumeKmsKeyId"),
+        body["OutputDataConfig"].get("KmsKeyId"),
+    } - {None}
     for key in sorted(keys):
         for name in _KEY_USES:
             yield Attempt(action=f"kms:{name}", resource=key)
-        lent = {"kms:GrantIsForAWSResource": "true"}  # SageMaker creates the grant, on the role's behalf
+        lent = {
+            "kms:GrantIsForAWSResource": "true"
+        }  # SageMaker creates the grant, on the role's behalf
         yield Attempt(action="kms:CreateGrant", resource=key, context=lent)
 
 
@@ -170,7 +196,9 @@ def _image(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
 
 def _download(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
     for channel in body.get("InputDataConfig", ()):
-        bucket, _, key = channel["DataSource"]["S3DataSource"]["S3Uri"].removeprefix("s3://").partition("/")
+        bucket, _, key = (
+            channel["DataSource"]["S3DataSource"]["S3Uri"].removeprefix("s3://").partition("/")
+        )
         yield Attempt(action="s3:ListBucket", resource=f"arn:aws:s3:::{bucket}")
         yield Attempt(action="s3:GetObject", resource=f"arn:aws:s3:::{bucket}/{key}")
 
@@ -190,7 +218,9 @@ def _logs(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
     group = f"arn:aws:logs:{account.region}:{account.account}:log-group:{LOG_GROUP}"
     for action in ("CreateLogGroup", "DescribeLogStreams", "CreateLogStream"):
         yield Attempt(action=f"logs:{action}", resource=group)
-    yield Attempt(action="logs:PutLogEvents", resource=f"{group}:log-stream:{body['TrainingJobName']}/algo-1")
+    yield Attempt(
+        action="logs:PutLogEvents", resource=f"{group}:log-stream:{body['TrainingJobName']}/algo-1"
+    )
 
 
 _STAGES = {

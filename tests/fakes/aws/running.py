@@ -17,7 +17,8 @@ from tests.fakes.aws.request_rules import no_objects
 from tests.fakes.aws.rights import check_stage
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
 
-STOP_FILE_POLL_SECONDS, SYNC_SECONDS = 0.02, 0.2
+STOP_FILE_POLL_SECONDS = 0.02
+SYNC_SECONDS = 0.2
 """How often a job polls its containers, and syncs their checkpoints."""
 
 INTERNAL = "InternalServerError: We encountered an internal error. Please try again."
@@ -28,7 +29,9 @@ class JobEnded(Exception):
 
     def __init__(self, status: str, secondary: str = "", reason: str = "") -> None:
         super().__init__(status, secondary, reason)
-        self.status, self.secondary, self.reason = status, secondary or status, reason
+        self.status = status
+        self.secondary = secondary or status
+        self.reason = reason
 
 
 def run(job: Job, account: Account) -> None:
@@ -47,8 +50,12 @@ def run(job: Job, account: Account) -> None:
 
 class _JobRun:
     def __init__(self, job: Job, account: Account, folder: Path) -> None:
-        self.job, self.account, self.folder = job, account, folder
-        self.attempts, self.trained_seconds, self.runtime_limit = 0, 0.0, math.inf
+        self.job = job
+        self.account = account
+        self.folder = folder
+        self.attempts = 0
+        self.trained_seconds = 0.0
+        self.runtime_limit = math.inf
 
     def live(self) -> None:
         """Attempt after attempt, until one ends the job."""
@@ -59,19 +66,29 @@ class _JobRun:
             self._attempt(self.folder / str(self.attempts))
 
     def _find_machines(self) -> None:
-        """The first wish of which there are machines. Waits for them only as long as the request allows."""
-        job, began = self.job, time.time()
+        """The first wish of which there are machines. Waits for them only as long as the request
+        allows.
+        """
+        job = self.job
+        began = time.time()
         patience = job["StoppingCondition"].get("MaxPendingTimeInSeconds", 0)
         until = self._wait_limit() if job.spot else began + patience
         resources = job.body["ResourceConfig"]
         while True:
-            found = [choice for choice in instance_choices(resources) if choice[0] not in self.account.capacity]
+            found = [
+                choice
+                for choice in instance_choices(resources)
+                if choice[0] not in self.account.capacity
+            ]
             if found:
                 break
             if time.time() > until:
                 if job.spot:
                     raise JobEnded("Stopped", "MaxWaitTimeExceeded")
-                reason = "Unable to provision requested ML compute capacity. Please retry using a different ML instance"
+                reason = (
+                    "Unable to provision requested ML compute capacity. Please retry using a"
+                    " different ML instance"
+                )
                 raise JobEnded("Failed", reason=f"CapacityError: {reason} type.")
             if job["SecondaryStatus"] != "Pending":
                 job.enter("Pending")
@@ -82,17 +99,26 @@ class _JobRun:
             job.update(ResourceConfig={**resources, **chosen})
 
     def _attempt(self, folder: Path) -> None:
-        job, account = self.job, self.account
+        job = self.job
+        account = self.account
         kind, count = job.machines
         body = {**job.body, "ResourceConfig": {"InstanceType": kind, "InstanceCount": count}}
-        contract = training_job(body, interface="lo", region=account.region, account=account.account)
+        contract = training_job(
+            body, interface="lo", region=account.region, account=account.account
+        )
         has_log = not check_stage("logs", job.body, account)
-        group = ContainerGroup(contract, folder, account.env, account.logs.write_line if has_log else _drop_line)
+        group = ContainerGroup(
+            contract, folder, account.env, account.logs.write_line if has_log else _drop_line
+        )
         kept = Checkpoints(
-            account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in group.roots]
+            account.storage,
+            contract.checkpoints_uri,
+            [root / contract.checkpoints for root in group.roots],
         )
         boards = Checkpoints(
-            account.storage, contract.tensorboard_uri, [root / contract.tensorboard for root in group.roots]
+            account.storage,
+            contract.tensorboard_uri,
+            [root / contract.tensorboard for root in group.roots],
         )
         job.enter("Downloading")
         if self.attempts == 1:
@@ -106,7 +132,10 @@ class _JobRun:
         self._pause()
         self._require("image", "Cannot pull algorithm container")
         if job.body["AlgorithmSpecification"].get("TrainingImage") in account.missing_images:
-            why = "Cannot pull algorithm container. Either the image does not exist or its permissions are incorrect."
+            why = (
+                "Cannot pull algorithm container. Either the image does not exist or its"
+                " permissions are incorrect."
+            )
             raise JobEnded("Failed", reason=f"ClientError: {why}")
         job.enter("Training")
         try:
@@ -133,7 +162,9 @@ class _JobRun:
             first, *others = (root / channel.folder for root in group.roots)
             if not self.account.storage.download(channel.uri, first):
                 bucket = channel.uri.partition("://")[2].partition("/")[0]
-                reason = no_objects(channel.uri, bucket, self.job.body["RoleArn"], self.account.region)
+                reason = no_objects(
+                    channel.uri, bucket, self.job.body["RoleArn"], self.account.region
+                )
                 raise JobEnded("Failed", reason=f"ClientError: Data download failed: {reason}")
             for other in others:
                 shutil.copytree(first, other, dirs_exist_ok=True)
@@ -141,17 +172,25 @@ class _JobRun:
     def _start(self, group: ContainerGroup) -> None:
         try:
             group.start()
-        except FileNotFoundError as error:  # where containers are real ones, they tell by their exit code
+        except (
+            FileNotFoundError
+        ) as error:  # where containers are real ones, they tell by their exit code
             reason = f"AlgorithmError: {error.filename}: executable not found, exit code: 127"
             raise JobEnded("Failed", reason=reason) from None
 
-    def _watch(self, group: ContainerGroup, kept: Checkpoints, contract: TrainingJob) -> tuple[str, Node | None]:
-        """Until all containers are over: why they were ended, if they were, and the node that failed first."""
+    def _watch(
+        self, group: ContainerGroup, kept: Checkpoints, contract: TrainingJob
+    ) -> tuple[str, Node | None]:
+        """Until all containers are over: why they were ended, if they were, and the node that
+        failed first.
+        """
         began = synced = time.monotonic()
         given = self.account.grace_seconds
         grace = contract.grace_seconds if given is None else given
         self.runtime_limit = began + contract.max_runtime_seconds - self.trained_seconds
-        why, deadline, first = "", 0.0, None
+        why = ""
+        deadline = 0.0
+        first = None
         while not group.poll():
             now = time.monotonic()
             first = first or next((node for node in group.nodes if node.code), None)
@@ -189,11 +228,15 @@ class _JobRun:
 
     def _wait_limit(self) -> float:
         """When a job on spot machines must be over, all its waiting included."""
-        seconds = self.job["StoppingCondition"].get("MaxWaitTimeInSeconds") if self.job.spot else None
+        seconds = (
+            self.job["StoppingCondition"].get("MaxWaitTimeInSeconds") if self.job.spot else None
+        )
         return math.inf if seconds is None else float(self.job["CreationTime"] + seconds)
 
     def _interrupted(self) -> None:
-        """The machines are gone: once more from the start, if the request allows, else the job has failed."""
+        """The machines are gone: once more from the start, if the request allows, else the job has
+        failed.
+        """
         job = self.job
         job.interrupted.clear()
         if job.stop_asked.is_set():
@@ -203,7 +246,9 @@ class _JobRun:
             raise JobEnded("Failed", reason=INTERNAL)
         job.enter("Starting" if job.spot else "Restarting")
 
-    def _conclude(self, group: ContainerGroup, contract: TrainingJob, why: str, failed: Node | None) -> None:
+    def _conclude(
+        self, group: ContainerGroup, contract: TrainingJob, why: str, failed: Node | None
+    ) -> None:
         """Archives, then the end. A job that failed keeps its output, but leaves no model."""
         job = self.job
         if why == "failed":

@@ -1,4 +1,6 @@
-"""A SageMaker control plane that refuses what AWS refuses, and runs the container contract of what it takes."""
+"""A SageMaker control plane that refuses what AWS refuses, and runs the container contract of what
+it takes.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,18 @@ class SageMaker:
     """The training jobs of one account in one region. S3 and CloudWatch are at `endpoint`."""
 
     def __init__(
-        self, endpoint: str, *, region: str = "us-east-1", account: str = "123456789012", **settings: Any
+        self,
+        endpoint: str,
+        *,
+        region: str = "us-east-1",
+        account: str = "123456789012",
+        **settings: Any,
     ) -> None:
         """`settings`: further fields of `Account`, such as `grace_seconds`, `quotas` or `env`."""
         unexpected_errors: list[str] = []
         self._clients = [_client(name, endpoint, region) for name in ("s3", "logs")]
-        storage, logs = Storage(self._clients[0]), LogGroup(self._clients[1], unexpected_errors)
+        storage = Storage(self._clients[0])
+        logs = LogGroup(self._clients[1], unexpected_errors)
         folder = Path(tempfile.mkdtemp(prefix="loopback-"))
         self.account = Account(
             region=region,
@@ -63,24 +71,31 @@ class SageMaker:
             "StopTrainingJob": self._stop,
             "UpdateTrainingJob": self._update,
             "ListTrainingJobs": lambda body: listed(self._all(), body),
-            "Search": lambda body: searched(self._all(), body, self.model.shape_for("TrainingJob").members),
+            "Search": lambda body: searched(
+                self._all(), body, self.model.shape_for("TrainingJob").members
+            ),
             "ListTags": lambda body: {"Tags": self._tagged(body).tag_list()},
             "AddTags": self._add_tags,
             "CreateHyperParameterTuningJob": self._create_tuning,
             "DescribeHyperParameterTuningJob": lambda body: self._tuning(body).describe(),
             "StopHyperParameterTuningJob": self._stop_tuning,
-            "ListTrainingJobsForHyperParameterTuningJob": lambda body: listed_trials(self._tuning(body), body),
+            "ListTrainingJobsForHyperParameterTuningJob": lambda body: listed_trials(
+                self._tuning(body), body
+            ),
         }
 
     def call(self, operation: str, body: Mapping[str, Any]) -> Document:
         """One call of the API; Refused is what it answers instead."""
         if operation not in self._operations:
-            raise ServiceError("UnknownOperationException", f"The requested operation {operation} is not known.")
+            raise ServiceError(
+                "UnknownOperationException", f"The requested operation {operation} is not known."
+            )
         found = violations(self.model.operation_model(operation).input_shape, dict(body))
         if found:
             several = "errors" if len(found) > 1 else "error"
             told = "; ".join(
-                f"Value at '{dotted(each.path)}' failed to satisfy constraint: {each.message}" for each in found
+                f"Value at '{dotted(each.path)}' failed to satisfy constraint: {each.message}"
+                for each in found
             )
             raise invalid(f"{len(found)} validation {several} detected: {told}")
         return self._operations[operation](dict(body))
@@ -112,7 +127,10 @@ class SageMaker:
         name = body["HyperParameterTuningJobName"]
         with self._lock:
             if name in self.tuning_jobs:
-                raise ServiceError("ResourceInUse", f"A hyperparameter tuning job of the name {name} already exists.")
+                raise ServiceError(
+                    "ResourceInUse",
+                    f"A hyperparameter tuning job of the name {name} already exists.",
+                )
             tuning_rules.refuse(body, self.account)
             made = self.tuning_jobs[name] = TuningJob(body, self.account, self._launch)
             self._threads.start(made, made.run)
@@ -136,8 +154,8 @@ class SageMaker:
             if name in self.jobs:
                 raise ServiceError(
                     "ResourceInUse",
-                    "Training job names must be unique within an AWS account and region, and a training job with this "
-                    f"name already exists ({self.account.arn(name)})",
+                    "Training job names must be unique within an AWS account and region, and a"
+                    f" training job with this name already exists ({self.account.arn(name)})",
                 )
             refuse(body, self.account, self.jobs.values())
             job = self.jobs[name] = Job(body, self.account.arn(name))

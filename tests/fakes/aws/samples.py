@@ -43,14 +43,20 @@ def request(cloud: Cloud, name: str, nodes: int = 1, **wishes: str) -> dict[str,
 
 def channel(name: str, uri: str, **more: str) -> dict[str, Any]:
     """One input."""
-    return {"ChannelName": name, "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}}, **more}
+    return {
+        "ChannelName": name,
+        "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}},
+        **more,
+    }
 
 
 def ended(cloud: Cloud, name: str) -> dict[str, Any]:
     """The description of a job when it is over."""
     job = cloud.service.jobs[name]
     eventually(lambda: job.has_ended)
-    described: dict[str, Any] = cloud.client("sagemaker").describe_training_job(TrainingJobName=name)
+    described: dict[str, Any] = cloud.client("sagemaker").describe_training_job(
+        TrainingJobName=name
+    )
     assert described["TrainingJobStatus"] in ENDED
     return described
 
@@ -59,12 +65,18 @@ def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
     """What a job's containers have printed so far, by log stream."""
     logs = cloud.client("logs", direct=True)
     try:
-        streams = logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")["logStreams"]
+        streams = logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")[
+            "logStreams"
+        ]
     except logs.exceptions.ResourceNotFoundException:
         return {}
     found = {}
     for stream in streams:
-        question = {"logGroupName": GROUP, "logStreamName": stream["logStreamName"], "startFromHead": True}
+        question = {
+            "logGroupName": GROUP,
+            "logStreamName": stream["logStreamName"],
+            "startFromHead": True,
+        }
         events = logs.get_log_events(**question)["events"]
         found[stream["logStreamName"].partition("/")[2]] = [event["message"] for event in events]
     return found
@@ -72,4 +84,6 @@ def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
 
 def wait_for_output(cloud: Cloud, name: str, text: str, times: int = 1) -> None:
     """Wait until at least `times` of a job's lines contain this text."""
-    eventually(lambda: sum(text in line for part in lines(cloud, name).values() for line in part) >= times)
+    eventually(
+        lambda: sum(text in line for part in lines(cloud, name).values() for line in part) >= times
+    )

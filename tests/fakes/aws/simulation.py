@@ -1,6 +1,8 @@
-"""IAM's policy simulator, over the users, roles and policies that moto keeps: SimulatePrincipalPolicy.
+"""IAM's policy simulator, over the users, roles and policies that moto keeps:
+SimulatePrincipalPolicy.
 
-After its API reference: it takes the ARN of a user or a role, and no session's; a decision names explicit denials.
+After its API reference: it takes the ARN of a user or a role, and no session's; a decision names
+explicit denials.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Simulation:
             {
                 "EvalActionName": action,
                 "EvalResourceName": resource,
-                "EvalDecision": decision(Attempt(action=action, resource=resource, context=context), policy),
+                "EvalDecision": decision(
+                    Attempt(action=action, resource=resource, context=context), policy
+                ),
             }
             for action in body["ActionNames"]
             for resource in body.get("ResourceArns", ["*"])
@@ -61,19 +65,31 @@ class Simulation:
     def _statements(self, principal: str) -> Iterator[Statement]:
         found = _PRINCIPAL.fullmatch(principal)
         if found is None:
-            message = f"Invalid Entity Arn: {principal} does not clearly define entity type and name."
+            message = (
+                f"Invalid Entity Arn: {principal} does not clearly define entity type and name."
+            )
             raise ServiceError("InvalidInput", message, 400)
-        kind, name, iam = found["kind"], found["name"], self._iam
+        kind = found["kind"]
+        name = found["name"]
+        iam = self._iam
         key = {f"{kind.capitalize()}Name": name}
         try:
             for policy in getattr(iam, f"list_{kind}_policies")(**key)["PolicyNames"]:
-                yield from _parsed(getattr(iam, f"get_{kind}_policy")(**key, PolicyName=policy)["PolicyDocument"])
-            for attached in getattr(iam, f"list_attached_{kind}_policies")(**key)["AttachedPolicies"]:
-                version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"]["DefaultVersionId"]
+                yield from _parsed(
+                    getattr(iam, f"get_{kind}_policy")(**key, PolicyName=policy)["PolicyDocument"]
+                )
+            for attached in getattr(iam, f"list_attached_{kind}_policies")(**key)[
+                "AttachedPolicies"
+            ]:
+                version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"][
+                    "DefaultVersionId"
+                ]
                 stored = iam.get_policy_version(PolicyArn=attached["PolicyArn"], VersionId=version)
                 yield from _parsed(stored["PolicyVersion"]["Document"])
         except iam.exceptions.NoSuchEntityException:
-            raise ServiceError("NoSuchEntity", f"The {kind} with name {name} cannot be found.", 404) from None
+            raise ServiceError(
+                "NoSuchEntity", f"The {kind} with name {name} cannot be found.", 404
+            ) from None
 
 
 def decision(attempt: Attempt, policy: list[Statement]) -> str:

@@ -1,7 +1,8 @@
-"""The resources of a stack: those that tests look at are made in moto and ECR, the others are names.
+"""The resources of a stack: those that tests look at are made in moto and ECR, the others are
+names.
 
-What a service refuses is what makes a resource fail: a name that is taken, a bucket that is not empty, a policy that is
-attached (the API references of S3, IAM and CloudWatch Logs).
+What a service refuses is what makes a resource fail: a name that is taken, a bucket that is not
+empty, a policy that is attached (the API references of S3, IAM and CloudWatch Logs).
 """
 
 from __future__ import annotations
@@ -28,16 +29,30 @@ PROPERTIES = {
     },
     "AWS::S3::BucketPolicy": {"Bucket", "PolicyDocument"},
     "AWS::ECR::Repository": {
-        *("EncryptionConfiguration", "ImageScanningConfiguration", "ImageTagMutability", "LifecyclePolicy"),
+        *(
+            "EncryptionConfiguration",
+            "ImageScanningConfiguration",
+            "ImageTagMutability",
+            "LifecyclePolicy",
+        ),
     },
     "AWS::Logs::LogGroup": {"LogGroupName", "RetentionInDays"},
     "AWS::IAM::Role": {
-        *("AssumeRolePolicyDocument", "Description", "ManagedPolicyArns", "MaxSessionDuration", "Policies", "RoleName"),
+        *(
+            "AssumeRolePolicyDocument",
+            "Description",
+            "ManagedPolicyArns",
+            "MaxSessionDuration",
+            "Policies",
+            "RoleName",
+        ),
     },
     "AWS::IAM::ManagedPolicy": {"Description", "ManagedPolicyName", "PolicyDocument"},
     "AWS::IAM::OIDCProvider": {"ClientIdList", "Url"},
 }
-"""Properties of the types that are really made; others are made without a look (CloudFormation template reference)."""
+"""Properties of the types that are really made; others are made without a look (CloudFormation
+template reference).
+"""
 
 
 class ResourceFailed(Exception):
@@ -48,10 +63,15 @@ class Resources:
     """Makes and deletes the resources of one account."""
 
     def __init__(self, client: Client, registry: Ecr, region: str, account: str) -> None:
-        self._client, self._registry, self._region, self._account = client, registry, region, account
+        self._client = client
+        self._registry = registry
+        self._region = region
+        self._account = account
 
     def create(self, stack: str, name: str, kind: str, resolver: Resolver) -> str:
-        """Make one; returns its physical id, and gives the resolver its attributes. ResourceFailed if refused."""
+        """Make one; returns its physical id, and gives the resolver its attributes. ResourceFailed
+        if refused.
+        """
         properties = resolver.properties(name)
         unknown = properties.keys() - PROPERTIES.get(kind, properties.keys())
         if unknown:
@@ -68,15 +88,24 @@ class Resources:
         if kind in ("AWS::IAM::Role", "AWS::S3::Bucket", "AWS::S3::BucketPolicy"):
             self._refused(lambda: self._configure(kind, identity, properties))
         elif kind == "AWS::IAM::ManagedPolicy":
-            arguments = {"PolicyDocument": json.dumps(properties["PolicyDocument"]), "SetAsDefault": True}
-            self._refused(lambda: self._client("iam").create_policy_version(PolicyArn=identity, **arguments))
+            arguments = {
+                "PolicyDocument": json.dumps(properties["PolicyDocument"]),
+                "SetAsDefault": True,
+            }
+            self._refused(
+                lambda: self._client("iam").create_policy_version(PolicyArn=identity, **arguments)
+            )
 
     def delete(self, kind: str, identity: str) -> None:
         """Delete one; what is gone already is passed over. ResourceFailed if refused."""
         try:
             self._delete(kind, identity)
         except ClientError as error:
-            if error.response["Error"]["Code"] not in ("NoSuchEntity", "NoSuchBucket", "ResourceNotFoundException"):
+            if error.response["Error"]["Code"] not in (
+                "NoSuchEntity",
+                "NoSuchBucket",
+                "ResourceNotFoundException",
+            ):
                 raise ResourceFailed(_words(error)) from None
         except ServiceError as error:
             if error.code != "RepositoryNotFoundException":
@@ -84,7 +113,11 @@ class Resources:
 
     def _made(self, kind: str, name: str, properties: Properties) -> str:
         made = _MAKERS.get(kind)
-        identity = made(self, name, properties) if made else f"{kind.rpartition(':')[2].lower()}-{secrets.token_hex(4)}"
+        identity = (
+            made(self, name, properties)
+            if made
+            else f"{kind.rpartition(':')[2].lower()}-{secrets.token_hex(4)}"
+        )
         self._refused(lambda: self._configure(kind, identity, properties))
         return identity
 
@@ -106,7 +139,10 @@ class Resources:
         return name.lower()
 
     def _key(self, name: str, properties: Properties) -> str:
-        arguments = {"Description": properties["Description"], "Policy": json.dumps(properties["KeyPolicy"])}
+        arguments = {
+            "Description": properties["Description"],
+            "Policy": json.dumps(properties["KeyPolicy"]),
+        }
         return str(self._client("kms").create_key(**arguments)["KeyMetadata"]["KeyId"])
 
     def _log_group(self, name: str, properties: Properties) -> str:
@@ -129,13 +165,16 @@ class Resources:
 
     def _oidc(self, name: str, properties: Properties) -> str:
         arguments = {"Url": properties["Url"], "ClientIDList": properties["ClientIdList"]}
-        made = self._refused(lambda: self._client("iam").create_open_id_connect_provider(**arguments))
+        made = self._refused(
+            lambda: self._client("iam").create_open_id_connect_provider(**arguments)
+        )
         return str(made["OpenIDConnectProviderArn"])
 
     def _configure(self, kind: str, identity: str, properties: Properties) -> None:
         """What is set of a resource after it is there, and again when it changes.
 
-        A bucket's policy is not: it lets nobody in without TLS, and moto would lock out everything on loopback.
+        A bucket's policy is not: it lets nobody in without TLS, and moto would lock out everything
+        on loopback.
         """
         if kind == "AWS::IAM::Role":
             for each in properties.get("Policies", []):
@@ -146,7 +185,8 @@ class Resources:
             for arn in properties.get("ManagedPolicyArns", []):
                 self._client("iam").attach_role_policy(RoleName=identity, PolicyArn=arn)
         elif kind == "AWS::S3::Bucket":
-            s3, versioning = self._client("s3"), properties["VersioningConfiguration"]
+            s3 = self._client("s3")
+            versioning = properties["VersioningConfiguration"]
             s3.put_bucket_versioning(Bucket=identity, VersioningConfiguration=versioning)
             blocked = properties["PublicAccessBlockConfiguration"]
             s3.put_public_access_block(Bucket=identity, PublicAccessBlockConfiguration=blocked)
@@ -173,7 +213,9 @@ class Resources:
         elif kind == "AWS::IAM::ManagedPolicy":
             attached = iam.list_entities_for_policy(PolicyArn=identity)
             if any(attached[each] for each in ("PolicyGroups", "PolicyUsers", "PolicyRoles")):
-                raise ResourceFailed("Cannot delete a policy attached to entities. (Service: Iam, Status Code: 409)")
+                raise ResourceFailed(
+                    "Cannot delete a policy attached to entities. (Service: Iam, Status Code: 409)"
+                )
             for each in iam.list_policy_versions(PolicyArn=identity)["Versions"]:
                 if not each["IsDefaultVersion"]:
                     iam.delete_policy_version(PolicyArn=identity, VersionId=each["VersionId"])
@@ -182,7 +224,9 @@ class Resources:
             iam.delete_open_id_connect_provider(OpenIDConnectProviderArn=identity)
         elif kind == "AWS::S3::Bucket":
             if self._client("s3").list_object_versions(Bucket=identity).get("Versions"):
-                raise ResourceFailed("The bucket you tried to delete is not empty. You must delete all versions.")
+                raise ResourceFailed(
+                    "The bucket you tried to delete is not empty. You must delete all versions."
+                )
             self._client("s3").delete_bucket(Bucket=identity)
         elif kind == "AWS::ECR::Repository":
             self._registry.delete_repository(identity)
@@ -194,7 +238,10 @@ class Resources:
 
 def _words(error: ClientError) -> str:
     found = error.response["Error"]
-    return f'Resource handler returned message: "{found["Message"]}" (HandlerErrorCode: {found["Code"]})'
+    return (
+        f'Resource handler returned message: "{found["Message"]}" (HandlerErrorCode:'
+        f" {found['Code']})"
+    )
 
 
 _MAKERS: Mapping[str, Callable[[Resources, str, Properties], str]] = {

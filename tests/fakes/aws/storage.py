@@ -1,4 +1,6 @@
-"""What SageMaker does with S3 for a job: downloading channels, syncing checkpoints, uploading archives."""
+"""What SageMaker does with S3 for a job: downloading channels, syncing checkpoints, uploading
+archives.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,14 @@ class Storage:
     def has_objects(self, uri: str) -> bool:
         """Whether any object's name begins with this."""
         bucket, prefix = _parts(uri)
-        return bool(self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+        return bool(
+            self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents")
+        )
 
     def download(self, uri: str, folder: Path) -> int:
-        """Every object whose name begins with the prefix (S3Prefix), below the folder; returns how many there were."""
+        """Every object whose name begins with the prefix (S3Prefix), below the folder; returns how
+        many there were.
+        """
         bucket, prefix = _parts(uri)
         found = 0
         for key in self._keys(bucket, prefix):
@@ -62,20 +68,28 @@ class Storage:
         self._client.delete_object(Bucket=bucket, Key=key)
 
     def _keys(self, bucket: str, prefix: str) -> Iterator[str]:
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            yield from (item["Key"] for item in page.get("Contents", []) if not item["Key"].endswith("/"))
+        for page in self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=bucket, Prefix=prefix
+        ):
+            yield from (
+                item["Key"] for item in page.get("Contents", []) if not item["Key"].endswith("/")
+            )
 
 
 class Checkpoints:
-    """The checkpoint folders of all nodes on their way to one prefix in S3, whoever of them wrote last.
+    """The checkpoint folders of all nodes on their way to one prefix in S3, whoever of them wrote
+    last.
 
-    As strict as "Use checkpoints in Amazon SageMaker AI" in the developer guide allows: S3 is kept like the folder, so
-    what is deleted there is deleted in S3; nothing says that a new file is stored before an old one goes. Deleting is
-    quick and storing takes its time, so the one is done at the first look and the other at the second.
+    As strict as "Use checkpoints in Amazon SageMaker AI" in the developer guide allows: S3 is kept
+    like the folder, so what is deleted there is deleted in S3; nothing says that a new file is
+    stored before an old one goes. Deleting is quick and storing takes its time, so the one is done
+    at the first look and the other at the second.
     """
 
     def __init__(self, storage: Storage, uri: str, folders: Sequence[Path]) -> None:
-        self._storage, self._uri, self._folders = storage, uri, folders
+        self._storage = storage
+        self._uri = uri
+        self._folders = folders
         self._seen: dict[Path, tuple[int, int]] = {}
         self._found: dict[Path, tuple[int, int]] = {}
 
@@ -86,8 +100,11 @@ class Checkpoints:
         self._seen = dict(self._files())
 
     def sync(self, *, last: bool = False) -> None:
-        """Delete what was deleted, store what has changed. `last`: all of it, the containers are over."""
-        before, self._found = self._found, dict(self._files())
+        """Delete what was deleted, store what has changed. `last`: all of it, the containers are
+        over.
+        """
+        before = self._found
+        self._found = dict(self._files())
         for path in self._seen.keys() - self._found.keys():
             del self._seen[path]
             self._storage.remove(f"{self._uri.rstrip('/')}/{self._name(path)}")
@@ -96,12 +113,16 @@ class Checkpoints:
                 continue
             # It may be renamed or deleted while we look: the next look finds what became of it.
             with suppress(FileNotFoundError):
-                self._storage.store(path.read_bytes(), f"{self._uri.rstrip('/')}/{self._name(path)}")
+                self._storage.store(
+                    path.read_bytes(), f"{self._uri.rstrip('/')}/{self._name(path)}"
+                )
                 self._seen[path] = sign
 
     def _files(self) -> Iterator[tuple[Path, tuple[int, int]]]:
         for top in self._folders if self._uri else ():
-            for folder, _, names in os.walk(top):  # one that is renamed or deleted meanwhile is passed over
+            for folder, _, names in os.walk(
+                top
+            ):  # one that is renamed or deleted meanwhile is passed over
                 for path in (Path(folder, name) for name in sorted(names)):
                     with suppress(FileNotFoundError):
                         about = path.stat()
@@ -109,11 +130,17 @@ class Checkpoints:
                             yield path, (about.st_mtime_ns, about.st_size)
 
     def _name(self, path: Path) -> str:
-        return next(path.relative_to(folder).as_posix() for folder in self._folders if path.is_relative_to(folder))
+        return next(
+            path.relative_to(folder).as_posix()
+            for folder in self._folders
+            if path.is_relative_to(folder)
+        )
 
 
 def archive(folders: Sequence[Path]) -> bytes | None:
-    """A .tar.gz of what is in all these folders together, the first node's where names clash; None for nothing."""
+    """A .tar.gz of what is in all these folders together, the first node's where names clash; None
+    for nothing.
+    """
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -139,7 +166,8 @@ def _packed(found: dict[str, Path]) -> bytes:
 def inside(key: str, prefix: str) -> str:
     """Where an object is in the folder that its prefix becomes.
 
-    `data/train` is taken for a folder if the name goes on with a slash; otherwise names count from the last slash.
+    `data/train` is taken for a folder if the name goes on with a slash; otherwise names count from
+    the last slash.
     """
     if key.startswith(prefix.rstrip("/") + "/"):
         return key[len(prefix.rstrip("/")) + 1 :]

@@ -1,7 +1,7 @@
 """CloudFormation templates: read with their short forms, and resolved for given parameters.
 
-After "Intrinsic function reference" and "Template reference" of the CloudFormation user guide. What a template uses and
-this does not know is an error, so that nothing passes unseen.
+After "Intrinsic function reference" and "Template reference" of the CloudFormation user guide. What
+a template uses and this does not know is an error, so that nothing passes unseen.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ NO_VALUE = object()
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with `!Ref` and its like; aliases are refused, as "Template formats" of the user guide has it."""
+    """YAML with `!Ref` and its like; aliases are refused, as "Template formats" of the user guide
+    has it.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            raise invalid("Template error: YAML aliases are not allowed in CloudFormation templates")
+            raise invalid(
+                "Template error: YAML aliases are not allowed in CloudFormation templates"
+            )
         return super().compose_node(parent, index)
 
 
@@ -52,7 +56,10 @@ def invalid(message: str) -> ServiceError:
 def read_template(text: str) -> dict[str, Any]:
     """A template as a document. ServiceError for one that is too long or none."""
     if len(text.encode()) > MAX_BYTES:
-        told = f"failed to satisfy constraint: Member must have length less than or equal to {MAX_BYTES}"
+        told = (
+            "failed to satisfy constraint: Member must have length less than or equal to"
+            f" {MAX_BYTES}"
+        )
         raise invalid(f"1 validation error detected: Value at 'templateBody' {told}")
     try:
         found = yaml.load(text, _Loader)
@@ -69,7 +76,9 @@ def parameter_values(template: Mapping[str, Any], given: Mapping[str, str]) -> d
     unknown = [name for name in given if name not in declared]
     if unknown:
         raise invalid(f"Parameters: [{', '.join(unknown)}] do not exist in the template")
-    missing = [name for name, each in declared.items() if "Default" not in each and name not in given]
+    missing = [
+        name for name, each in declared.items() if "Default" not in each and name not in given
+    ]
     if missing:
         raise invalid(f"Parameters: [{', '.join(missing)}] must have values")
     values = {name: str(given.get(name, each.get("Default"))) for name, each in declared.items()}
@@ -88,20 +97,30 @@ def _check_parameter(name: str, declared: Mapping[str, Any], value: str) -> None
         if not re.fullmatch(r"-?\d+(\.\d+)?", value):
             raise invalid(f"Parameter '{name}' must be a number.")
         if float(value) < declared.get("MinValue", float("-inf")):
-            raise invalid(f"Parameter '{name}' must be a number not less than {declared['MinValue']}")
+            raise invalid(
+                f"Parameter '{name}' must be a number not less than {declared['MinValue']}"
+            )
 
 
 class Resolver:
     """A template with its parameters, in one account and region.
 
-    `identities`: what Ref gives for the resources that exist; `attributes`: what Fn::GetAtt gives. Where a resource
-    does not exist yet, both give a name made from its own: `<Bucket>`, `<ExecutionRole.Arn>`.
+    `identities`: what Ref gives for the resources that exist; `attributes`: what Fn::GetAtt gives.
+    Where a resource does not exist yet, both give a name made from its own: `<Bucket>`,
+    `<ExecutionRole.Arn>`.
     """
 
     def __init__(
-        self, template: Mapping[str, Any], values: Mapping[str, str], *, stack: str, region: str, account: str
+        self,
+        template: Mapping[str, Any],
+        values: Mapping[str, str],
+        *,
+        stack: str,
+        region: str,
+        account: str,
     ) -> None:
-        self.template, self.values = template, values
+        self.template = template
+        self.values = values
         self.identities: dict[str, str] = {}
         self.attributes: dict[tuple[str, str], str] = {}
         self._pseudo = {
@@ -123,7 +142,9 @@ class Resolver:
         """The resources whose conditions hold, as they stand in the template."""
         every = self.template["Resources"]
         return {
-            name: each for name, each in every.items() if "Condition" not in each or self.is_true(each["Condition"])
+            name: each
+            for name, each in every.items()
+            if "Condition" not in each or self.is_true(each["Condition"])
         }
 
     def properties(self, name: str) -> dict[str, Any]:
@@ -134,7 +155,11 @@ class Resolver:
     def outputs(self) -> dict[str, str]:
         """The outputs whose conditions hold."""
         every = self.template.get("Outputs", {}).items()
-        held = {key: each for key, each in every if "Condition" not in each or self.is_true(each["Condition"])}
+        held = {
+            key: each
+            for key, each in every
+            if "Condition" not in each or self.is_true(each["Condition"])
+        }
         return {key: str(self.value(each["Value"])) for key, each in held.items()}
 
     def value(self, of: Any) -> Any:
@@ -157,12 +182,17 @@ class Resolver:
             is_list = self.template["Parameters"][name]["Type"] == "CommaDelimitedList"
             return self.values[name].split(",") if is_list else self.values[name]
         if name not in self.template["Resources"]:
-            raise invalid(f"Template format error: Unresolved resource dependencies [{name}] in the Resources block")
+            raise invalid(
+                f"Template format error: Unresolved resource dependencies [{name}] in the Resources"
+                " block"
+            )
         return self.identities.get(name, f"<{name}>")
 
     def attribute(self, parts: list[str]) -> str:
         if parts[0] not in self.template["Resources"]:
-            raise invalid(f"Template error: instance of Fn::GetAtt references undefined resource {parts[0]}")
+            raise invalid(
+                f"Template error: instance of Fn::GetAtt references undefined resource {parts[0]}"
+            )
         return self.attributes.get((parts[0], parts[1]), f"<{parts[0]}.{parts[1]}>")
 
     def sub(self, of: Any) -> str:
@@ -174,7 +204,9 @@ class Resolver:
                 return str(names[name])
             return str(self.attribute(name.split(".", 1)) if "." in name else self.ref(name))
 
-        return re.sub(r"\$\{([^!}]+)\}", found, text).replace("${!", "${")  # "${!x}" stands for the text "${x}"
+        return re.sub(r"\$\{([^!}]+)\}", found, text).replace(
+            "${!", "${"
+        )  # "${!x}" stands for the text "${x}"
 
 
 def _function(name: str) -> Callable[[Resolver, Any], Any] | None:
@@ -201,6 +233,8 @@ _FUNCTIONS: Mapping[str, Callable[[Resolver, Any], Any]] = {
     "Fn::Or": lambda resolver, of: any(map(resolver.value, of)),
     "Fn::Join": lambda resolver, of: of[0].join(map(str, resolver.value(of[1]))),
     "Fn::Select": lambda resolver, of: resolver.value(of[1])[int(of[0])],
-    "Fn::GetAZs": lambda resolver, of: [f"{resolver.value(of) or resolver.ref('AWS::Region')}{zone}" for zone in "abc"],
+    "Fn::GetAZs": lambda resolver, of: [
+        f"{resolver.value(of) or resolver.ref('AWS::Region')}{zone}" for zone in "abc"
+    ],
     "Fn::Cidr": _cidr,
 }

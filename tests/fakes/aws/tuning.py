@@ -1,7 +1,9 @@
-"""Hyperparameter tuning jobs: each chooses values, starts training jobs that really train, and reads their objective.
+"""Hyperparameter tuning jobs: each chooses values, starts training jobs that really train, and
+reads their objective.
 
-Its sampler is simple (all points of a grid, else random values by the seed), but obeys ranges, scales and limits.
-Hyperband ends a trial whose value at MinResource x 3^k reports is not among the best third there.
+Its sampler is simple (all points of a grid, else random values by the seed), but obeys ranges,
+scales and limits. Hyperband ends a trial whose value at MinResource x 3^k reports is not among the
+best third there.
 """
 
 from __future__ import annotations
@@ -29,23 +31,32 @@ POLL_SECONDS = 0.02
 
 def missing(name: str) -> ServiceError:
     """The answer about a tuning job that there is not (API reference, ResourceNotFound)."""
-    return ServiceError("ResourceNotFound", f"Amazon SageMaker can't find a tuning job with name {name}.")
+    return ServiceError(
+        "ResourceNotFound", f"Amazon SageMaker can't find a tuning job with name {name}."
+    )
 
 
 class TuningJob:
     """One tuning job from the moment its creation was answered."""
 
     def __init__(self, body: Document, account: Account, launch: Callable[[Document], Job]) -> None:
-        self.name, self.body = str(body["HyperParameterTuningJobName"]), copy.deepcopy(body)
-        self.config, self.definition = self.body["HyperParameterTuningJobConfig"], self.body["TrainingJobDefinition"]
+        self.name = str(body["HyperParameterTuningJobName"])
+        self.body = copy.deepcopy(body)
+        self.config = self.body["HyperParameterTuningJobConfig"]
+        self.definition = self.body["TrainingJobDefinition"]
         self.arn = f"arn:aws:sagemaker:{account.region}:{account.account}:hyper-parameter-tuning-job/{self.name}"
         self.tags = {tag["Key"]: tag["Value"] for tag in body.get("Tags", ())}
         self.trials: list[Job] = []
         self.woken = threading.Event()
-        self.status, self.reason, self.created, self.ended = "InProgress", "", time.time(), 0.0
+        self.status = "InProgress"
+        self.reason = ""
+        self.created = time.time()
+        self.ended = 0.0
         self.values: dict[str, list[float]] = {}
         """Training job -> all that it has told of the objective."""
-        self._account, self._launch, self._lock = account, launch, threading.RLock()
+        self._account = account
+        self._launch = launch
+        self._lock = threading.RLock()
         self._points = _points(self.config)
         self._rules = [
             (each["Name"], re.compile(each["Regex"]))
@@ -72,7 +83,9 @@ class TuningJob:
         """Ask it to stop. Refused for one that is stopping or over."""
         with self._lock:
             if self.status != "InProgress":
-                raise invalid(f"The request was rejected because the tuning job is in status {self.status}.")
+                raise invalid(
+                    f"The request was rejected because the tuning job is in status {self.status}."
+                )
             self.status = "Stopping"
         self.stop_trials()
 
@@ -102,7 +115,9 @@ class TuningJob:
                 "RetryableError": 0,
                 "Stopped": states.count("Stopped"),
             },
-            "ObjectiveStatusCounters": {each: told.count(each) for each in ("Succeeded", "Pending", "Failed")},
+            "ObjectiveStatusCounters": {
+                each: told.count(each) for each in ("Succeeded", "Pending", "Failed")
+            },
             **({"HyperParameterTuningEndTime": self.ended} if self.ended else {}),
             **({"FailureReason": self.reason} if self.reason else {}),
         }
@@ -110,20 +125,31 @@ class TuningJob:
 
     def summary(self, job: Job) -> Document:
         """One HyperParameterTrainingJobSummary."""
-        described, values = job.describe(), self.values.get(job.name, [])
+        described = job.describe()
+        values = self.values.get(job.name, [])
         found: Document = {
             key: described[key]
             for key in (
-                *("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingStartTime", "TrainingEndTime"),
+                *(
+                    "TrainingJobName",
+                    "TrainingJobArn",
+                    "CreationTime",
+                    "TrainingStartTime",
+                    "TrainingEndTime",
+                ),
                 *("TrainingJobStatus", "FailureReason"),
             )
             if key in described
         }
-        tuned = {each["Name"] for kind in KINDS for each in self.config["ParameterRanges"].get(kind, [])}
+        tuned = {
+            each["Name"] for kind in KINDS for each in self.config["ParameterRanges"].get(kind, [])
+        }
         found["TunedHyperParameters"] = {
             key: value for key, value in described["HyperParameters"].items() if key in tuned
         }
-        found["ObjectiveStatus"] = "Pending" if not job.has_ended else "Succeeded" if values else "Failed"
+        found["ObjectiveStatus"] = (
+            "Pending" if not job.has_ended else "Succeeded" if values else "Failed"
+        )
         if values:
             kind = self.config["HyperParameterTuningJobObjective"]["Type"]
             metric = {"Type": kind, "MetricName": self.objective, "Value": values[-1]}
@@ -146,11 +172,15 @@ class TuningJob:
                     self._start(point)
                 continue
             time.sleep(POLL_SECONDS)
-        all_failed = bool(self.trials) and all(job["TrainingJobStatus"] == "Failed" for job in self.trials)
+        all_failed = bool(self.trials) and all(
+            job["TrainingJobStatus"] == "Failed" for job in self.trials
+        )
         if self.status == "Stopping":
             self._finish("Stopped")
         elif all_failed:
-            self._finish("Failed", "All training jobs failed. See the failure reasons of the training jobs.")
+            self._finish(
+                "Failed", "All training jobs failed. See the failure reasons of the training jobs."
+            )
         else:
             self._finish("Completed")
 
@@ -190,21 +220,40 @@ class TuningJob:
 
     def _is_behind(self, values: list[float]) -> bool:
         resources = self.config["StrategyConfig"]["HyperbandStrategyConfig"]
-        count, sign = len(values), -1 if self.config["HyperParameterTuningJobObjective"]["Type"] == "Maximize" else 1
+        count = len(values)
+        sign = -1 if self.config["HyperParameterTuningJobObjective"]["Type"] == "Maximize" else 1
         rung = resources.get("MinResource", 1)
         while rung < count:
             rung *= 3
-        others = sorted(sign * each[count - 1] for each in self.values.values() if len(each) >= count)
-        behind = rung == count and len(others) > 2 and sign * values[-1] > others[len(others) // 3 - 1]
+        others = sorted(
+            sign * each[count - 1] for each in self.values.values() if len(each) >= count
+        )
+        behind = (
+            rung == count and len(others) > 2 and sign * values[-1] > others[len(others) // 3 - 1]
+        )
         return behind or count >= resources["MaxResource"]
 
     def _finish(self, status: str, reason: str = "") -> None:
-        self.reason, self.ended, self.status = reason, time.time(), status
+        self.reason = reason
+        self.ended = time.time()
+        self.status = status
 
 
 _OF_TRAINING_JOB = (
-    *("AlgorithmSpecification", "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "ResourceConfig"),
-    *("StoppingCondition", "EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "Environment"),
+    *(
+        "AlgorithmSpecification",
+        "RoleArn",
+        "InputDataConfig",
+        "VpcConfig",
+        "OutputDataConfig",
+        "ResourceConfig",
+    ),
+    *(
+        "StoppingCondition",
+        "EnableNetworkIsolation",
+        "EnableInterContainerTrafficEncryption",
+        "Environment",
+    ),
     *("EnableManagedSpotTraining", "CheckpointConfig", "RetryStrategy"),
 )
 
@@ -216,7 +265,8 @@ def _stop(job: Job) -> None:
 
 def _points(config: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """The values of each trial in turn, all of them texts."""
-    ranges, limits = config["ParameterRanges"], config["ResourceLimits"]
+    ranges = config["ParameterRanges"]
+    limits = config["ResourceLimits"]
     if config["Strategy"] == "Grid":
         choices = ranges["CategoricalParameterRanges"]
         names = [each["Name"] for each in choices]
@@ -225,13 +275,18 @@ def _points(config: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         return
     chance = random.Random(config.get("RandomSeed"))
     for _ in range(limits.get("MaxNumberOfTrainingJobs", combinations(config))):
-        yield {each["Name"]: _drawn(kind, each, chance) for kind in KINDS for each in ranges.get(kind, [])}
+        yield {
+            each["Name"]: _drawn(kind, each, chance)
+            for kind in KINDS
+            for each in ranges.get(kind, [])
+        }
 
 
 def _drawn(kind: str, each: Mapping[str, Any], chance: random.Random) -> str:
     if kind == "CategoricalParameterRanges":
         return str(chance.choice(each["Values"]))
-    low, high = float(each["MinValue"]), float(each["MaxValue"])
+    low = float(each["MinValue"])
+    high = float(each["MaxValue"])
     if each.get("ScalingType") == "Logarithmic":
         value = math.exp(chance.uniform(math.log(low), math.log(high)))
     else:

@@ -1,8 +1,10 @@
-"""What SageMaker refuses of a CreateHyperParameterTuningJob request that its service model alone would let pass.
+"""What SageMaker refuses of a CreateHyperParameterTuningJob request that its service model alone
+would let pass.
 
-After the API reference (HyperParameterTuningJobConfig, ParameterRanges, HyperbandStrategyConfig, ResourceLimits,
-HyperParameterTuningResourceConfig) and the developer guide ("Define hyperparameter ranges", "How hyperparameter tuning
-works", "Resource limits for automatic model tuning"). What the service says is not documented: the words are ours.
+After the API reference (HyperParameterTuningJobConfig, ParameterRanges, HyperbandStrategyConfig,
+ResourceLimits, HyperParameterTuningResourceConfig) and the developer guide ("Define hyperparameter
+ranges", "How hyperparameter tuning works", "Resource limits for automatic model tuning"). What the
+service says is not documented: the words are ours.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
 KINDS = ("IntegerParameterRanges", "ContinuousParameterRanges", "CategoricalParameterRanges")
-MAX_RANGES, MAX_VALUES, MAX_METRICS, MAX_JOBS, MAX_DAYS = 30, 30, 20, 750, 30
+MAX_RANGES = 30
+MAX_VALUES = 30
+MAX_METRICS = 20
+MAX_JOBS = 750
+MAX_DAYS = 30
 MAX_RESOURCE = 20_000
 INFERRED = {"epochs", "numepochs", "n-epochs", "n_epochs", "num_epochs"}
 """Static hyperparameters that Hyperband takes its MaxResource from."""
@@ -27,11 +33,19 @@ def refuse(body: Body, account: Account) -> None:
     """Raise the first reason against a request, if there is one."""
     config = body["HyperParameterTuningJobConfig"]
     if ("TrainingJobDefinition" in body) == ("TrainingJobDefinitions" in body):
-        raise invalid("You must specify exactly one of TrainingJobDefinition and TrainingJobDefinitions.")
+        raise invalid(
+            "You must specify exactly one of TrainingJobDefinition and TrainingJobDefinitions."
+        )
     if "TrainingJobDefinitions" in body or "WarmStartConfig" in body or "Autotune" in body:
-        raise invalid("Several definitions, warm start and autotune are not part of this imitation.")
+        raise invalid(
+            "Several definitions, warm start and autotune are not part of this imitation."
+        )
     definition = body["TrainingJobDefinition"]
-    for message in (*_ranges(config, definition), *_strategy(config, definition), *_objective(config, definition)):
+    for message in (
+        *_ranges(config, definition),
+        *_strategy(config, definition),
+        *_objective(config, definition),
+    ):
         raise invalid(message)
     for message in (*_limits(config), *_resources(definition)):
         raise invalid(message)
@@ -39,8 +53,8 @@ def refuse(body: Body, account: Account) -> None:
     if parallel > account.tuning_parallel:
         raise ServiceError(
             "ResourceLimitExceeded",
-            "The account-level service limit 'Number of parallel training jobs per hyperparameter tuning job' is "
-            f"{account.tuning_parallel}, with a request of {parallel}.",
+            "The account-level service limit 'Number of parallel training jobs per hyperparameter"
+            f" tuning job' is {account.tuning_parallel}, with a request of {parallel}.",
         )
 
 
@@ -72,9 +86,11 @@ def _ranges(config: Body, definition: Body) -> Iterator[str]:
 
 
 def _range(each: Body, kind: str, number: type[float]) -> Iterator[str]:
-    name, scale = each["Name"], each.get("ScalingType", "Auto")
+    name = each["Name"]
+    scale = each.get("ScalingType", "Auto")
     try:
-        low, high = number(each["MinValue"]), number(each["MaxValue"])
+        low = number(each["MinValue"])
+        high = number(each["MaxValue"])
     except ValueError:
         yield f"MinValue and MaxValue of {name} must be of the type of its range."
         return
@@ -87,23 +103,35 @@ def _range(each: Body, kind: str, number: type[float]) -> Iterator[str]:
 
 
 def _strategy(config: Body, definition: Body) -> Iterator[str]:
-    strategy, ranges = config["Strategy"], config.get("ParameterRanges", {})
-    early, special = config.get("TrainingJobEarlyStoppingType", "Off"), config.get("StrategyConfig")
+    strategy = config["Strategy"]
+    ranges = config.get("ParameterRanges", {})
+    early = config.get("TrainingJobEarlyStoppingType", "Off")
+    special = config.get("StrategyConfig")
     if strategy == "Grid":
         if any(ranges.get(kind) for kind in KINDS[:2]):
             yield "Only categorical parameters are supported when using the grid search strategy."
         wanted = config["ResourceLimits"].get("MaxNumberOfTrainingJobs")
         if wanted not in (None, combinations(config)):
-            yield "MaxNumberOfTrainingJobs must equal the total number of distinct categorical combinations possible."
+            yield (
+                "MaxNumberOfTrainingJobs must equal the total number of distinct categorical"
+                " combinations possible."
+            )
     if special and strategy != "Hyperband":
         yield "StrategyConfig is supported for the Hyperband strategy only."
     if strategy == "Hyperband":
         resources = (special or {}).get("HyperbandStrategyConfig", {})
         if early != "Off":
             yield "TrainingJobEarlyStoppingType must be Off to use Hyperband."
-        if "MaxResource" not in resources and not INFERRED & definition.get("StaticHyperParameters", {}).keys():
+        if (
+            "MaxResource" not in resources
+            and not INFERRED & definition.get("StaticHyperParameters", {}).keys()
+        ):
             yield "MaxResource must be given, or inferred from a static hyperparameter."
-        if not resources.get("MinResource", 1) <= resources.get("MaxResource", MAX_RESOURCE) <= MAX_RESOURCE:
+        if (
+            not resources.get("MinResource", 1)
+            <= resources.get("MaxResource", MAX_RESOURCE)
+            <= MAX_RESOURCE
+        ):
             yield f"MinResource must not exceed MaxResource, which must not exceed {MAX_RESOURCE}."
 
 
@@ -120,7 +148,9 @@ def _objective(config: Body, definition: Body) -> Iterator[str]:
 
 def _limits(config: Body) -> Iterator[str]:
     limits = config["ResourceLimits"]
-    count = limits.get("MaxNumberOfTrainingJobs", combinations(config) if config["Strategy"] == "Grid" else None)
+    count = limits.get(
+        "MaxNumberOfTrainingJobs", combinations(config) if config["Strategy"] == "Grid" else None
+    )
     if count is None:
         yield "MaxNumberOfTrainingJobs is required."
     elif count > MAX_JOBS:

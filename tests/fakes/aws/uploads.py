@@ -1,4 +1,6 @@
-"""When multipart uploads were begun: moto tells the same day of 2010 of all of them, S3 tells the truth."""
+"""When multipart uploads were begun: moto tells the same day of 2010 of all of them, S3 tells the
+truth.
+"""
 
 from __future__ import annotations
 
@@ -32,4 +34,8 @@ class Uploads:
     def _dated(self, upload: str) -> str:
         found = _ID.search(upload)
         when = datetime.fromtimestamp(self.started.get(found[1] if found else "", 0), UTC)
-        return re.sub(r"<Initiated>.*?</Initiated>", f"<Initiated>{when:%Y-%m-%dT%H:%M:%S.000Z}</Initiated>", upload)
+        return re.sub(
+            r"<Initiated>.*?</Initiated>",
+            f"<Initiated>{when:%Y-%m-%dT%H:%M:%S.000Z}</Initiated>",
+            upload,
+        )

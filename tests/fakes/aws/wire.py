@@ -1,4 +1,6 @@
-"""AWS's protocols from the outside: which call a request is, whether it is signed, and how an error looks in it."""
+"""AWS's protocols from the outside: which call a request is, whether it is signed, and how an error
+looks in it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import botocore.session
 from tests.fakes.messages import Call, Request, Response, ServiceError
 
 _SCOPE = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/,]+)/\d{8}/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9-]+)/aws4_request,"
+    r"AWS4-HMAC-SHA256"
+    r" Credential=(?P<key>[^/,]+)/\d{8}/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9-]+)/aws4_request,"
     r" ?SignedHeaders=(?P<headers>[^,]+), ?Signature=[0-9a-f]{64}"
 )
 _GLOBAL = ("iam", "sts")
@@ -39,20 +42,32 @@ def check_signature(request: Request, region: str) -> None:
     """Refused unless it is signed, for this region. The signature itself is not computed again."""
     given = request.headers.get("authorization", "")
     if not given:
-        raise ServiceError("MissingAuthenticationToken", "Request is missing Authentication Token", 403)
+        raise ServiceError(
+            "MissingAuthenticationToken", "Request is missing Authentication Token", 403
+        )
     scope = _SCOPE.fullmatch(given)
-    if scope is None or "host" not in scope["headers"].split(";") or "x-amz-date" not in request.headers:
-        raise ServiceError("IncompleteSignature", f"Authorization header is malformed: {given!r}", 403)
+    if (
+        scope is None
+        or "host" not in scope["headers"].split(";")
+        or "x-amz-date" not in request.headers
+    ):
+        raise ServiceError(
+            "IncompleteSignature", f"Authorization header is malformed: {given!r}", 403
+        )
     if scope["region"] != region and scope["service"] not in _GLOBAL:
         message = f"Credential should be scoped to a valid region: {region}, not {scope['region']}."
         raise ServiceError(
-            "SignatureDoesNotMatch" if scope["service"] == "s3" else "InvalidSignatureException", message, 403
+            "SignatureDoesNotMatch" if scope["service"] == "s3" else "InvalidSignatureException",
+            message,
+            403,
         )
 
 
 def json_response(status: int, document: object) -> Response:
     """As the JSON protocol answers."""
-    return Response(status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(document).encode())
+    return Response(
+        status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(document).encode()
+    )
 
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
@@ -67,7 +82,11 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
     else:
         text = f"<ErrorResponse><Error><Type>Sender</Type>{told}</Error><RequestId>loopback</RequestId></ErrorResponse>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
-    return Response(refused.status, [("Content-Type", "application/xml")], body if request.method != "HEAD" else b"")
+    return Response(
+        refused.status,
+        [("Content-Type", "application/xml")],
+        body if request.method != "HEAD" else b"",
+    )
 
 
 class _Route(NamedTuple):
@@ -93,18 +112,24 @@ def _s3_operation(request: Request) -> str:
         and all(key in query and value in ("", query[key]) for key, value in route.query.items())
         and route.headers <= request.headers.keys()
     ]
-    return max(met, key=lambda route: len(route.query) + len(route.headers)).operation if met else "?"
+    return (
+        max(met, key=lambda route: len(route.query) + len(route.headers)).operation if met else "?"
+    )
 
 
 @cache
 def _routes() -> tuple[_Route, ...]:
-    """From botocore's own model of S3; operations that were superseded come last, so that they win no tie."""
+    """From botocore's own model of S3; operations that were superseded come last, so that they win
+    no tie.
+    """
     model = botocore.session.get_session().get_service_model("s3")
     routes = []
     for name in model.operation_names:
         operation = model.operation_model(name)
         url = urlsplit(operation.http["requestUri"])
-        query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+        query = {
+            key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()
+        }
         headers = set()
         shape = operation.input_shape
         for member in shape.required_members if shape else ():
@@ -115,4 +140,6 @@ def _routes() -> tuple[_Route, ...]:
                 headers.add(place["name"].lower())
         parts = sum(bool(part) for part in url.path.split("/", 2))
         routes.append(_Route(name, operation.http["method"], parts, query, frozenset(headers)))
-    return tuple(sorted(routes, key=lambda route: model.operation_model(route.operation).deprecated))
+    return tuple(
+        sorted(routes, key=lambda route: model.operation_model(route.operation).deprecated)
+    )

@@ -1,4 +1,6 @@
-"""What all jobs of an imitated workspace share: names, clusters, machines, quotas, storage, and timing."""
+"""What all jobs of an imitated workspace share: names, clusters, machines, quotas, storage, and
+timing.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ from tests.fakes.azure.roles import BUILT_IN
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID, Tokens
 
-DATASTORES = {"workspaceblobstore": "azureml-blobstore-loopback", "workspaceartifactstore": "azureml"}
+DATASTORES = {
+    "workspaceblobstore": "azureml-blobstore-loopback",
+    "workspaceartifactstore": "azureml",
+}
 """Datastore -> container. The first one is the workspace's default."""
-ACCOUNT_FOLDER, SUFFIX = "ds", "loop.local"
+ACCOUNT_FOLDER = "ds"
+SUFFIX = "loop.local"
 PROVIDER = "Microsoft.MachineLearningServices"
 WORKSPACES = f"{PROVIDER}/workspaces"
 CLUSTER_IDENTITY = "cccccccc-0000-0000-0000-000000000001"
 WORKSPACE_IDENTITY = "cccccccc-0000-0000-0000-000000000002"
-VAULT, REGISTRY = "loopback-vault", "loopbackacr"
-DEDICATED, LOW_PRIORITY = "dedicatedCores", "lowPriorityCores"
+VAULT = "loopback-vault"
+REGISTRY = "loopbackacr"
+DEDICATED = "dedicatedCores"
+LOW_PRIORITY = "lowPriorityCores"
 """The totals of a region: of all machines at the normal price, and of all at low priority."""
 LARGE_QUOTA = 100_000
 """Limit of a quota that a test does not set, in vCPUs."""
@@ -62,18 +70,42 @@ def _vm_sizes() -> dict[str, VmSize]:
     return {
         "Standard_DS3_v2": VmSize(family="standardDSv2Family", vcpus=4, memory_gb=14),
         "Standard_D4s_v3": VmSize(family="standardDSv3Family", vcpus=4),
-        "Standard_NC4as_T4_v3": VmSize(family="standardNCASv3_T4Family", vcpus=4, gpus=1, memory_gb=28),
-        "Standard_NC64as_T4_v3": VmSize(family="standardNCASv3_T4Family", vcpus=64, gpus=4, memory_gb=440),
-        "Standard_NV36ads_A10_v5": VmSize(family="standardNVADSA10v5Family", vcpus=36, gpus=1, memory_gb=440),
-        "Standard_NC24ads_A100_v4": VmSize(family="standardNCADSA100v4Family", vcpus=24, gpus=1, memory_gb=220),
-        "Standard_NC48ads_A100_v4": VmSize(family="standardNCADSA100v4Family", vcpus=48, gpus=2, memory_gb=440),
-        "Standard_NC96ads_A100_v4": VmSize(family="standardNCADSA100v4Family", vcpus=96, gpus=4, memory_gb=880),
-        "Standard_NC40ads_H100_v5": VmSize(family="standardNCadsH100v5Family", vcpus=40, gpus=1, memory_gb=320),
-        "Standard_NC80adis_H100_v5": VmSize(family="standardNCadsH100v5Family", vcpus=80, gpus=2, memory_gb=640),
-        "Standard_ND96asr_v4": VmSize(family="standardNDASv4_A100Family", vcpus=96, gpus=8, memory_gb=900),
-        "Standard_ND96amsr_A100_v4": VmSize(family="standardNDAMSv4_A100Family", vcpus=96, gpus=8, memory_gb=1900),
-        "Standard_ND96isr_H100_v5": VmSize(family="standardNDSH100v5Family", vcpus=96, gpus=8, memory_gb=1900),
-        "Standard_ND96isr_H200_v5": VmSize(family="standardNDSH200v5Family", vcpus=96, gpus=8, memory_gb=1850),
+        "Standard_NC4as_T4_v3": VmSize(
+            family="standardNCASv3_T4Family", vcpus=4, gpus=1, memory_gb=28
+        ),
+        "Standard_NC64as_T4_v3": VmSize(
+            family="standardNCASv3_T4Family", vcpus=64, gpus=4, memory_gb=440
+        ),
+        "Standard_NV36ads_A10_v5": VmSize(
+            family="standardNVADSA10v5Family", vcpus=36, gpus=1, memory_gb=440
+        ),
+        "Standard_NC24ads_A100_v4": VmSize(
+            family="standardNCADSA100v4Family", vcpus=24, gpus=1, memory_gb=220
+        ),
+        "Standard_NC48ads_A100_v4": VmSize(
+            family="standardNCADSA100v4Family", vcpus=48, gpus=2, memory_gb=440
+        ),
+        "Standard_NC96ads_A100_v4": VmSize(
+            family="standardNCADSA100v4Family", vcpus=96, gpus=4, memory_gb=880
+        ),
+        "Standard_NC40ads_H100_v5": VmSize(
+            family="standardNCadsH100v5Family", vcpus=40, gpus=1, memory_gb=320
+        ),
+        "Standard_NC80adis_H100_v5": VmSize(
+            family="standardNCadsH100v5Family", vcpus=80, gpus=2, memory_gb=640
+        ),
+        "Standard_ND96asr_v4": VmSize(
+            family="standardNDASv4_A100Family", vcpus=96, gpus=8, memory_gb=900
+        ),
+        "Standard_ND96amsr_A100_v4": VmSize(
+            family="standardNDAMSv4_A100Family", vcpus=96, gpus=8, memory_gb=1900
+        ),
+        "Standard_ND96isr_H100_v5": VmSize(
+            family="standardNDSH100v5Family", vcpus=96, gpus=8, memory_gb=1900
+        ),
+        "Standard_ND96isr_H200_v5": VmSize(
+            family="standardNDSH200v5Family", vcpus=96, gpus=8, memory_gb=1850
+        ),
     }
 
 
@@ -98,7 +130,9 @@ class Account:
     resource_group: str = "loopback-rg"
     workspace: str = "loopback-ws"
     user: str = CLIENT
-    """Who submits: ARM writes it down with each job (systemData.createdBy), and gives it to everybody who asks."""
+    """Who submits: ARM writes it down with each job (systemData.createdBy), and gives it to
+    everybody who asks.
+    """
     submitter: str = OBJECT_ID
     """The object id of who submits."""
     location: str = "eastus"
@@ -107,11 +141,15 @@ class Account:
     env: Mapping[str, str] = field(default_factory=dict)
     """What the platform adds to the environment of every process of a job."""
     grace_seconds: float | None = None
-    """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, as Azure ML promises no more."""
+    """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, as Azure ML
+    promises no more.
+    """
     phase_seconds: float = 0.02
     """How long a job stays in each of the phases in which nothing is to be done."""
     tells_parameters: bool = True
-    """Whether the trials of a sweep job have their values among their `parameters`, before they log any themselves."""
+    """Whether the trials of a sweep job have their values among their `parameters`, before they log
+    any themselves.
+    """
     computes: dict[str, Cluster] = field(default_factory=_computes)
     vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
     quotas: dict[str, int] = field(default_factory=dict)
@@ -135,12 +173,15 @@ class Account:
     secrets: dict[str, str] = field(default_factory=dict)
     """What the Key Vault holds."""
     access: Access = field(default_factory=lambda: Access(roles=dict(BUILT_IN)))
-    """Roles and who has them: enforced where a subscription was empty at first, and where a test says so."""
+    """Roles and who has them: enforced where a subscription was empty at first, and where a test
+    says so.
+    """
     rights: Rights = field(default_factory=lambda: Rights(vaults={VAULT}))
     """What Resource Manager tells of other resources."""
     parts: dict[str, str] = field(default_factory=dict)
-    """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; its `identity`, and
-    `jobsVault`, the vault of which this imitation answers for secrets."""
+    """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; its
+    `identity`, and `jobsVault`, the vault of which this imitation answers for secrets.
+    """
     takes_keys: bool = True
     """Whether storage may be opened by the account's key, and by signatures made with it."""
     secret_seconds: float = 3600
@@ -151,7 +192,8 @@ class Account:
     """What the workspace opens its datastores with; `None`: the identity of whoever asks."""
     workspace_state: str = "Succeeded"
     """Its provisioning state."""
-    job_page, blob_page = 10, 5000
+    job_page = 10
+    blob_page = 5000
     """How many jobs and blobs a page has at most."""
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""
@@ -183,19 +225,22 @@ class Account:
         return self.parts.get(name) or self.resource(*kinds[name])
 
     def real(self, scope: str) -> str:
-        """An id whose storage account, if it is about one, has the name that it was deployed by: here clients know it
-        by a part of its address.
+        """An id whose storage account, if it is about one, has the name that it was deployed by:
+        here clients know it by a part of its address.
         """
         known = self.resource("Microsoft.Storage/storageAccounts", self.storage_account)
         return (
-            f"{self.part('storageAccount')}{scope[len(known) :]}" if scope.lower().startswith(known.lower()) else scope
+            f"{self.part('storageAccount')}{scope[len(known) :]}"
+            if scope.lower().startswith(known.lower())
+            else scope
         )
 
     def identities_of(self, properties: Mapping[str, Any]) -> tuple[str, str]:
-        """Object ids of what a job's machines pull its image as, and of what it reads and writes as.
+        """Object ids of what a job's machines pull its image as, and of what it reads and writes
+        as.
 
-        After "Set up authentication between Azure Machine Learning and other services". The submitter of all jobs here
-        is the one user.
+        After "Set up authentication between Azure Machine Learning and other services". The
+        submitter of all jobs here is the one user.
         """
         cluster = self.computes.get(str(properties.get("computeId", "")).rpartition("/")[2])
         machines = cluster.identity if cluster else self.parts.get("identity", WORKSPACE_IDENTITY)
@@ -211,12 +256,16 @@ class Account:
 
     @property
     def storage_account(self) -> str:
-        """A name from which clients make an address that leads here, with the account as the first folder."""
+        """A name from which clients make an address that leads here, with the account as the first
+        folder.
+        """
         return f"{self.url.partition('://')[2]}/{ACCOUNT_FOLDER}"
 
     @property
     def storage_accounts(self) -> tuple[str, str]:
-        """The names that a Shared Key may be signed for: clients take the first folder of an address for the name."""
+        """The names that a Shared Key may be signed for: clients take the first folder of an
+        address for the name.
+        """
         return self.storage_account, f"{ACCOUNT_FOLDER}.blob.{SUFFIX}"
 
     @property

@@ -1,4 +1,6 @@
-"""What jobs are made of in a workspace: code that was uploaded, environments of one's own, curated environments."""
+"""What jobs are made of in a workspace: code that was uploaded, environments of one's own, curated
+environments.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _CURATED = (
     r"azureml://registries/azureml/environments/(?P<name>[^/]+)/(?:versions/(?P<version>[^/]+)|labels/(?P<label>[^/]+))",
     r"azureml:(?P<name>AzureML-[^:@]+)(?::(?P<version>[^:@]+)|@(?P<label>[^:@]+))",
 )
-"""How a curated environment is asked for: in the public registry, or by the short form that the service expands."""
+"""How a curated environment is asked for: in the public registry, or by the short form that the
+service expands.
+"""
 
 
 class Assets:
@@ -45,7 +49,9 @@ class Assets:
             resource = self._codes.get(found) if found else None
         if resource is None:
             return None
-        container, _, path = resource["properties"]["codeUri"].removeprefix(self._blobs).partition("/")
+        container, _, path = (
+            resource["properties"]["codeUri"].removeprefix(self._blobs).partition("/")
+        )
         place = self.account.storage.container(container)
         return place.folder / path if place else None
 
@@ -55,7 +61,9 @@ class Assets:
             asked = re.fullmatch(pattern, environment)
             if asked:
                 versions = self.account.curated.get(asked["name"], {})
-                version = [*versions][-1] if versions and asked["label"] == "latest" else asked["version"]
+                version = (
+                    [*versions][-1] if versions and asked["label"] == "latest" else asked["version"]
+                )
                 return versions.get(version or "")
         found = self._find("environments", environment)
         with self._lock:
@@ -63,12 +71,18 @@ class Assets:
         return str(resource["properties"]["image"]) if resource else None
 
     def codes(self, name: str, digest: str | None) -> list[Resource]:
-        """The codes with this hash, whatever their name: that is how a client finds what it has uploaded before."""
+        """The codes with this hash, whatever their name: that is how a client finds what it has
+        uploaded before.
+        """
         with self._lock:
             return [
                 each
                 for key, each in self._codes.items()
-                if (key[0] == name if digest is None else each["properties"]["properties"].get("hash_sha256") == digest)
+                if (
+                    key[0] == name
+                    if digest is None
+                    else each["properties"]["properties"].get("hash_sha256") == digest
+                )
             ]
 
     def environments(self, name: str) -> list[Resource]:
@@ -89,16 +103,25 @@ class Assets:
         """A container of its own for what is going to be a code, and leave to write there."""
         container = self.account.storage.create(f"{name[:40].lower()}-{uuid4().hex[:8]}")
         uri = f"{self._blobs}{container.name}"
-        credential = {"credentialType": "SAS", "sasUri": self.account.sas_url(container.name, permissions="rcwl")}
+        credential = {
+            "credentialType": "SAS",
+            "sasUri": self.account.sas_url(container.name, permissions="rcwl"),
+        }
         return {
             "pendingUploadId": str(uuid4()),
             "pendingUploadType": "TemporaryBlobReference",
-            "blobReferenceForConsumption": {"blobUri": uri, "storageAccountArmId": "", "credential": credential},
+            "blobReferenceForConsumption": {
+                "blobUri": uri,
+                "storageAccountArmId": "",
+                "credential": credential,
+            },
         }
 
     def put_code(self, name: str, version: str, body: Mapping[str, Any]) -> Resource:
         """A new code, whose files must be there already."""
-        properties = self._properties(body, {"codeUri"}, {"description", "isAnonymous", "isArchived"})
+        properties = self._properties(
+            body, {"codeUri"}, {"description", "isAnonymous", "isArchived"}
+        )
         uri = str(properties["codeUri"])
         container, _, path = uri.removeprefix(self._blobs).partition("/")
         place = self.account.storage.container(container)
@@ -109,7 +132,16 @@ class Assets:
     def put_environment(self, name: str, version: str, body: Mapping[str, Any]) -> Resource:
         """A new environment: an image, in this imitation."""
         properties = self._properties(
-            body, {"image"}, {"description", "isAnonymous", "isArchived", "osType", "autoRebuild", "environmentType"}
+            body,
+            {"image"},
+            {
+                "description",
+                "isAnonymous",
+                "isArchived",
+                "osType",
+                "autoRebuild",
+                "environmentType",
+            },
         )
         return self._put("environments", self._environments, name, version, properties)
 
@@ -127,27 +159,46 @@ class Assets:
         return properties
 
     def _put(
-        self, kind: str, assets: dict[tuple[str, str], Resource], name: str, version: str, properties: Resource
+        self,
+        kind: str,
+        assets: dict[tuple[str, str], Resource],
+        name: str,
+        version: str,
+        properties: Resource,
     ) -> Resource:
         with self._lock:
             before = assets.get((name, version))
             same = {key: value for key, value in properties.items() if key != "tags"}
             if before is not None and not same.items() <= before["properties"].items():
-                raise ServiceError("UserError", f"The {kind[:-1]} {name} with version {version} exists already.", 409)
-            resource = assets[name, version] = before or self._resource(kind, name, version, properties)
+                raise ServiceError(
+                    "UserError",
+                    f"The {kind[:-1]} {name} with version {version} exists already.",
+                    409,
+                )
+            resource = assets[name, version] = before or self._resource(
+                kind, name, version, properties
+            )
             return resource
 
-    def _resource(self, kind: str, name: str, version: str, properties: Mapping[str, Any]) -> Resource:
+    def _resource(
+        self, kind: str, name: str, version: str, properties: Mapping[str, Any]
+    ) -> Resource:
         about = {"properties": {}, "tags": {}, "isAnonymous": False, "isArchived": False}
         return {
             "id": f"{self.account.scope}/{kind}/{name}/versions/{version}",
             "name": version,
             "type": f"{PROVIDER}/workspaces/{kind}/versions",
-            "systemData": {"createdAt": iso_date(time.time()), "createdBy": CLIENT, "createdByType": "User"},
+            "systemData": {
+                "createdAt": iso_date(time.time()),
+                "createdBy": CLIENT,
+                "createdByType": "User",
+            },
             "properties": {**about, **properties, "provisioningState": "Succeeded"},
         }
 
     def _find(self, kind: str, arm_id: str) -> tuple[str, str] | None:
-        pattern = rf"{re.escape(self.account.scope)}/{kind}/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
+        pattern = (
+            rf"{re.escape(self.account.scope)}/{kind}/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
+        )
         found = re.fullmatch(pattern, arm_id, re.IGNORECASE)
         return (found["name"], found["version"]) if found else None

@@ -51,7 +51,8 @@ class Blobs:
 
     def call(self, operation: str, request: Request, place: Place) -> Response:
         """One call; Refused is what it answers instead."""
-        name, blob = place.names.get("container", ""), place.names.get("blob", "")
+        name = place.names.get("container", "")
+        blob = place.names.get("blob", "")
         container = self.account.storage.container(name)
         if container is None:
             raise ServiceError("ContainerNotFound", "The specified container does not exist.", 404)
@@ -66,31 +67,45 @@ class Blobs:
             return _put(call, _content(call, operation))
         if operation == "PutBlock":
             container.stage(blob, call.query["blockid"], request.body)
-            return Response(201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b"")
+            return Response(
+                201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b""
+            )
         if operation in ("SetBlobMetadata", "DeleteBlob"):
             return _change(call, operation)
         raise ServiceError(
-            "InvalidQueryParameterValue", f"Not part of this imitation: {request.method} {place.path}", 400
+            "InvalidQueryParameterValue",
+            f"Not part of this imitation: {request.method} {place.path}",
+            400,
         )
 
     def check(self, operation: str, request: Request, place: Place) -> str:
-        """Refused unless the request may do this: by a SAS, the account's key, or a token for storage.
+        """Refused unless the request may do this: by a SAS, the account's key, or a token for
+        storage.
 
         Returns whose token it is, as an object id; empty for who needs no role.
         """
-        given, tokens = request.headers.get("authorization", ""), self.account.tokens
-        uses_key = is_account_sas(place.query) or not ("sig" in place.query or given.startswith("Bearer "))
+        given = request.headers.get("authorization", "")
+        tokens = self.account.tokens
+        uses_key = is_account_sas(place.query) or not (
+            "sig" in place.query or given.startswith("Bearer ")
+        )
         if uses_key and not self.account.takes_keys:
             raise ServiceError(
-                KEYS_FORBIDDEN, "Key based authentication is not permitted on this storage account.", 403
+                KEYS_FORBIDDEN,
+                "Key based authentication is not permitted on this storage account.",
+                403,
             )
         if "sig" in place.query:
-            container, blob = place.names.get("container", ""), place.names.get("blob", "")
+            container = place.names.get("container", "")
+            blob = place.names.get("blob", "")
             allowed = tokens.sas_permissions(place.query, container, blob)
             if allowed is None:
                 raise unauthenticated("blob", scheme="SAS")
             if not set(_NEEDS.get(operation, "")) & set(allowed):
-                message = "This request is not authorized to perform this operation using this permission."
+                message = (
+                    "This request is not authorized to perform this operation using this"
+                    " permission."
+                )
                 raise ServiceError("AuthorizationPermissionMismatch", message, 403)
         elif given.startswith("Bearer "):
             if tokens.audience(given) != AUDIENCE or "x-ms-version" not in request.headers:
@@ -101,14 +116,19 @@ class Blobs:
         return ""
 
     def _list(self, call: BlobRequest) -> Response:
-        query, container = call.query, call.container
-        prefix, delimiter, marker = (query.get(key, "") for key in ("prefix", "delimiter", "marker"))
+        query = call.query
+        container = call.container
+        prefix, delimiter, marker = (
+            query.get(key, "") for key in ("prefix", "delimiter", "marker")
+        )
         start = base64.b64decode(marker).decode("utf-8", "surrogateescape") if marker else ""
         most = min(int(query.get("maxresults", self.account.blob_page)), self.account.blob_page)
         told: dict[str, str] = {}
         following = ""
         for name in container.names(prefix):
-            head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+            head, found, _ = (
+                name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+            )
             entry = prefix + head + found if found else name
             if entry < start or entry in told:
                 continue
@@ -121,12 +141,15 @@ class Blobs:
             elif blob is not None:
                 told[entry] = _entry(blob, with_metadata="metadata" in query.get("include", ""))
         text = (
-            f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults ServiceEndpoint={quoteattr(self.account.url)} '
+            '<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
+            f" ServiceEndpoint={quoteattr(self.account.url)} "
             f"ContainerName={quoteattr(container.name)}><Prefix>{escape(prefix)}</Prefix>"
             f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter>{escape(delimiter)}</Delimiter>"
             f"<Blobs>{''.join(told.values())}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
         )
-        return Response(200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode())
+        return Response(
+            200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode()
+        )
 
 
 def _entry(blob: Blob, *, with_metadata: bool) -> str:
@@ -162,25 +185,34 @@ def _there(call: BlobRequest) -> Blob:
 
 
 def _get(call: BlobRequest) -> Response:
-    blob, headers = _there(call), call.request.headers
+    blob = _there(call)
+    headers = call.request.headers
     content = call.container.read(call.name) or b""
     told = [*storage_headers(), *_facts(blob)]
     if headers.get("if-none-match") in ("*", blob.etag):
         return Response(304, told, b"")
     if call.request.method == "HEAD":
         return Response(200, [*told, ("Content-Length", str(len(content)))], b"")
-    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", ""))
+    wanted = re.fullmatch(
+        r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", "")
+    )
     if wanted is None:
         return Response(200, told, content)
-    start, end = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+    start = int(wanted[1])
+    end = min(int(wanted[2] or len(content)), len(content) - 1)
     if start >= len(content):
-        raise ServiceError("InvalidRange", "The range specified is invalid for the current size of the resource.", 416)
+        raise ServiceError(
+            "InvalidRange",
+            "The range specified is invalid for the current size of the resource.",
+            416,
+        )
     told.append(("Content-Range", f"bytes {start}-{end}/{len(content)}"))
     return Response(206, told, content[start : end + 1])
 
 
 def _put(call: BlobRequest, content: bytes) -> Response:
-    headers, blob = call.request.headers, call.container.properties(call.name)
+    headers = call.request.headers
+    blob = call.container.properties(call.name)
     if blob is not None and headers.get("if-none-match") == "*":
         raise ServiceError("BlobAlreadyExists", "The specified blob already exists.", 409)
     if headers.get("if-match", "*") != "*":
@@ -196,7 +228,8 @@ def _content(call: BlobRequest, operation: str) -> bytes:
     if operation == "PutBlob":
         if call.request.headers.get("x-ms-blob-type") != "BlockBlob":
             raise ServiceError(
-                "InvalidHeaderValue", "The value for one of the HTTP headers is not in the correct format."
+                "InvalidHeaderValue",
+                "The value for one of the HTTP headers is not in the correct format.",
             )
         return call.request.body
     blocks = [item.text or "" for item in ET.fromstring(call.request.body)]
@@ -230,4 +263,8 @@ def _facts(blob: Blob) -> list[tuple[str, str]]:
 
 
 def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix("x-ms-meta-"): value for name, value in headers.items() if name.startswith("x-ms-meta-")}
+    return {
+        name.removeprefix("x-ms-meta-"): value
+        for name, value in headers.items()
+        if name.startswith("x-ms-meta-")
+    }

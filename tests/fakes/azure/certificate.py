@@ -43,12 +43,16 @@ def make(folder: Path) -> tuple[Path, ssl.SSLContext]:
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         # Strict checks want it, which Python 3.13 makes by default (VERIFY_X509_STRICT).
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
-    public, private = folder / "certificate.pem", folder / "key.pem"
+    public = folder / "certificate.pem"
+    private = folder / "key.pem"
     public.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    encryption = serialization.NoEncryption()
     private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, encryption))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, private)

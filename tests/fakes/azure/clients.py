@@ -1,4 +1,6 @@
-"""What makes Azure's genuine clients cheap to call hundreds of times in one process, without changing what they ask."""
+"""What makes Azure's genuine clients cheap to call hundreds of times in one process, without
+changing what they ask.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import pytest
 
 @contextmanager
 def cheap_clients() -> Iterator[None]:
-    """Inside, all clients share their connections, and ask once what cloud this is; there is no proxy."""
+    """Inside, all clients share their connections, and ask once what cloud this is; there is no
+    proxy.
+    """
     from azure.ai.ml import _azure_environments
     from requests.adapters import HTTPAdapter
     from urllib3 import PoolManager

@@ -1,4 +1,6 @@
-"""A whole Azure on loopback: one workspace with its storage, behind one address with TLS; nothing left when closed."""
+"""A whole Azure on loopback: one workspace with its storage, behind one address with TLS; nothing
+left when closed.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,20 @@ IMAGE = "127.0.0.1:1/loopback/train:1"
 
 
 class AzureCloud:
-    """One workspace in one subscription, without jobs. `settings`: of `tests.fakes.azure.account.Account`.
+    """One workspace in one subscription, without jobs. `settings`: of
+    `tests.fakes.azure.account.Account`.
 
     `empty`: there is neither workspace nor resource group until somebody deploys them.
     """
 
     def __init__(self, *, empty: bool = False, **settings: Any) -> None:
         folder = Path(tempfile.mkdtemp(prefix="loopback-azure-"))
-        self.account = Account(folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings)
-        """What tests may change while it runs: computes, quotas, capacity, images, secrets, phase duration."""
+        self.account = Account(
+            folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings
+        )
+        """What tests may change while it runs: computes, quotas, capacity, images, secrets, phase
+        duration.
+        """
         for name in DATASTORES.values():
             self.account.storage.create(name)
         self._certificate, tls = certificate.make(folder)
@@ -55,7 +62,9 @@ class AzureCloud:
             "SSL_CERT_FILE": str(self._certificate),
             **self.account.env,
         }
-        self.container, self.image, self.vault = next(iter(DATASTORES.values())), IMAGE, self.endpoint.url
+        self.container = next(iter(DATASTORES.values()))
+        self.image = IMAGE
+        self.vault = self.endpoint.url
         self._bin = folder / "bin"
         self._bin.mkdir()
         (self._bin / "az").write_text(login_script(self.account))
@@ -65,7 +74,12 @@ class AzureCloud:
     def __enter__(self) -> AzureCloud:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def environment(self) -> dict[str, str]:
@@ -87,9 +101,13 @@ class AzureCloud:
         }
 
     def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """An environment for a client process: nothing of any other account, and everything of this one."""
+        """An environment for a client process: nothing of any other account, and everything of this
+        one.
+        """
         strange = ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")
-        return {key: value for key, value in environ.items() if not key.startswith(strange)} | self.environment()
+        return {
+            key: value for key, value in environ.items() if not key.startswith(strange)
+        } | self.environment()
 
     def log_out(self, *, and_in: bool = False) -> None:
         """Let `az` say from now on that nobody has logged in; or that somebody has again."""

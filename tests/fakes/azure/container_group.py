@@ -1,4 +1,6 @@
-"""The processes of one attempt at a job: their folders, what is mounted for them, their log files, their end."""
+"""The processes of one attempt at a job: their folders, what is mounted for them, their log files,
+their end.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,15 @@ class NoInput(Exception):
 class ContainerGroup:
     """All processes of one attempt."""
 
-    def __init__(self, job: Job, contract: CommandJob, code: Path | None, folder: Path, account: Account) -> None:
-        self.job, self.contract, self.processes = job, contract, list[Container]()
-        self._code, self._folder, self._account = code, folder, account
+    def __init__(
+        self, job: Job, contract: CommandJob, code: Path | None, folder: Path, account: Account
+    ) -> None:
+        self.job = job
+        self.contract = contract
+        self.processes = list[Container]()
+        self._code = code
+        self._folder = folder
+        self._account = account
         self._addresses = addresses(job.nodes)
         self._uploads: list[tuple[Path, BlobPath]] = []
         self.failed: tuple[int, int] | None = None
@@ -63,16 +71,21 @@ class ContainerGroup:
                 "PATH": path,
                 "HOME": str(root / "home"),
                 **self._account.env,
-                "MSI_SECRET": self._account.machine_secret(self._account.identities_of(self.job.properties)[1]),
+                "MSI_SECRET": self._account.machine_secret(
+                    self._account.identities_of(self.job.properties)[1]
+                ),
                 **tracking_variables(self.job, self._account),
                 **process.env,
-                # One machine has one address, however many nodes are on it, unless they are told theirs.
+                # One machine has one address, however many nodes are on it, unless they are told
+                # theirs.
                 "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],
                 # This machine has no metadata service, or not one that is ours to ask.
                 "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
             }
             name = f"{self.job.name}-{index}"
-            self.processes.append(Container(name, root, argv, env, cwd=root / "wd", read_output=self._log(index).keep))
+            self.processes.append(
+                Container(name, root, argv, env, cwd=root / "wd", read_output=self._log(index).keep)
+            )
 
     def poll(self) -> bool:
         """Whether all are over."""
@@ -99,18 +112,25 @@ class ContainerGroup:
             self._store(folder, place)
 
     def keep(self) -> None:
-        """Store of each working folder what Azure ML stores by itself, however the attempt has ended: nothing else.
+        """Store of each working folder what Azure ML stores by itself, however the attempt has
+        ended: nothing else.
 
-        "./outputs" and "./logs", after "Save and log files for Azure Machine Learning" in Microsoft's documentation.
+        "./outputs" and "./logs", after "Save and log files for Azure Machine Learning" in
+        Microsoft's documentation.
         """
         for index, name in itertools.product(range(len(self.contract.processes)), STORED_FOLDERS):
-            self._store(self._root(index) / "wd" / name, BlobPath(LOG_CONTAINER, f"{self.job.log_folder}{name}"))
+            self._store(
+                self._root(index) / "wd" / name,
+                BlobPath(LOG_CONTAINER, f"{self.job.log_folder}{name}"),
+            )
 
     def _store(self, folder: Path, place: BlobPath) -> None:
         container = self._account.storage.create(place.container)
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                container.write(f"{place.path}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+                container.write(
+                    f"{place.path}/{path.relative_to(folder).as_posix()}", path.read_bytes()
+                )
 
     def log_file(self, index: int) -> str:
         """The log file of a process."""
@@ -171,7 +191,8 @@ class _Log:
     """A log file that grows as somebody talks."""
 
     def __init__(self, path: Path) -> None:
-        # Opened at once: when the file is replaced later on, what is still said goes to the old one.
+        # Opened at once: when the file is replaced later on, what is still said goes to the old
+        # one.
         self._file = path.open("ab", buffering=0)
 
     def keep(self, output: IO[bytes]) -> None:

@@ -35,7 +35,11 @@ def blob_path_of(uri: str, account: Account) -> BlobPath | str:
     found = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
     if found:
         named = found.groupdict()
-        ours = {"subscription": account.subscription, "group": account.resource_group, "workspace": account.workspace}
+        ours = {
+            "subscription": account.subscription,
+            "group": account.resource_group,
+            "workspace": account.workspace,
+        }
         for key, name in ours.items():
             if named.get(key, name).lower() != name.lower():
                 return f"The {key} {named[key]} of {uri} is not the one of this workspace."
@@ -44,7 +48,9 @@ def blob_path_of(uri: str, account: Account) -> BlobPath | str:
             return f"Could not find datastore: {found['datastore']}."
         return BlobPath(datastore.name, found["path"].strip("/"))
     if uri.startswith(f"{account.blob_url}/"):
-        container, _, path = uri.removeprefix(f"{account.blob_url}/").partition("?")[0].partition("/")
+        container, _, path = (
+            uri.removeprefix(f"{account.blob_url}/").partition("?")[0].partition("/")
+        )
         if account.storage.container(container) is None:
             return f"The container {container} of {uri} does not exist."
         return BlobPath(container, path.strip("/"))
@@ -54,7 +60,9 @@ def blob_path_of(uri: str, account: Account) -> BlobPath | str:
 def document(job: Job) -> dict[str, Any]:
     """The command-job document of a request."""
     body = job.properties
-    resources, distribution, limits = (body.get(key) or {} for key in ("resources", "distribution", "limits"))
+    resources, distribution, limits = (
+        body.get(key) or {} for key in ("resources", "distribution", "limits")
+    )
     told: dict[str, Any] = {
         "name": job.name,
         "code": body.get("codeId", ""),
@@ -72,21 +80,36 @@ def document(job: Job) -> dict[str, Any]:
     if "timeout" in limits:
         told["limits"] = {"timeout": duration_seconds(limits["timeout"])}
     for name, output in told["outputs"].items():
-        output["path"] = output["path"] or f"azureml://datastores/workspaceblobstore/paths/azureml/{job.name}/{name}/"
+        output["path"] = (
+            output["path"]
+            or f"azureml://datastores/workspaceblobstore/paths/azureml/{job.name}/{name}/"
+        )
     return told
 
 
 def literals(job: Job) -> dict[str, str]:
     """The inputs that are values, by their names in the command."""
     inputs = (job.properties.get("inputs") or {}).items()
-    return {f"inputs.{name}": item["value"] for name, item in inputs if item["jobInputType"] == "literal"}
+    return {
+        f"inputs.{name}": item["value"]
+        for name, item in inputs
+        if item["jobInputType"] == "literal"
+    }
 
 
 def _mounts(items: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
     found = (items or {}).items()
-    return [(name, item) for name, item in found if item.get("jobInputType", item.get("jobOutputType")) != "literal"]
+    return [
+        (name, item)
+        for name, item in found
+        if item.get("jobInputType", item.get("jobOutputType")) != "literal"
+    ]
 
 
 def _mount(item: Mapping[str, Any], mode: str) -> dict[str, str]:
     kind = item.get("jobInputType") or item["jobOutputType"]
-    return {"type": kind, "path": item.get("uri") or "", "mode": _MODES.get(item.get("mode", ""), mode)}
+    return {
+        "type": kind,
+        "path": item.get("uri") or "",
+        "mode": _MODES.get(item.get("mode", ""), mode),
+    }

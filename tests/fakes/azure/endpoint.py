@@ -1,4 +1,6 @@
-"""The one address that clients know Azure by: ARM, run history, blobs, Key Vault and managed identity answer here."""
+"""The one address that clients know Azure by: ARM, run history, blobs, Key Vault and managed
+identity answer here.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,27 @@ class Endpoint(Server):
     """What ARM_CLOUD_METADATA_URL is an address of, and all that is found from there."""
 
     def __init__(
-        self, account: Account, service: Workspace, tls: ssl.SSLContext, ground: ResourceManager | None = None
+        self,
+        account: Account,
+        service: Workspace,
+        tls: ssl.SSLContext,
+        ground: ResourceManager | None = None,
     ) -> None:
-        """`ground`: the subscription in which the workspace is set up first; None where it was always there."""
+        """`ground`: the subscription in which the workspace is set up first; None where it was
+        always there.
+        """
         super().__init__(account.unexpected_errors, tls)
         self._ground = ground
-        self.account, self.service = account, service
-        self._blobs, self._services = Blobs(account), Services(account, service)
+        self.account = account
+        self.service = service
+        self._blobs = Blobs(account)
+        self._services = Services(account, service)
 
     def call_of(self, request: Request) -> Call | None:
         call, place = call_of(request)
-        is_of_ground = self._ground and (call == ("arm", "?") or (call and call.operation in _GROUND))
+        is_of_ground = self._ground and (
+            call == ("arm", "?") or (call and call.operation in _GROUND)
+        )
         found = operation_of(request.method, place.path) if is_of_ground else None
         return call if found is None else Call("resources", found[0])
 
@@ -61,10 +73,18 @@ class Endpoint(Server):
         try:
             return self._execute(request, call)
         except ServiceError as refused:
-            return refusal(refused) if call.service == "resources" else error_response(request, call.service, refused)
+            return (
+                refusal(refused)
+                if call.service == "resources"
+                else error_response(request, call.service, refused)
+            )
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
-        return request.document() if request.headers.get("content-type", "").startswith("application/json") else None
+        return (
+            request.document()
+            if request.headers.get("content-type", "").startswith("application/json")
+            else None
+        )
 
     def _check(self, request: Request, call: Call) -> None:
         place = call_of(request)[1]
@@ -80,8 +100,9 @@ class Endpoint(Server):
             if call.service != "vault" and audience not in (self.account.url, *AUDIENCES):
                 raise ServiceError(
                     "InvalidAuthenticationTokenAudience",
-                    f"The access token has been obtained for wrong audience or resource '{audience}'. It should "
-                    f"exactly match with one of the allowed audiences '{self.account.url}'.",
+                    "The access token has been obtained for wrong audience or resource"
+                    f" '{audience}'. It should exactly match with one of the allowed audiences"
+                    f" '{self.account.url}'.",
                     401,
                 )
         if principal:
@@ -95,7 +116,9 @@ class Endpoint(Server):
         if self._ground is not None and call.service == "resources":
             _, names = operation_of(request.method, place.path) or ("", {})
             place = place._replace(names=names)
-            return self._ground.call(call.operation, place, request.document(), self._principal(request))
+            return self._ground.call(
+                call.operation, place, request.document(), self._principal(request)
+            )
         if self._ground is not None and "workspace" in place.names:
             self._ground.require_workspace(place.names)
         if call.service == "blob":
@@ -105,9 +128,13 @@ class Endpoint(Server):
         if call.service == "msi":
             return self._services.identity(request, place)
         if call.service == "history":
-            return self._services.call(call.operation, place, request.document(), self._principal(request))
+            return self._services.call(
+                call.operation, place, request.document(), self._principal(request)
+            )
         if call.service == "rights":
             scope = self.account.real(place.path.partition(AUTHORIZATION)[0])
-            asked = RightsCall(call.operation, scope, place.path, place.query, self._principal(request))
+            asked = RightsCall(
+                call.operation, scope, place.path, place.query, self._principal(request)
+            )
             return json_response(200, self.account.rights.call(asked, self.account.access))
         return self.service.call(call.operation, place, request.document())

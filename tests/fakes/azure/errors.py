@@ -10,8 +10,12 @@ from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call, Request, ServiceError
 
 _ARM = {
-    "throttle": ServiceError("TooManyRequests", "The request is being throttled as the limit has been reached.", 429),
-    "error": ServiceError("InternalServerError", "The server encountered an internal error. Please try again.", 500),
+    "throttle": ServiceError(
+        "TooManyRequests", "The request is being throttled as the limit has been reached.", 429
+    ),
+    "error": ServiceError(
+        "InternalServerError", "The server encountered an internal error. Please try again.", 500
+    ),
     "expired": ServiceError(
         "ExpiredAuthenticationToken",
         "The access token expiry UTC time '11/20/2026 9:00:00 AM' is earlier than current UTC time "
@@ -20,20 +24,28 @@ _ARM = {
     ),
 }
 _HISTORY = {
-    "throttle": ServiceError("TransientError", "The request is being throttled. Please try again later.", 429),
+    "throttle": ServiceError(
+        "TransientError", "The request is being throttled. Please try again later.", 429
+    ),
     "error": ServiceError("ServiceError", "InternalServerError", 500),
     "expired": ServiceError(
-        "UserError", "Token expired: IDX10223: Lifetime validation failed. The token is expired.", 401
+        "UserError",
+        "Token expired: IDX10223: Lifetime validation failed. The token is expired.",
+        401,
     ),
 }
 _VAULT = {
     "throttle": ServiceError("Throttled", "Too many requests to the vault.", 429),
     "error": ServiceError("InternalServerError", "An unexpected error occurred.", 500),
-    "expired": ServiceError("Unauthorized", "[TokenExpired] Error validating token: 'S2S12086'.", 401),
+    "expired": ServiceError(
+        "Unauthorized", "[TokenExpired] Error validating token: 'S2S12086'.", 401
+    ),
 }
 _BLOB = {
     "throttle": ServiceError("ServerBusy", "The server is busy.", 503),
-    "error": ServiceError("InternalError", "The server encountered an internal error. Please retry the request.", 500),
+    "error": ServiceError(
+        "InternalError", "The server encountered an internal error. Please retry the request.", 500
+    ),
 }
 
 
@@ -51,20 +63,26 @@ def unauthenticated(service: str, *, scheme: str = "Bearer") -> ServiceError:
     """What somebody is told whose credentials are none."""
     if service == "blob":
         message = (
-            "Server failed to authenticate the request. Make sure the value of Authorization header is formed "
-            "correctly including the signature."
+            "Server failed to authenticate the request. Make sure the value of Authorization header"
+            " is formed correctly including the signature."
         )
         return ServiceError("AuthenticationFailed", message, 401 if scheme == "Bearer" else 403)
     if service == "history":
         return ServiceError(
-            "UserError", "Unable to authenticate the request: the Authorization header is not valid.", 401
+            "UserError",
+            "Unable to authenticate the request: the Authorization header is not valid.",
+            401,
         )
     if service == "vault":
-        return ServiceError("Unauthorized", "AKV10000: Request is missing a Bearer or PoP token.", 401)
+        return ServiceError(
+            "Unauthorized", "AKV10000: Request is missing a Bearer or PoP token.", 401
+        )
     return ServiceError("InvalidAuthenticationToken", "The access token is invalid.", 401)
 
 
-def error_of(kind: FaultKind, call: Call, request: Request, account: Account) -> ServiceError | None:
+def error_of(
+    kind: FaultKind, call: Call, request: Request, account: Account
+) -> ServiceError | None:
     """The error that a fault of this kind answers with; None for one that answers with none."""
     if kind == "denied":
         return _denied(call, request, account)

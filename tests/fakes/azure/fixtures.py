@@ -1,4 +1,6 @@
-"""Fixtures that other test folders take over: `from tests.fakes.azure.fixtures import azure, azure_account`."""
+"""Fixtures that other test folders take over: `from tests.fakes.azure.fixtures import azure,
+azure_account`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tests.fakes.azure.schema import official_schema, official_violations
 
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
-    """A workspace for all tests of a module; when it is closed its own mistakes are told, and requests held against
-    Microsoft's schema, where that is at hand.
+    """A workspace for all tests of a module; when it is closed its own mistakes are told, and
+    requests held against Microsoft's schema, where that is at hand.
     """
     with AzureCloud() as made:
         yield made
@@ -27,16 +29,31 @@ def azure() -> Iterator[AzureCloud]:
 
 @pytest.fixture
 def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
-    """The same workspace for one test: no faults, no calls, no lacks, and this process is its client."""
+    """The same workspace for one test: no faults, no calls, no lacks, and this process is its
+    client.
+    """
     # The SDK writes AZUREML_CURRENT_CLOUD itself: what is unset here is unset again afterwards.
     monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")
-    for name in [name for name in os.environ if name.startswith(("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"))]:
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith(("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"))
+    ]:
         monkeypatch.delenv(name)
     for name, value in azure.environment().items():
         monkeypatch.setenv(name, value)
     azure.endpoint.reset()
     account = azure.account
-    kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets", "access", "rights")
+    kept = (
+        "computes",
+        "quotas",
+        "vm_sizes",
+        "capacity",
+        "missing_images",
+        "secrets",
+        "access",
+        "rights",
+    )
     plain = (
         *("user", "grace_seconds", "phase_seconds", "job_page", "blob_page"),
         *("datastore_credentials", "workspace_state", "takes_keys", "secret_seconds"),
@@ -58,7 +75,9 @@ def still(azure_account: AzureCloud) -> AzureCloud:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Azure's clients of this process try again at once; by themselves they wait 15 s before storage's second try."""
+    """Azure's clients of this process try again at once; by themselves they wait 15 s before
+    storage's second try.
+    """
     for place in (
         "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
         "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",

@@ -1,4 +1,6 @@
-"""One command job as the workspace knows it: its request, its statuses, and what run history tells of it."""
+"""One command job as the workspace knows it: its request, its statuses, and what run history tells
+of it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ _LOOSE = ("tags", "displayName", "description", "isArchived")
 class Job:
     """A job from the moment its creation was answered. Every method may be called from any thread."""
 
-    def __init__(self, name: str, body: Mapping[str, Any], *, vm_size: str, low_priority: bool) -> None:
-        self.name, self.vm_size, self.low_priority = name, vm_size, low_priority
+    def __init__(
+        self, name: str, body: Mapping[str, Any], *, vm_size: str, low_priority: bool
+    ) -> None:
+        self.name = name
+        self.vm_size = vm_size
+        self.low_priority = low_priority
         self.properties: dict[str, Any] = copy.deepcopy(dict(body["properties"]))
-        self.created, self.owner = time.time(), CLIENT
+        self.created = time.time()
+        self.owner = CLIENT
         self.cancel_asked = threading.Event()
         self.woken = threading.Event()
         """There is a reason not to wait any longer."""
@@ -33,8 +40,12 @@ class Job:
         self.statuses: list[str] = ["NotStarted"]
         """All that it has been through."""
         self.error: dict[str, str] | None = None
-        self.parent, self.parameters, self.added = "", dict[str, str](), dict[str, str]()
-        """Of a trial: its sweep job and its values. What the service has added to the job's properties."""
+        self.parent = ""
+        self.parameters = dict[str, str]()
+        self.added = dict[str, str]()
+        """Of a trial: its sweep job and its values. What the service has added to the job's
+        properties.
+        """
         self.metrics: dict[str, list[float]] = {}
         """All that it has logged to MLflow, by name."""
         self.started = self._ended = 0.0
@@ -85,7 +96,8 @@ class Job:
         """The end. A cancel that was granted before it is what it ends with."""
         with self._lock:
             if self.cancel_asked.is_set() and status != "Canceled":
-                status, message = "Canceled", ""
+                status = "Canceled"
+                message = ""
             if message:
                 self.error = {"code": code, "message": message}
             self.enter(status)
@@ -111,7 +123,9 @@ class Job:
     def change(self, body: Mapping[str, Any]) -> None:
         """Take over what may be changed."""
         with self._lock:
-            self.properties |= {key: value for key, value in body["properties"].items() if key in _LOOSE}
+            self.properties |= {
+                key: value for key, value in body["properties"].items() if key in _LOOSE
+            }
 
     def open_log(self, file: str, blob: str) -> None:
         """There is a log file of this name now."""
@@ -126,13 +140,26 @@ class Job:
     def resource(self, account: Account) -> dict[str, Any]:
         """As ARM shows it."""
         with self._lock:
-            about = {"experimentName": "Default", "displayName": self.name, "tags": {}, "properties": {}}
+            about = {
+                "experimentName": "Default",
+                "displayName": self.name,
+                "tags": {},
+                "properties": {},
+            }
             studio = f"{account.url}/studio/runs/{self.name}?wsid={account.scope}"
             services = {
-                "Tracking": {"endpoint": f"azureml://{account.location}.loopback", "jobServiceType": "Tracking"},
+                "Tracking": {
+                    "endpoint": f"azureml://{account.location}.loopback",
+                    "jobServiceType": "Tracking",
+                },
                 "Studio": {"endpoint": studio, "jobServiceType": "Studio"},
             }
-            known = {**about, **copy.deepcopy(self.properties), "status": self.status, "services": services}
+            known = {
+                **about,
+                **copy.deepcopy(self.properties),
+                "status": self.status,
+                "services": services,
+            }
             known["properties"] = {**known["properties"], **self.added}
             if self.parameters:
                 known["parameters"] = dict(self.parameters)
@@ -140,15 +167,26 @@ class Job:
                 "id": f"{account.scope}/jobs/{self.name}",
                 "name": self.name,
                 "type": "Microsoft.MachineLearningServices/workspaces/jobs",
-                "systemData": {"createdAt": iso_date(self.created), "createdBy": self.owner, "createdByType": "User"},
+                "systemData": {
+                    "createdAt": iso_date(self.created),
+                    "createdBy": self.owner,
+                    "createdByType": "User",
+                },
                 "properties": known,
             }
 
     def details(self, account: Account) -> dict[str, Any]:
         """As run history tells it."""
         with self._lock:
-            error = {"error": {**self.error, "details": []}, "time": iso_date(self._ended)} if self.error else None
-            logs = {file: account.sas_url(LOG_CONTAINER, blob) for file, blob in sorted(self._logs.items())}
+            error = (
+                {"error": {**self.error, "details": []}, "time": iso_date(self._ended)}
+                if self.error
+                else None
+            )
+            logs = {
+                file: account.sas_url(LOG_CONTAINER, blob)
+                for file, blob in sorted(self._logs.items())
+            }
             return {
                 "runId": self.name,
                 "target": str(self.properties.get("computeId", "serverless")).rpartition("/")[2],

@@ -1,8 +1,8 @@
 """The metadata service of one machine of Azure: its name and its Scheduled Events.
 
-Rules from "Azure Instance Metadata Service" and "Scheduled Events for Linux VMs" in Microsoft's documentation: a
-request without the header `Metadata: true` or without a version is refused, one that was forwarded by a proxy too;
-events name all machines of a scale set that they concern.
+Rules from "Azure Instance Metadata Service" and "Scheduled Events for Linux VMs" in Microsoft's
+documentation: a request without the header `Metadata: true` or without a version is refused, one
+that was forwarded by a proxy too; events name all machines of a scale set that they concern.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Metadata(ThreadingHTTPServer):
 
     def __init__(self, name: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.name, self.asked = name, 0
+        self.name = name
+        self.asked = 0
         self.events: list[dict[str, Any]] = []
 
     @property
@@ -56,12 +57,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked += 1
         asked = urlsplit(self.path)
         version = parse_qs(asked.query).get("api-version", [""])[0]
-        if self.headers.get("Metadata") != "true" or "X-Forwarded-For" in self.headers or not version:
+        if (
+            self.headers.get("Metadata") != "true"
+            or "X-Forwarded-For" in self.headers
+            or not version
+        ):
             self.send_error(400, "Bad Request")
         elif asked.path == "/metadata/instance/compute/name" and "format=text" in asked.query:
             self._send(self.server.name.encode())
         elif asked.path == "/metadata/scheduledevents":
-            self._send(json.dumps({"DocumentIncarnation": 1, "Events": self.server.events}).encode())
+            self._send(
+                json.dumps({"DocumentIncarnation": 1, "Events": self.server.events}).encode()
+            )
         else:
             self.send_error(404, "Not Found")
 

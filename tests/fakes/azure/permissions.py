@@ -1,8 +1,10 @@
-"""Which action each call needs of who calls, and each stage of a job of its identity; and how each service refuses.
+"""Which action each call needs of who calls, and each stage of a job of its identity; and how each
+service refuses.
 
-After "Azure permissions for AI + machine learning" (and "for Storage", "Management and governance", "Security",
-"Containers"), "Manage access to Azure Machine Learning workspaces" (Submitting any type of run (V2)), and "Permissions
-for calling data operations" of the Blob service. For startPendingUpload those pages list no action of its own.
+After "Azure permissions for AI + machine learning" (and "for Storage", "Management and governance",
+"Security", "Containers"), "Manage access to Azure Machine Learning workspaces" (Submitting any type
+of run (V2)), and "Permissions for calling data operations" of the Blob service. For
+startPendingUpload those pages list no action of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _WORKSPACE = {
     **dict.fromkeys(("ListComputes", "GetCompute"), "computes/read"),
     **dict.fromkeys(("ListDatastores", "GetDatastore"), "datastores/read"),
     "ListSecrets": "datastores/listsecrets/action",
-    **dict.fromkeys(("GetRunDetails", "GetRun", "GetRunData", "ListChildren"), "experiments/runs/read"),
+    **dict.fromkeys(
+        ("GetRunDetails", "GetRun", "GetRunData", "ListChildren"), "experiments/runs/read"
+    ),
 }
 """Of a workspace."""
 _WITH_A_JOB = (
@@ -60,7 +64,9 @@ _BLOB = {
     **dict.fromkeys(("PutBlob", "PutBlock", "PutBlockList", "SetBlobMetadata"), "write"),
     "DeleteBlob": "delete",
 }
-PULL, PUSH = (f"Microsoft.ContainerRegistry/registries/{verb}" for verb in ("pull/read", "push/write"))
+PULL, PUSH = (
+    f"Microsoft.ContainerRegistry/registries/{verb}" for verb in ("pull/read", "push/write")
+)
 GET_SECRET = "Microsoft.KeyVault/vaults/secrets/getSecret/action"
 KNOWN = frozenset(
     {
@@ -75,24 +81,30 @@ KNOWN = frozenset(
 
 def attempts(call: Call, place: Place, account: Account) -> Iterator[Attempt]:
     """What a call needs; nothing for one that everybody may make."""
-    name, scope = call.operation, account.scope
+    name = call.operation
+    scope = account.scope
     if call.service in ("arm", "history") and name in _WORKSPACE:
         yield Attempt(action=f"{WORKSPACES}/{_WORKSPACE[name]}", scope=scope)
         for more in _WITH_A_JOB if name == "PutJob" else ():
             yield Attempt(action=f"{WORKSPACES}/{more}", scope=scope)
     elif call.service == "arm" and name in _REGION:
-        yield Attempt(action=f"{PROVIDER}/{_REGION[name]}", scope=f"/subscriptions/{account.subscription}")
+        yield Attempt(
+            action=f"{PROVIDER}/{_REGION[name]}", scope=f"/subscriptions/{account.subscription}"
+        )
     elif call.service == "blob" and name in _BLOB:
         yield _on_blobs(_BLOB[name], place.names["container"], account)
     elif call.service == "blob" and name == "GetContainer":
-        yield Attempt(action=f"{_CONTAINER}/read", scope=_container(place.names["container"], account))
+        yield Attempt(
+            action=f"{_CONTAINER}/read", scope=_container(place.names["container"], account)
+        )
     elif call.service == "vault":
         yield Attempt(action=GET_SECRET, scope=account.part("jobsVault"), on_data=True)
     elif call.service == "resources":
         yield from _of_resource(name, place.path, account)
     elif name in RIGHTS:
         yield Attempt(
-            action=RIGHTS[name], scope=account.real(place.path.partition("/providers/Microsoft.Authorization")[0])
+            action=RIGHTS[name],
+            scope=account.real(place.path.partition("/providers/Microsoft.Authorization")[0]),
         )
 
 
@@ -104,10 +116,14 @@ def _of_resource(operation: str, path: str, account: Account) -> Iterator[Attemp
     elif operation in RIGHTS or operation == "ListRoleDefinitions":
         operation = "GetRoleDefinition" if operation == "ListRoleDefinitions" else operation
         yield Attempt(
-            action=RIGHTS[operation], scope=account.real(path.partition("/providers/Microsoft.Authorization")[0])
+            action=RIGHTS[operation],
+            scope=account.real(path.partition("/providers/Microsoft.Authorization")[0]),
         )
     elif operation == "ListDeletedVaults":
-        yield Attempt(action="Microsoft.KeyVault/deletedVaults/read", scope=f"/subscriptions/{account.subscription}")
+        yield Attempt(
+            action="Microsoft.KeyVault/deletedVaults/read",
+            scope=f"/subscriptions/{account.subscription}",
+        )
     elif operation in ("GetResource", "DeleteResource"):
         verb = "read" if operation == "GetResource" else "delete"
         yield Attempt(action=f"{type_of(path)}/{verb}", scope=path)
@@ -132,40 +148,54 @@ def refusal(service: str, action: str, path: str, principal: str) -> ServiceErro
         message = "This request is not authorized to perform this operation using this permission."
         return ServiceError("AuthorizationPermissionMismatch", message, 403)
     if service == "history":  # Azure/azureml-previews issue 321
-        return ServiceError("UserError", f"Identity does not have permissions for {action} actions.", 403)
+        return ServiceError(
+            "UserError", f"Identity does not have permissions for {action} actions.", 403
+        )
     if service in ("vault", "msi"):
         message = (
-            "Caller is not authorized to perform action on resource.\r\n"
-            f"Caller: appid=loopback;oid={principal}\r\nAction: '{action}'\r\nInnererror: ForbiddenByRbac"
+            "Caller is not authorized to perform action on resource.\r\nCaller:"
+            f" appid=loopback;oid={principal}\r\nAction: '{action}'\r\nInnererror: ForbiddenByRbac"
         )
         return ServiceError("Forbidden", message, 403)
     message = (
-        f"The client '{principal}' with object id '{principal}' does not have authorization to perform action "
-        f"'{action}' over scope '{path}' or the scope is invalid. If access was recently granted, please refresh your "
-        "credentials."
+        f"The client '{principal}' with object id '{principal}' does not have authorization to"
+        f" perform action '{action}' over scope '{path}' or the scope is invalid. If access was"
+        " recently granted, please refresh your credentials."
     )
     return ServiceError("AuthorizationFailed", message, 403)
 
 
 def check_push(account: Account, principal: str) -> None:
-    """What the registry asks of who pushes an image by its own protocol. ServiceError as it answers."""
+    """What the registry asks of who pushes an image by its own protocol. ServiceError as it
+    answers.
+    """
     for action in (PULL, PUSH):
-        if not account.access.allows(principal, Attempt(action=action, scope=account.part("containerRegistry"))):
-            message = "authentication required, visit https://aka.ms/acr/authorization for more information."
+        if not account.access.allows(
+            principal, Attempt(action=action, scope=account.part("containerRegistry"))
+        ):
+            message = (
+                "authentication required, visit https://aka.ms/acr/authorization for more"
+                " information."
+            )
             raise ServiceError("UNAUTHORIZED", message, 401)
 
 
 def missing_for_image(image: str, account: Account, principal: str) -> bool:
-    """Whether the identity of a job's machines may not pull its image from the workspace's registry."""
+    """Whether the identity of a job's machines may not pull its image from the workspace's
+    registry.
+    """
     registry = account.part("containerRegistry")
     is_of_workspace = image.startswith(f"{registry.rpartition('/')[2]}.azurecr.io/")
-    return is_of_workspace and not account.access.allows(principal, Attempt(action=PULL, scope=registry))
+    return is_of_workspace and not account.access.allows(
+        principal, Attempt(action=PULL, scope=registry)
+    )
 
 
 def missing_for_data(containers: Mapping[str, str], account: Account, principal: str) -> str:
     """The first container that the identity of a job may not use as it must; empty for none.
 
-    `containers`: `r` for one that is read, `rw` for one that is written, where files are replaced and deleted too.
+    `containers`: `r` for one that is read, `rw` for one that is written, where files are replaced
+    and deleted too.
     """
     for name, use in containers.items():
         for verb in ("read", "write", "delete") if use == "rw" else ("read",):
@@ -175,7 +205,9 @@ def missing_for_data(containers: Mapping[str, str], account: Account, principal:
 
 
 def _on_blobs(verb: str, container: str, account: Account) -> Attempt:
-    return Attempt(action=f"{_CONTAINER}/blobs/{verb}", scope=_container(container, account), on_data=True)
+    return Attempt(
+        action=f"{_CONTAINER}/blobs/{verb}", scope=_container(container, account), on_data=True
+    )
 
 
 def _container(name: str, account: Account) -> str:

@@ -1,4 +1,5 @@
-"""What jobs of the imitation's own tests run: one program, told by its arguments what to do, and where to leave what.
+"""What jobs of the imitation's own tests run: one program, told by its arguments what to do, and
+where to leave what.
 
 Standard library only. It is in the job's code.
 """
@@ -17,7 +18,8 @@ from types import FrameType
 
 OUT = Path(sys.argv[2])
 MORE = sys.argv[3:]
-RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+RANK = int(os.environ.get("RANK", "0"))
+SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def main() -> int:
@@ -47,7 +49,9 @@ def rendezvous() -> None:
     deadline = time.monotonic() + 120
     while True:
         try:
-            peer = socket.create_connection(address, source_address=(os.environ["CLOUDTRAIN_NODE_ADDR"], 0))
+            peer = socket.create_connection(
+                address, source_address=(os.environ["CLOUDTRAIN_NODE_ADDR"], 0)
+            )
             break
         except OSError:
             if time.monotonic() > deadline:
@@ -122,7 +126,9 @@ def read_secret() -> int:
     vault, name = MORE
     env = os.environ
     query = f"api-version=2017-09-01&resource=https://vault.azure.net&clientid={env['DEFAULT_IDENTITY_CLIENT_ID']}"
-    identity = urllib.request.Request(f"{env['MSI_ENDPOINT']}?{query}", headers={"secret": env["MSI_SECRET"]})
+    identity = urllib.request.Request(
+        f"{env['MSI_ENDPOINT']}?{query}", headers={"secret": env["MSI_SECRET"]}
+    )
     with urllib.request.urlopen(identity) as answer:
         token = json.load(answer)["access_token"]
     secret = urllib.request.Request(

@@ -1,7 +1,9 @@
-"""Azure RBAC's decision about one action: what the roles of a principal grant at a scope, those from above included.
+"""Azure RBAC's decision about one action: what the roles of a principal grant at a scope, those
+from above included.
 
-After "Understand Azure role definitions", "Understand scope for Azure RBAC" and "How Azure RBAC determines if a user
-has access to a resource" in Microsoft's documentation. There are no deny assignments and no conditions here.
+After "Understand Azure role definitions", "Understand scope for Azure RBAC" and "How Azure RBAC
+determines if a user has access to a resource" in Microsoft's documentation. There are no deny
+assignments and no conditions here.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Role:
     def without(self, action: str) -> Role:
         """The same role, but for one action that it names."""
         kept, kept_on_data = (
-            tuple(each for each in names if each != action) for names in (self.actions, self.data_actions)
+            tuple(each for each in names if each != action)
+            for names in (self.actions, self.data_actions)
         )
         return replace(self, actions=kept, data_actions=kept_on_data)
 
@@ -75,14 +78,17 @@ class Access:
     """By the last part of their ids: built-in ones and those of this subscription."""
     assignments: list[Assignment] = field(default_factory=list)
     is_enforced: bool = False
-    """Whether calls and jobs are refused what nobody has granted; else everybody may do everything."""
+    """Whether calls and jobs are refused what nobody has granted; else everybody may do everything.
+    """
     attempted: set[str] = field(default_factory=set)
     """The actions that were decided about."""
 
     def assigned(self, principal: str, scope: str) -> Iterator[Assignment]:
         """What a principal has at a scope: assigned there, or above."""
         for each in self.assignments:
-            if each.principal == principal and f"{scope}/".lower().startswith(f"{each.scope.rstrip('/')}/".lower()):
+            if each.principal == principal and f"{scope}/".lower().startswith(
+                f"{each.scope.rstrip('/')}/".lower()
+            ):
                 yield each
 
     def allows(self, principal: str, attempt: Attempt) -> bool:
@@ -95,14 +101,18 @@ class Access:
 
 
 def role_of(name: str, permissions: Iterable[dict[str, Any]]) -> Role:
-    """A role as a template defines it: its permissions together, which is right as long as none excludes anything."""
+    """A role as a template defines it: its permissions together, which is right as long as none
+    excludes anything.
+    """
     parts = {key: [] for key in ("actions", "notActions", "dataActions", "notDataActions")}  # type: dict[str, list[str]]
     for each in permissions:
         for key, found in parts.items():
             found += each.get(key, [])
     if parts["notActions"] or parts["notDataActions"]:
         raise ValueError("a role of a template that excludes actions is not part of this imitation")
-    return Role(name=name, actions=tuple(parts["actions"]), data_actions=tuple(parts["dataActions"]))
+    return Role(
+        name=name, actions=tuple(parts["actions"]), data_actions=tuple(parts["dataActions"])
+    )
 
 
 def _matches_any(patterns: Iterable[str], action: str) -> bool:

@@ -1,4 +1,6 @@
-"""What Azure ML refuses of a job's PUT, beyond the form of its body; in the service's words where known."""
+"""What Azure ML refuses of a job's PUT, beyond the form of its body; in the service's words where
+known.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,18 @@ from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
-_QUOTAS = "https://docs.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
+_QUOTAS = (
+    "https://docs.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
+)
 
 
 def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Collection[Job]) -> None:
     """Raise the first reason against a request, if there is one."""
     if not NAME.fullmatch(name):
         raise invalid(
-            f"The job name {name} is not valid. Names may only contain alphanumeric characters, dashes and "
-            "underscores, must begin with an alphanumeric character and have at most 255 characters."
+            f"The job name {name} is not valid. Names may only contain alphanumeric characters,"
+            " dashes and underscores, must begin with an alphanumeric character and have at most"
+            " 255 characters."
         )
     found = violations(dict(body))
     if found:
@@ -58,27 +63,44 @@ def machines(properties: Body, account: Account) -> tuple[str, bool]:
 
 def _machines(properties: Body, account: Account) -> Iterator[ServiceError]:
     resources = properties.get("resources", {})
-    compute, size = properties.get("computeId"), resources.get("instanceType")
+    compute = properties.get("computeId")
+    size = resources.get("instanceType")
     if compute is None:
         if size is None:
-            yield user_error("A job without a compute needs resources.instanceType in this imitation.")
+            yield user_error(
+                "A job without a compute needs resources.instanceType in this imitation."
+            )
         if size not in account.vm_sizes:
-            yield user_error(f"The specified VM size {size} is not supported in {account.location}.")
+            yield user_error(
+                f"The specified VM size {size} is not supported in {account.location}."
+            )
         return
     if size is not None:
-        yield user_error("InstanceType cannot be specified together with a compute target: the cluster has its own.")
+        yield user_error(
+            "InstanceType cannot be specified together with a compute target: the cluster has its"
+            " own."
+        )
     if "queueSettings" in properties:
-        yield user_error("QueueSettings can be specified for serverless jobs only, not together with a compute target.")
+        yield user_error(
+            "QueueSettings can be specified for serverless jobs only, not together with a compute"
+            " target."
+        )
     name = _below(compute, account, "computes")
     if name is None or name not in account.computes:
-        yield user_error(f"Compute {compute.rpartition('/')[2]} could not be found in the workspace.", 404)
+        yield user_error(
+            f"Compute {compute.rpartition('/')[2]} could not be found in the workspace.", 404
+        )
         return
-    cluster, nodes = account.computes[name], resources.get("instanceCount", 1)
+    cluster = account.computes[name]
+    nodes = resources.get("instanceCount", 1)
     if cluster.state != "Succeeded":
-        yield user_error(f"The compute target {name} is in provisioning state {cluster.state} and takes no jobs.")
+        yield user_error(
+            f"The compute target {name} is in provisioning state {cluster.state} and takes no jobs."
+        )
     if nodes > cluster.max_nodes:
         yield user_error(
-            f"Requested {nodes} nodes but AzureMLCompute cluster only has {cluster.max_nodes} maximum nodes."
+            f"Requested {nodes} nodes but AzureMLCompute cluster only has {cluster.max_nodes}"
+            " maximum nodes."
         )
 
 
@@ -97,13 +119,20 @@ def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Serv
 
 
 def _words(properties: Body, account: Account, *, is_trial: bool) -> Iterator[ServiceError]:
-    declared = {f"{kind}.{name}" for kind in ("inputs", "outputs") for name in properties.get(kind, {})}
+    declared = {
+        f"{kind}.{name}" for kind in ("inputs", "outputs") for name in properties.get(kind, {})
+    }
     for word in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", properties["command"]):
         if word not in declared and not (is_trial and word.startswith("search_space.")):
-            yield user_error(f"The command refers to ${{{{{word}}}}}, which is neither an input nor an output.")
+            yield user_error(
+                f"The command refers to ${{{{{word}}}}}, which is neither an input nor an output."
+            )
     timeout = properties.get("limits", {}).get("timeout")
     if timeout is not None and not duration_seconds(timeout):
-        yield invalid(f"limits.timeout: '{timeout}' is not a duration in ISO 8601 format of at least one second.")
+        yield invalid(
+            f"limits.timeout: '{timeout}' is not a duration in ISO 8601 format of at least one"
+            " second."
+        )
 
 
 def _quota(properties: Body, account: Account, jobs: Collection[Job]) -> None:
@@ -116,10 +145,11 @@ def _quota(properties: Body, account: Account, jobs: Collection[Job]) -> None:
             continue
         words = _TOTALS.get(name) or f"{kind.family_words} family"
         raise user_error(
-            "Job submission to AzureML Compute encountered an Exception with status code "
-            f"JobNodeCountExceedsCoreQuota, The specified subscription has a {words} vCPU quota of {limit} "
-            f"and is less than the requested job node count of {nodes} which maps to {nodes * kind.vcpus} "
-            f"vCPUs. Talk to your Subscription Admin or refer to {_QUOTAS} to increase the {words} vCPU quota"
+            "Job submission to AzureML Compute encountered an Exception with status code"
+            f" JobNodeCountExceedsCoreQuota, The specified subscription has a {words} vCPU quota of"
+            f" {limit} and is less than the requested job node count of {nodes} which maps to"
+            f" {nodes * kind.vcpus} vCPUs. Talk to your Subscription Admin or refer to {_QUOTAS} to"
+            f" increase the {words} vCPU quota"
         )
 
 

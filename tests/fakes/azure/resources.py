@@ -1,4 +1,6 @@
-"""What ARM shows of a workspace: itself, its clusters and datastores, the machines and quotas of its region."""
+"""What ARM shows of a workspace: itself, its clusters and datastores, the machines and quotas of
+its region.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def workspace(account: Account) -> Resource:
             "discoveryUrl": f"{account.url}{DISCOVERY}",
             "mlFlowTrackingUri": f"azureml://{account.location}.loopback{account.scope}",
             "provisioningState": account.workspace_state,
-            "storageAccount": account.resource("Microsoft.Storage/storageAccounts", account.storage_account),
+            "storageAccount": account.resource(
+                "Microsoft.Storage/storageAccounts", account.storage_account
+            ),
             "keyVault": account.part("keyVault"),
             "containerRegistry": account.part("containerRegistry"),
         },
@@ -55,7 +59,11 @@ def compute(account: Account, name: str) -> Resource:
     cluster = account.computes.get(name)
     if cluster is None:
         raise user_error(f"Compute {name} could not be found in the workspace.", 404)
-    scale = {"maxNodeCount": cluster.max_nodes, "minNodeCount": 0, "nodeIdleTimeBeforeScaleDown": "PT2M"}
+    scale = {
+        "maxNodeCount": cluster.max_nodes,
+        "minNodeCount": 0,
+        "nodeIdleTimeBeforeScaleDown": "PT2M",
+    }
     about = {
         "vmSize": cluster.vm_size,
         "vmPriority": "LowPriority" if cluster.low_priority else "Dedicated",
@@ -71,8 +79,16 @@ def compute(account: Account, name: str) -> Resource:
         "name": name,
         "type": f"{WORKSPACES}/computes",
         "location": account.location,
-        "identity": {"type": "SystemAssigned", "tenantId": account.tenant, "principalId": cluster.identity},
-        "properties": {"computeType": "AmlCompute", "provisioningState": cluster.state, "properties": about},
+        "identity": {
+            "type": "SystemAssigned",
+            "tenantId": account.tenant,
+            "principalId": cluster.identity,
+        },
+        "properties": {
+            "computeType": "AmlCompute",
+            "provisioningState": cluster.state,
+            "properties": about,
+        },
     }
 
 
@@ -99,13 +115,17 @@ def datastore(account: Account, name: str) -> Resource:
 
 
 def secrets(account: Account, name: str, *, expirable: bool) -> Resource:
-    """Return what opens a datastore, as recorded: a signature of one hour if the client asks for it.
+    """Return what opens a datastore, as recorded: a signature of one hour if the client asks for
+    it.
 
     It is given even if the storage account takes no keys.
     """
     datastore(account, name)
     if expirable:
-        return {"secretsType": "Sas", "sasToken": f"?{account.tokens.account_sas(account.secret_seconds)}"}
+        return {
+            "secretsType": "Sas",
+            "sasToken": f"?{account.tokens.account_sas(account.secret_seconds)}",
+        }
     return {"secretsType": "AccountKey", "key": account.tokens.account_key}
 
 

@@ -1,7 +1,9 @@
-"""What Resource Manager tells of who has which role, and of the resources beside the workspace: it only reads.
+"""What Resource Manager tells of who has which role, and of the resources beside the workspace: it
+only reads.
 
-After the REST references of Microsoft.Authorization (Permissions - List For Resource, Role Assignments - List For
-Scope, Role Definitions - Get; 2022-04-01), Microsoft.KeyVault (Vaults - Get) and Resources - List.
+After the REST references of Microsoft.Authorization (Permissions - List For Resource, Role
+Assignments - List For Scope, Role Definitions - Get; 2022-04-01), Microsoft.KeyVault (Vaults - Get)
+and Resources - List.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ AUTHORIZATION = "/providers/Microsoft.Authorization"
 ROUTES = (
     ("rights", "ListPermissions", "GET", f"{_ID}{AUTHORIZATION}/permissions"),
     ("rights", "ListRoleAssignments", "GET", f"{_ID}{AUTHORIZATION}/roleAssignments"),
-    ("rights", "GetRoleDefinition", "GET", rf"(?P<scope>.*){AUTHORIZATION}/roleDefinitions/(?P<name>[^/]+)"),
+    (
+        "rights",
+        "GetRoleDefinition",
+        "GET",
+        rf"(?P<scope>.*){AUTHORIZATION}/roleDefinitions/(?P<name>[^/]+)",
+    ),
     ("rights", "ListResources", "GET", r"/subscriptions/(?P<subscription>[^/]+)/resources"),
     ("rights", "GetVault", "GET", rf"{_ID}/providers/Microsoft\.KeyVault/vaults/(?P<name>[^/]+)"),
 )
@@ -30,7 +37,9 @@ RIGHTS = {
     "GetRoleDefinition": "Microsoft.Authorization/roleDefinitions/read",
     "GetVault": "Microsoft.KeyVault/vaults/read",
 }
-"""The action that each needs. Who lists the resources of a subscription gets those on which he has any role."""
+"""The action that each needs. Who lists the resources of a subscription gets those on which he has
+any role.
+"""
 
 
 class RightsCall(NamedTuple):
@@ -59,7 +68,10 @@ class Rights:
         """One call; ServiceError is what it answers instead."""
         versions = _VERSIONS.get(call.operation, ("2022-04-01",))
         if call.query.get("api-version") not in versions:
-            message = f"No registered resource provider found for API version '{call.query.get('api-version')}'"
+            message = (
+                "No registered resource provider found for API version"
+                f" '{call.query.get('api-version')}'"
+            )
             raise ServiceError("NoRegisteredProviderFound", message, 400)
         asked = call.query.get("$filter", "")
         if call.operation == "ListPermissions":
@@ -69,7 +81,11 @@ class Rights:
             return {"value": assignments(call.scope, asked, access)}
         if call.operation == "GetRoleDefinition":
             return _definition(call.path, access)
-        return self._list(asked, call.caller, access) if call.operation == "ListResources" else self._vault(call.path)
+        return (
+            self._list(asked, call.caller, access)
+            if call.operation == "ListResources"
+            else self._vault(call.path)
+        )
 
     def _list(self, asked: str, caller: str, access: Access) -> dict[str, Any]:
         wanted = re.fullmatch(r"resourceType eq '([^']+)' and name eq '([^']+)'", asked)
@@ -77,7 +93,9 @@ class Rights:
             raise ServiceError("InvalidFilterInQueryString", f"Invalid $filter '{asked}'.", 400)
         end = f"/providers/{wanted[1]}/{wanted[2]}".lower()
         found = [each for each in self.resources if each.lower().endswith(end)]
-        seen = [each for each in found if not access.is_enforced or any(access.assigned(caller, each))]
+        seen = [
+            each for each in found if not access.is_enforced or any(access.assigned(caller, each))
+        ]
         return {"value": [{"id": each} for each in seen]}
 
     def _vault(self, path: str) -> dict[str, Any]:
@@ -85,7 +103,10 @@ class Rights:
         if name not in self.vaults:
             message = f"The Resource 'Microsoft.KeyVault/vaults/{name}' was not found."
             raise ServiceError("ResourceNotFound", message, 404)
-        return {"id": path, "properties": {"enableRbacAuthorization": self.uses_roles, "accessPolicies": []}}
+        return {
+            "id": path,
+            "properties": {"enableRbacAuthorization": self.uses_roles, "accessPolicies": []},
+        }
 
 
 def assignments(scope: str, asked: str, access: Access) -> list[dict[str, Any]]:
@@ -110,5 +131,7 @@ def _definition(path: str, access: Access) -> dict[str, Any]:
     name = path.rpartition("/")[2]
     role = access.roles.get(name)
     if role is None:
-        raise ServiceError("RoleDefinitionDoesNotExist", f"The role definition {name} does not exist.", 404)
+        raise ServiceError(
+            "RoleDefinitionDoesNotExist", f"The role definition {name} does not exist.", 404
+        )
     return {"id": path, "properties": {"roleName": role.name, "permissions": [role.permissions()]}}

@@ -1,4 +1,6 @@
-"""The built-in roles that infra/azure and the tests assign, each as the page that is named beside it defines it."""
+"""The built-in roles that infra/azure and the tests assign, each as the page that is named beside
+it defines it.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,24 @@ BUILT_IN: Mapping[str, Role] = {
         actions=("*",),
         not_actions=(
             *("Microsoft.Authorization/*/Delete", "Microsoft.Authorization/*/Write"),
-            *("Microsoft.Authorization/elevateAccess/Action", "Microsoft.Blueprint/blueprintAssignments/write"),
-            *("Microsoft.Blueprint/blueprintAssignments/delete", "Microsoft.Compute/galleries/share/action"),
+            *(
+                "Microsoft.Authorization/elevateAccess/Action",
+                "Microsoft.Blueprint/blueprintAssignments/write",
+            ),
+            *(
+                "Microsoft.Blueprint/blueprintAssignments/delete",
+                "Microsoft.Compute/galleries/share/action",
+            ),
             *("Microsoft.Purview/consents/write", "Microsoft.Purview/consents/delete"),
         ),
     ),
     ACCESS_CONTROL: Role(
         name="Role Based Access Control Administrator",
         actions=(
-            *("Microsoft.Authorization/roleAssignments/write", "Microsoft.Authorization/roleAssignments/delete"),
+            *(
+                "Microsoft.Authorization/roleAssignments/write",
+                "Microsoft.Authorization/roleAssignments/delete",
+            ),
             *("*/read", "Microsoft.Support/*"),
         ),
     ),
@@ -49,28 +60,57 @@ BUILT_IN: Mapping[str, Role] = {
         name="AzureML Data Scientist",
         actions=(f"{_ML}/*/read", f"{_ML}/*/action", f"{_ML}/*/delete", f"{_ML}/*/write"),
         not_actions=(
-            *(f"{_ML}/delete", f"{_ML}/write", f"{_ML}/computes/*/write", f"{_ML}/computes/*/delete"),
-            *(f"{_ML}/computes/listKeys/action", f"{_ML}/listKeys/action", f"{_ML}/hubs/write", f"{_ML}/hubs/delete"),
+            *(
+                f"{_ML}/delete",
+                f"{_ML}/write",
+                f"{_ML}/computes/*/write",
+                f"{_ML}/computes/*/delete",
+            ),
+            *(
+                f"{_ML}/computes/listKeys/action",
+                f"{_ML}/listKeys/action",
+                f"{_ML}/hubs/write",
+                f"{_ML}/hubs/delete",
+            ),
             *(f"{_ML}/featurestores/write", f"{_ML}/featurestores/delete"),
         ),
     ),
-    # the same page, of what it lists those for the five kinds of resources that a workspace is made of
+    # the same page, of what it lists those for the five kinds of resources that a workspace is made
+    # of
     AI_ADMINISTRATOR: Role(
         name="Azure AI Administrator",
         actions=(
-            *("Microsoft.Authorization/*/read", "Microsoft.ContainerRegistry/registries/*", f"{_ML}/*"),
-            *("Microsoft.Insights/components/*", "Microsoft.KeyVault/*", "Microsoft.Storage/storageAccounts/*"),
+            *(
+                "Microsoft.Authorization/*/read",
+                "Microsoft.ContainerRegistry/registries/*",
+                f"{_ML}/*",
+            ),
+            *(
+                "Microsoft.Insights/components/*",
+                "Microsoft.KeyVault/*",
+                "Microsoft.Storage/storageAccounts/*",
+            ),
         ),
     ),
     # "Azure built-in roles for Storage"
     BLOBS: Role(
         name="Storage Blob Data Contributor",
         actions=(
-            *(f"{_BLOBS}/containers/delete", f"{_BLOBS}/containers/read", f"{_BLOBS}/containers/write"),
+            *(
+                f"{_BLOBS}/containers/delete",
+                f"{_BLOBS}/containers/read",
+                f"{_BLOBS}/containers/write",
+            ),
             f"{_BLOBS}/generateUserDelegationKey/action",
         ),
         data_actions=(
-            *(f"{_BLOB}/delete", f"{_BLOB}/read", f"{_BLOB}/write", f"{_BLOB}/move/action", f"{_BLOB}/add/action"),
+            *(
+                f"{_BLOB}/delete",
+                f"{_BLOB}/read",
+                f"{_BLOB}/write",
+                f"{_BLOB}/move/action",
+                f"{_BLOB}/add/action",
+            ),
         ),
     ),
     # "Azure built-in roles for Containers"

@@ -27,7 +27,8 @@ class JobEnded(Exception):
 
     def __init__(self, status: str, message: str = "") -> None:
         super().__init__(status, message)
-        self.status, self.message = status, message
+        self.status = status
+        self.message = message
 
 
 def run(job: Job, account: Account, assets: Assets) -> None:
@@ -46,8 +47,12 @@ def run(job: Job, account: Account, assets: Assets) -> None:
 
 class _JobRun:
     def __init__(self, job: Job, account: Account, assets: Assets, folder: Path) -> None:
-        self.job, self.account, self.assets, self.folder = job, account, assets, folder
-        self.attempts, self.ran_seconds = 0, 0.0
+        self.job = job
+        self.account = account
+        self.assets = assets
+        self.folder = folder
+        self.attempts = 0
+        self.ran_seconds = 0.0
 
     def live(self) -> None:
         """Attempt after attempt, until one ends the job."""
@@ -65,29 +70,35 @@ class _JobRun:
             self._pause()
 
     def _attempt(self, folder: Path) -> None:
-        job, account = self.job, self.account
+        job = self.job
+        account = self.account
         job.enter("Preparing")
         self._pause()
         image = self.assets.image(job.properties["environmentId"])
         if image in account.missing_images:
             raise JobEnded(
                 "Failed",
-                f"AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker image\n\timageName: {image}\n"
-                "\terror: Run docker command to pull public image failed with error: Error response from daemon: "
-                f"manifest for {image} not found: manifest unknown: manifest unknown.",
+                "AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker"
+                f" image\n\timageName: {image}\n\terror: Run docker command to pull public image"
+                f" failed with error: Error response from daemon: manifest for {image} not found:"
+                " manifest unknown: manifest unknown.",
             )
         self._check_rights(image or "")
         code_id = job.properties.get("codeId")
         contract = command_job(document(job), master=addresses(job.nodes)[0], port=free_port())
-        group = ContainerGroup(job, contract, self.assets.code(code_id) if code_id else None, folder, account)
+        group = ContainerGroup(
+            job, contract, self.assets.code(code_id) if code_id else None, folder, account
+        )
         job.enter("Starting")
         try:
             group.build()
         except NoInput as missing:
             raise JobEnded(
                 "Failed",
-                '{"NonCompliant":"ScriptExecutionException was caused by StreamAccessException.\\n  '
-                "StreamAccessException was caused by NotFoundException.\\n    Found no resources for the input "
+                '{"NonCompliant":"ScriptExecutionException was caused by'
+                " StreamAccessException.\\n  "
+                "StreamAccessException was caused by NotFoundException.\\n    Found no resources"
+                " for the input "
                 f"provided: '{missing.uri}'\"}}",
             ) from None
         self._pause()
@@ -105,26 +116,34 @@ class _JobRun:
             self._conclude(group, why)
 
     def _check_rights(self, image: str) -> None:
-        """In the words of Azure/MachineLearningNotebooks issue 1733, and of "Troubleshoot data access" for its code."""
+        """In the words of Azure/MachineLearningNotebooks issue 1733, and of "Troubleshoot data
+        access" for its code.
+        """
         machines, identity = self.account.identities_of(self.job.properties)
         if missing_for_image(image, self.account, machines):
             raise JobEnded(
                 "Failed",
-                f"AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker image\n\timageName: {image}\n"
-                "\terror: Run docker command to pull public image failed with error: Error response from daemon: Head "
-                f'"https://{image}": unauthorized: authentication required, visit https://aka.ms/acr/authorization',
+                "AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker"
+                f" image\n\timageName: {image}\n"
+                "\terror: Run docker command to pull public image failed with error: Error response"
+                " from daemon: Head "
+                f'"https://{image}": unauthorized: authentication required, visit'
+                " https://aka.ms/acr/authorization",
             )
         if container := missing_for_data(self._containers(), self.account, identity):
             raise JobEnded(
                 "Failed",
-                '{"NonCompliant":"ScriptExecutionException was caused by StreamAccessException.\\n  '
-                "StreamAccessException was caused by AuthenticationException.\\n    Authentication failed for the "
-                f"container {container}: AuthorizationPermissionMismatch, this request is not authorized to perform "
-                'this operation using this permission."}',
+                '{"NonCompliant":"ScriptExecutionException was caused by'
+                " StreamAccessException.\\n  StreamAccessException was caused by"
+                " AuthenticationException.\\n    Authentication failed for the container"
+                f" {container}: AuthorizationPermissionMismatch, this request is not authorized to"
+                ' perform this operation using this permission."}',
             )
 
     def _containers(self) -> dict[str, str]:
-        """The containers of the job's inputs and outputs, and whether they are read, or written too."""
+        """The containers of the job's inputs and outputs, and whether they are read, or written
+        too.
+        """
         used: dict[str, str] = {}
         for kind, use in (("inputs", "r"), ("outputs", "rw")):
             for item in (self.job.properties.get(kind) or {}).values():
@@ -138,7 +157,8 @@ class _JobRun:
         began = time.monotonic()
         limit = began + (timeout_seconds or math.inf) - self.ran_seconds
         grace = self.account.grace_seconds or 0
-        why, deadline = "", 0.0
+        why = ""
+        deadline = 0.0
         while not group.poll():
             now = time.monotonic()
             if not why:
@@ -173,8 +193,9 @@ class _JobRun:
             index, code = group.failed
             raise JobEnded(
                 "Failed",
-                f"Execution failed. User process '{group.contract.command.split()[0]}' exited with status code {code}. "
-                f"Please check log file '{group.log_file(index)}' for error details.",
+                f"Execution failed. User process '{group.contract.command.split()[0]}' exited with"
+                f" status code {code}. Please check log file '{group.log_file(index)}' for error"
+                " details.",
             )
         if why == "late":
             raise JobEnded("Canceled", "Job timed out")

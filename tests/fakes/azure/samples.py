@@ -1,4 +1,6 @@
-"""Jobs for the imitation's own tests, the genuine client that submits them, and how to wait for what they do."""
+"""Jobs for the imitation's own tests, the genuine client that submits them, and how to wait for
+what they do.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,19 @@ def client(cloud: AzureCloud, **names: str) -> Any:
 def code(folder: Path) -> Path:
     """A folder with the program of these tests."""
     (folder / "code" / "deep").mkdir(parents=True, exist_ok=True)
-    (folder / "code" / "program.py").write_bytes(Path(__file__).with_name("program.py").read_bytes())
+    (folder / "code" / "program.py").write_bytes(
+        Path(__file__).with_name("program.py").read_bytes()
+    )
     (folder / "code" / "deep" / "more.txt").write_text("more")
     return folder / "code"
 
 
-def document(cloud: AzureCloud, name: str, folder: Path, wish: str, nodes: int = 1, **changes: Any) -> Document:
-    """A command job that runs `program.py` with this wish; its outputs lie below `out/NAME` in the blob store."""
+def document(
+    cloud: AzureCloud, name: str, folder: Path, wish: str, nodes: int = 1, **changes: Any
+) -> Document:
+    """A command job that runs `program.py` with this wish; its outputs lie below `out/NAME` in the
+    blob store.
+    """
     cloud.put("train/part/a.txt", b"data")
     store = "azureml://datastores/workspaceblobstore/paths"
     do, _, more = wish.partition(" ")
@@ -59,8 +67,12 @@ def document(cloud: AzureCloud, name: str, folder: Path, wish: str, nodes: int =
         "compute": "azureml:gpu-cluster",
         "resources": {"instance_count": nodes, "shm_size": "16g"},
         "distribution": {"type": "pytorch", "process_count_per_instance": 1},
-        "inputs": {"train": {"type": "uri_folder", "mode": "ro_mount", "path": f"{store}/train/part/"}},
-        "outputs": {"out": {"type": "uri_folder", "mode": "rw_mount", "path": f"{store}/out/{name}/"}},
+        "inputs": {
+            "train": {"type": "uri_folder", "mode": "ro_mount", "path": f"{store}/train/part/"}
+        },
+        "outputs": {
+            "out": {"type": "uri_folder", "mode": "rw_mount", "path": f"{store}/out/{name}/"}
+        },
         "environment_variables": {"NCCL_DEBUG": "WARN"},
         "limits": {"timeout": 60},
         "tags": {TAG: name, "team": "vision"},
@@ -98,10 +110,15 @@ def ended(cloud: AzureCloud, name: str) -> str:
 
 def logs(cloud: AzureCloud, name: str) -> dict[str, bytes]:
     """What a job's processes have printed so far, by log file."""
-    container, folder = cloud.account.storage.create(LOG_CONTAINER), cloud.service.jobs[name].log_folder
-    return {blob.removeprefix(folder): container.read(blob) or b"" for blob in container.names(folder)}
+    container = cloud.account.storage.create(LOG_CONTAINER)
+    folder = cloud.service.jobs[name].log_folder
+    return {
+        blob.removeprefix(folder): container.read(blob) or b"" for blob in container.names(folder)
+    }
 
 
 def wait_for_output(cloud: AzureCloud, name: str, text: str, times: int = 1) -> None:
     """Wait until at least `times` of a job's log files contain this text."""
-    eventually(lambda: sum(text.encode() in content for content in logs(cloud, name).values()) >= times)
+    eventually(
+        lambda: sum(text.encode() in content for content in logs(cloud, name).values()) >= times
+    )

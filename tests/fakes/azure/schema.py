@@ -1,4 +1,6 @@
-"""What a job's PUT body may hold, after Azure ML's REST reference: closed, and no more than is imitated."""
+"""What a job's PUT body may hold, after Azure ML's REST reference: closed, and no more than is
+imitated.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,21 @@ from typing import Any
 from jsonschema import Draft6Validator, Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-OFFICIAL_FILES = {"Command": "job-subset.2025-01-01-preview.json", "Sweep": "job-subset.2024-01-01-preview.json"}
+OFFICIAL_FILES = {
+    "Command": "job-subset.2025-01-01-preview.json",
+    "Sweep": "job-subset.2024-01-01-preview.json",
+}
 """Of the version at which azure-ai-ml sends each kind of job."""
 Schema = dict[str, Any]
 
 
 def _closed(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 def _one_of(*names: str) -> Schema:
@@ -31,12 +41,18 @@ _WORD: Schema = {"type": "string", "pattern": "[a-zA-Z0-9_]"}
 _COUNT: Schema = {"type": "integer", "minimum": 1}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _NAMED: Schema = {"propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}}
-_INPUT_MODES, _OUTPUT_MODES = ("ReadOnlyMount", "Download"), ("ReadWriteMount", "Upload")
+_INPUT_MODES = ("ReadOnlyMount", "Download")
+_OUTPUT_MODES = ("ReadWriteMount", "Upload")
 _KINDS = ("uri_folder", "uri_file")
 _ASSETS = ("mltable", "custom_model", "mlflow_model", "triton_model")
 _INPUT: Schema = {
     "oneOf": [
-        _closed(("jobInputType", "value"), jobInputType=_one_of("literal"), value=_WORD, description=_TEXT),
+        _closed(
+            ("jobInputType", "value"),
+            jobInputType=_one_of("literal"),
+            value=_WORD,
+            description=_TEXT,
+        ),
         _closed(
             ("jobInputType", "uri"),
             jobInputType=_one_of(*_KINDS, *_ASSETS),
@@ -47,7 +63,11 @@ _INPUT: Schema = {
     ]
 }
 _OUTPUT = _closed(
-    ("jobOutputType",), jobOutputType=_one_of(*_KINDS), uri=_TEXT, mode=_one_of(*_OUTPUT_MODES), description=_TEXT
+    ("jobOutputType",),
+    jobOutputType=_one_of(*_KINDS),
+    uri=_TEXT,
+    mode=_one_of(*_OUTPUT_MODES),
+    description=_TEXT,
 )
 _SERVICE = _closed(
     ("jobServiceType",),
@@ -71,7 +91,9 @@ JOB: Schema = _closed(
     environmentVariables=_TEXTS,
     inputs={"type": "object", "additionalProperties": _INPUT, **_NAMED},
     outputs={"type": "object", "additionalProperties": _OUTPUT, **_NAMED},
-    distribution=_closed(("distributionType",), distributionType=_one_of("PyTorch"), processCountPerInstance=_COUNT),
+    distribution=_closed(
+        ("distributionType",), distributionType=_one_of("PyTorch"), processCountPerInstance=_COUNT
+    ),
     limits=_closed(("jobLimitsType",), jobLimitsType=_one_of("Command"), timeout=_TEXT),
     queueSettings=_closed(jobTier=_one_of("Null", "Spot", "Basic", "Standard", "Premium")),
     resources=_closed(
@@ -86,14 +108,27 @@ JOB: Schema = _closed(
         "oneOf": [
             _closed(("identityType",), identityType=_one_of("AMLToken", "UserIdentity")),
             _closed(
-                ("identityType",), identityType=_one_of("Managed"), clientId=_TEXT, objectId=_TEXT, resourceId=_TEXT
+                ("identityType",),
+                identityType=_one_of("Managed"),
+                clientId=_TEXT,
+                objectId=_TEXT,
+                resourceId=_TEXT,
             ),
         ]
     },
 )
 _TRIAL = ("command", "environmentId", "codeId", "environmentVariables", "distribution", "resources")
 _SHARED = (
-    *("computeId", "description", "displayName", "experimentName", "isArchived", "tags", "properties", "inputs"),
+    *(
+        "computeId",
+        "description",
+        "displayName",
+        "experimentName",
+        "isArchived",
+        "tags",
+        "properties",
+        "inputs",
+    ),
     *("outputs", "queueSettings", "resources", "identity"),
 )
 SWEEP: Schema = _closed(
@@ -101,7 +136,9 @@ SWEEP: Schema = _closed(
     jobType=_one_of("Sweep"),
     **{name: JOB["properties"][name] for name in _SHARED},
     objective=_closed(
-        ("goal", "primaryMetric"), goal=_one_of("minimize", "maximize", "Minimize", "Maximize"), primaryMetric=_WORD
+        ("goal", "primaryMetric"),
+        goal=_one_of("minimize", "maximize", "Minimize", "Maximize"),
+        primaryMetric=_WORD,
     ),
     samplingAlgorithm=_closed(
         ("samplingAlgorithmType",),
@@ -110,7 +147,9 @@ SWEEP: Schema = _closed(
         rule=_one_of("random", "sobol", "Random", "Sobol"),
     ),
     searchSpace={"type": "object"},
-    trial=_closed(("command", "environmentId"), **{name: JOB["properties"][name] for name in _TRIAL}),
+    trial=_closed(
+        ("command", "environmentId"), **{name: JOB["properties"][name] for name in _TRIAL}
+    ),
     limits=_closed(
         ("jobLimitsType",),
         jobLimitsType=_one_of("Sweep"),
@@ -133,8 +172,12 @@ def violations(body: Schema) -> list[str]:
     properties = body.get("properties")
     is_sweep = isinstance(properties, dict) and properties.get("jobType") == "Sweep"
     schema = SWEEP_BODY if is_sweep else BODY
-    errors = sorted(Draft202012Validator(schema).iter_errors(body), key=lambda error: list(map(str, error.path)))
-    return [f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}" for error in errors]
+    errors = sorted(
+        Draft202012Validator(schema).iter_errors(body), key=lambda error: list(map(str, error.path))
+    )
+    return [
+        f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}" for error in errors
+    ]
 
 
 def duration_seconds(text: str) -> int | None:
@@ -142,17 +185,22 @@ def duration_seconds(text: str) -> int | None:
     found = _DURATION.fullmatch(text)
     if found is None:
         return None
-    days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+    days, hours, minutes, seconds = (
+        int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds")
+    )
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 _BESIDE = Path(__file__).resolve().parents[4] / "shared" / "azure-schema"
-_OFFICIAL = Path(os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE)  # at import: a test's own home has no variables
+_OFFICIAL = Path(
+    os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE
+)  # at import: a test's own home has no variables
 
 
 @cache
 def official_schema(kind: str = "Command") -> Schema | None:
-    """Microsoft's own schema of the properties of a command or sweep job, if it is in the folder for it.
+    """Microsoft's own schema of the properties of a command or sweep job, if it is in the folder
+    for it.
 
     CLOUDTRAIN_AZURE_SCHEMA names that folder, else it is beside the repository.
     """
@@ -165,7 +213,9 @@ def official_schema(kind: str = "Command") -> Schema | None:
 
 def official_violations(schema: Schema, properties: Schema) -> list[str]:
     """What of a job's properties Microsoft's schema does not allow."""
-    return [told for error in Draft6Validator(schema).iter_errors(properties) for told in _leaves(error)]
+    return [
+        told for error in Draft6Validator(schema).iter_errors(properties) for told in _leaves(error)
+    ]
 
 
 def _leaves(error: ValidationError) -> Iterator[str]:

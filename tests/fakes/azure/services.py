@@ -1,4 +1,6 @@
-"""The small services around a workspace: discovery, run history, the Key Vault, and the identity of its machines."""
+"""The small services around a workspace: discovery, run history, the Key Vault, and the identity of
+its machines.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from tests.fakes.messages import Request, Response, ServiceError
 CLOUD = "LoopbackCloud"
 VAULT_AUDIENCE = "https://vault.azure.net"
 REGISTRY_AUDIENCE = "https://containerregistry.azure.net"
-AUDIENCES = ("https://management.azure.com", "https://management.core.windows.net", "https://ml.azure.com")
+AUDIENCES = (
+    "https://management.azure.com",
+    "https://management.core.windows.net",
+    "https://ml.azure.com",
+)
 """The resources whose tokens ARM and run history take, besides their own address."""
 
 
@@ -27,7 +33,8 @@ class Services:
     """All of them."""
 
     def __init__(self, account: Account, workspace: Workspace) -> None:
-        self.account, self._workspace = account, workspace
+        self.account = account
+        self._workspace = workspace
 
     def metadata(self) -> Response:
         """How this cloud is to be reached, for clients that know no address but this one."""
@@ -41,7 +48,9 @@ class Services:
         }
         return json_response(200, [cloud])
 
-    def call(self, operation: str, place: Place, body: Mapping[str, Any], principal: str) -> Response:
+    def call(
+        self, operation: str, place: Place, body: Mapping[str, Any], principal: str
+    ) -> Response:
         """One call of discovery, of run history or of MLflow; Refused is what it answers instead."""
         if operation == "GetDiscovery":
             return json_response(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
@@ -49,7 +58,9 @@ class Services:
         job = self._workspace.jobs.get(name) or self._workspace.sweeps.get(name)
         if job is None:
             raise ServiceError("UserError", f"Run {name} was not found", 404)
-        if operation in ("LogMetric", "LogParameter", "GetRunToken") and principal != run_principal(name):
+        if operation in ("LogMetric", "LogParameter", "GetRunToken") and principal != run_principal(
+            name
+        ):
             raise ServiceError("UserError", f"The token is not one of the run {name}.", 401)
         if operation in ("LogMetric", "LogParameter"):
             return self._log(job, operation, body)
@@ -63,21 +74,29 @@ class Services:
         return json_response(200, details)
 
     def _log(self, job: Job, operation: str, body: Mapping[str, Any]) -> Response:
-        """As "Log Metric" and "Log Param" in the reference of MLflow's REST API; a parameter keeps its first value."""
+        """As "Log Metric" and "Log Param" in the reference of MLflow's REST API; a parameter keeps
+        its first value.
+        """
         kinds: dict[str, Any] = {"run_id": str, "key": str, "value": str}
         if operation == "LogMetric":
             kinds |= {"value": int | float, "timestamp": int, "step": int}
         wrong = [name for name, kind in kinds.items() if not isinstance(body.get(name), kind)]
         if wrong or set(body) - kinds.keys() - {"run_uuid"}:
-            raise ServiceError("UserError", f"INVALID_PARAMETER_VALUE: {', '.join(wrong) or sorted(body)}", 400)
+            raise ServiceError(
+                "UserError", f"INVALID_PARAMETER_VALUE: {', '.join(wrong) or sorted(body)}", 400
+            )
         if operation == "LogMetric":
             job.log_metric(body["key"], float(body["value"]))
         elif job.parameters.setdefault(body["key"], body["value"]) != body["value"]:
-            raise ServiceError("UserError", f"INVALID_PARAMETER_VALUE: {body['key']} was logged before", 400)
+            raise ServiceError(
+                "UserError", f"INVALID_PARAMETER_VALUE: {body['key']} was logged before", 400
+            )
         return json_response(200, {})
 
     def _children(self, name: str, place: Place) -> Response:
-        """The trials of a sweep job: all of them, as azure-ai-ml says of `top`, whose pages it does not follow."""
+        """The trials of a sweep job: all of them, as azure-ai-ml says of `top`, whose pages it does
+        not follow.
+        """
         sweep = self._workspace.sweeps.get(name)
         found = [child(trial) for trial in list(sweep.trials)] if sweep else []
         return json_response(200, {"value": found[: int(place.query.get("$top", MAX_TRIALS))]})
@@ -94,15 +113,18 @@ class Services:
         if name not in self.account.secrets:
             raise ServiceError(
                 "SecretNotFound",
-                f"A secret with (name/id) {name} was not found in this key vault. If you recently deleted this secret "
-                "you may be able to recover it using the correct recovery command. For help resolving this issue, "
-                "please see https://go.microsoft.com/fwlink/?linkid=2125182",
+                f"A secret with (name/id) {name} was not found in this key vault. If you recently"
+                " deleted this secret you may be able to recover it using the correct recovery"
+                " command. For help resolving this issue, please see"
+                " https://go.microsoft.com/fwlink/?linkid=2125182",
                 404,
             )
         version = place.names["version"] or "loopback"
         about = {"enabled": True, "created": 1, "updated": 1}
         told_id = f"{self.account.url}/secrets/{name}/{version}"
-        return json_response(200, {"value": self.account.secrets[name], "id": told_id, "attributes": about})
+        return json_response(
+            200, {"value": self.account.secrets[name], "id": told_id, "attributes": about}
+        )
 
     def identity(self, request: Request, place: Place) -> Response:
         """A token for a process of a job: it shows the secret that its machine was given."""
@@ -111,46 +133,71 @@ class Services:
         if identity is None:
             raise ServiceError("Unauthorized", "The secret is missing or wrong.", 401)
         if place.query.get("api-version") != "2017-09-01" or "resource" not in place.query:
-            raise ServiceError("BadRequest", "api-version=2017-09-01 and a resource are required.", 400)
+            raise ServiceError(
+                "BadRequest", "api-version=2017-09-01 and a resource are required.", 400
+            )
         client = env.get("DEFAULT_IDENTITY_CLIENT_ID", "")
         if place.query.get("clientid", client) != client:
-            raise ServiceError("BadRequest", f"No identity found for the client id {place.query['clientid']}.", 400)
+            raise ServiceError(
+                "BadRequest", f"No identity found for the client id {place.query['clientid']}.", 400
+            )
         resource = place.query["resource"]
         token = self.account.tokens.bearer(resource, principal=identity)
         expiry = str(int(time.time() + LIFE_SECONDS))
         return json_response(
-            200, {"access_token": token, "expires_on": expiry, "resource": resource, "token_type": "Bearer"}
+            200,
+            {
+                "access_token": token,
+                "expires_on": expiry,
+                "resource": resource,
+                "token_type": "Bearer",
+            },
         )
 
 
 def login_script(account: Account) -> str:
     """The text of an `az` that knows one command: `az account get-access-token`."""
     cases = []
-    for resource in (account.url, *AUDIENCES, "https://storage.azure.com", VAULT_AUDIENCE, REGISTRY_AUDIENCE):
+    for resource in (
+        account.url,
+        *AUDIENCES,
+        "https://storage.azure.com",
+        VAULT_AUDIENCE,
+        REGISTRY_AUDIENCE,
+    ):
         token = account.tokens.bearer(resource)
         cases.append(f"  {resource}|{resource}/) token={token} ;;")
     expiry = int(time.time() + LIFE_SECONDS)
     local = time.strftime("%Y-%m-%d %H:%M:%S.000000", time.localtime(expiry))
     told = (
-        f'{{"accessToken": "%s", "expiresOn": "{local}", "expires_on": {expiry}, '
-        f'"subscription": "{account.subscription}", "tenant": "{account.tenant}", "tokenType": "Bearer"}}\\n'
+        f'{{"accessToken": "%s", "expiresOn": "{local}", "expires_on": {expiry}, "subscription":'
+        f' "{account.subscription}", "tenant": "{account.tenant}", "tokenType": "Bearer"}}\\n'
     )
     return "\n".join(
         [
             "#!/bin/sh",
-            "# What `az` says after a login to the imitated tenant; a file beside it says that nobody has logged in.",
+            (
+                "# What `az` says after a login to the imitated tenant; a file beside it says that"
+                " nobody has logged in."
+            ),
             'if [ -e "$(dirname "$0")/logged-out" ]; then',
             "  echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1",
             "fi",
             f"resource={account.url}",
-            'if [ "$1 $2" != "account get-access-token" ]; then echo "ERROR: not imitated: $*" >&2; exit 2; fi',
+            (
+                'if [ "$1 $2" != "account get-access-token" ]; then echo "ERROR: not imitated: $*"'
+                " >&2; exit 2; fi"
+            ),
             "while [ $# -gt 0 ]; do",
             '  case "$1" in --resource) resource=$2 ;; --scope) resource=${2%/.default} ;; esac',
             "  shift",
             "done",
             'case "$resource" in',
             *cases,
-            '  *) echo "ERROR: AADSTS500011: The resource principal named $resource was not found in the tenant." >&2',
+            (
+                '  *) echo "ERROR: AADSTS500011: The resource principal named $resource was not'
+                ' found in the tenant." >&2'
+            ),
             "     exit 1 ;;",
             "esac",
             f"printf '{told}' \"$token\"",

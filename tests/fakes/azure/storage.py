@@ -1,4 +1,6 @@
-"""Containers of blobs as folders on disk: what a job writes into a mounted folder is a blob at once."""
+"""Containers of blobs as folders on disk: what a job writes into a mounted folder is a blob at
+once.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,15 @@ class _Facts:
 
 
 class Container:
-    """One container. Blobs whose names are no paths inside of its folder are kept in memory, unseen by jobs."""
+    """One container. Blobs whose names are no paths inside of its folder are kept in memory, unseen
+    by jobs.
+    """
 
     def __init__(self, name: str, folder: Path, scratch: Path) -> None:
         """`scratch`: a folder of the same file system, for what is not whole yet."""
-        self.name, self.folder, self._scratch = name, folder, scratch
+        self.name = name
+        self.folder = folder
+        self._scratch = scratch
         folder.mkdir(parents=True)
         self._lock = threading.RLock()
         self._odd: dict[str, tuple[bytes, float]] = {}
@@ -62,7 +68,9 @@ class Container:
             facts = self._facts.get(name) or _Facts()
             if name in self._odd:
                 content, modified = self._odd[name]
-                size, changed, created = len(content), int(modified * 1e9), facts.created
+                size = len(content)
+                changed = int(modified * 1e9)
+                created = facts.created
             else:
                 path = self._path(name)
                 try:
@@ -71,9 +79,13 @@ class Container:
                     return None
                 if about is None:
                     return None
-                size, changed, created = about.st_size, about.st_mtime_ns, facts.created or about.st_ctime
+                size = about.st_size
+                changed = about.st_mtime_ns
+                created = facts.created or about.st_ctime
             etag = f'"0x{changed:X}{size:X}"'
-            return Blob(name, size, created, changed / 1e9, etag, facts.metadata, facts.content_type)
+            return Blob(
+                name, size, created, changed / 1e9, etag, facts.metadata, facts.content_type
+            )
 
     def read(self, name: str) -> bytes | None:
         """A blob's content, if there is one of this name."""
@@ -87,12 +99,18 @@ class Container:
                 return None
 
     def write(
-        self, name: str, content: bytes, metadata: Mapping[str, str] | None = None, content_type: str = ""
+        self,
+        name: str,
+        content: bytes,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str = "",
     ) -> None:
         """A blob, or a new content for one; readers see the old one or the new one, never a part."""
         with self._lock:
             before = self.properties(name)
-            facts = self._facts[name] = _Facts(before.created if before else time.time(), dict(metadata or {}))
+            facts = self._facts[name] = _Facts(
+                before.created if before else time.time(), dict(metadata or {})
+            )
             facts.content_type = content_type or facts.content_type
             path = self._path(name)
             with suppress(OSError):  # it is a folder, or what should be its folder is a file
@@ -105,7 +123,9 @@ class Container:
             self._odd[name] = (content, time.time())
 
     def renew(self, name: str) -> Path:
-        """An empty blob instead of the one that was there, to be appended to: it was created later, to the second."""
+        """An empty blob instead of the one that was there, to be appended to: it was created later,
+        to the second.
+        """
         with self._lock:
             before = self._facts.get(name)
             self.delete(name)
@@ -159,7 +179,11 @@ class Container:
         if name in self._odd:
             return None
         for part in name.split("/"):
-            if part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > LONGEST_NAME_BYTES:
+            if (
+                part in ("", ".", "..")
+                or "\0" in part
+                or len(os.fsencode(part)) > LONGEST_NAME_BYTES
+            ):
                 return None
         return self.folder / name
 
@@ -178,7 +202,9 @@ class Storage:
         """A new container, or the one of this name."""
         with self._lock:
             if name not in self._containers:
-                self._containers[name] = Container(name, self._folder / "containers" / name, self._scratch)
+                self._containers[name] = Container(
+                    name, self._folder / "containers" / name, self._scratch
+                )
             return self._containers[name]
 
     def container(self, name: str) -> Container | None:

@@ -1,7 +1,8 @@
-"""What Azure ML refuses of a sweep job that has the right form: each rule after a page of its documentation.
+"""What Azure ML refuses of a sweep job that has the right form: each rule after a page of its
+documentation.
 
-"Hyperparameter tuning a model (v2)", "CLI (v2) sweep job YAML schema", and of v1 the class BayesianParameterSampling.
-What the service says is not documented: the words are ours.
+"Hyperparameter tuning a model (v2)", "CLI (v2) sweep job YAML schema", and of v1 the class
+BayesianParameterSampling. What the service says is not documented: the words are ours.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ SHORTEST_SECONDS = 60
 
 def refuse(properties: Body) -> None:
     """Raise the first reason against the properties of a sweep job, if there is one."""
-    for message in chain(_space(properties), _sampling(properties), _policy(properties), _limits(properties)):
+    for message in chain(
+        _space(properties), _sampling(properties), _policy(properties), _limits(properties)
+    ):
         raise invalid(message)
 
 
@@ -41,7 +44,10 @@ def _space(properties: Body) -> Iterator[str]:
         yield from _expression(name, each)
     used = set(re.findall(r"\$\{\{\s*search_space\.(.*?)\s*\}\}", properties["trial"]["command"]))
     if used - space.keys():
-        yield f"The command refers to search_space.{min(used - space.keys())}, which the search space does not have."
+        yield (
+            f"The command refers to search_space.{min(used - space.keys())}, which the search space"
+            " does not have."
+        )
 
 
 def _expression(name: str, each: Any) -> Iterator[str]:
@@ -87,7 +93,8 @@ def _policy(properties: Body) -> Iterator[str]:
 
 def _limits(properties: Body) -> Iterator[str]:
     limits = properties.get("limits", {})
-    total, at_once = limits.get("maxTotalTrials", MAX_TRIALS), limits.get("maxConcurrentTrials")
+    total = limits.get("maxTotalTrials", MAX_TRIALS)
+    at_once = limits.get("maxConcurrentTrials")
     if not 1 <= total <= MAX_TRIALS:
         yield f"max_total_trials must be an integer between 1 and {MAX_TRIALS}."
     if at_once is not None and not 1 <= at_once <= MAX_TRIALS:
@@ -97,4 +104,7 @@ def _limits(properties: Body) -> Iterator[str]:
     for name in ("timeout", "trialTimeout"):
         seconds = duration_seconds(limits[name]) if name in limits else SHORTEST_SECONDS
         if not seconds or seconds < SHORTEST_SECONDS:
-            yield f"limits.{name}: '{limits[name]}' is not a duration in ISO 8601 format of at least a minute."
+            yield (
+                f"limits.{name}: '{limits[name]}' is not a duration in ISO 8601 format of at least"
+                " a minute."
+            )

@@ -1,7 +1,9 @@
-"""Sweep jobs: each chooses values, starts command jobs that really train, and hears of their metric by MLflow alone.
+"""Sweep jobs: each chooses values, starts command jobs that really train, and hears of their metric
+by MLflow alone.
 
-Its sampler is simple (all points of a grid, else random values by the seed), but obeys the parameter expressions as
-"Hyperparameter tuning a model (v2)" explains them. Bayesian sampling is imitated by random values.
+Its sampler is simple (all points of a grid, else random values by the seed), but obeys the
+parameter expressions as "Hyperparameter tuning a model (v2)" explains them. Bayesian sampling is
+imitated by random values.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from tests.fakes.azure.wire import iso_date
 
 Document = dict[str, Any]
 POLL_SECONDS = 0.02
-_OF_TRIAL = ("codeId", "command", "environmentId", "environmentVariables", "distribution", "resources")
+_OF_TRIAL = (
+    "codeId",
+    "command",
+    "environmentId",
+    "environmentVariables",
+    "distribution",
+    "resources",
+)
 _OF_SWEEP = ("computeId", "queueSettings", "identity", "inputs", "outputs", "experimentName")
 
 
@@ -39,18 +48,24 @@ class SweepJob(Job):
     """One sweep job from the moment its creation was answered. `launch` starts a trial."""
 
     def __init__(
-        self, name: str, body: Mapping[str, Any], account: Account, launch: Callable[[str, Document], Job]
+        self,
+        name: str,
+        body: Mapping[str, Any],
+        account: Account,
+        launch: Callable[[str, Document], Job],
     ) -> None:
         super().__init__(name, body, vm_size="", low_priority=False)
         self.trials: list[Job] = []
-        self._account, self._launch = account, launch
+        self._account = account
+        self._launch = launch
         self._points = _points(self.properties)
 
     def run(self) -> None:
         """Its life, in a thread of its own."""
         self.enter("Running")
         limits = self.properties.get("limits", {})
-        more, seconds = True, duration_seconds(limits.get("timeout", "")) or math.inf
+        more = True
+        seconds = duration_seconds(limits.get("timeout", "")) or math.inf
         while more or any(not trial.has_ended for trial in self.trials):
             if self._account.closing.is_set() or time.time() > self.started + seconds:
                 self.cancel()
@@ -60,7 +75,11 @@ class SweepJob(Job):
                     trial.cancel()
             running = sum(not trial.has_ended for trial in self.trials)
             if more and running < limits.get("maxConcurrentTrials", limits["maxTotalTrials"]):
-                point = next(self._points, None) if len(self.trials) < limits["maxTotalTrials"] else None
+                point = (
+                    next(self._points, None)
+                    if len(self.trials) < limits["maxTotalTrials"]
+                    else None
+                )
                 more = point is not None
                 if point is not None:
                     self._start(point)
@@ -69,10 +88,16 @@ class SweepJob(Job):
         self._conclude()
 
     def _start(self, point: Mapping[str, Any]) -> None:
-        name, properties = f"{self.name}_{len(self.trials)}", template(self.properties)
-        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in point.items()}
+        name = f"{self.name}_{len(self.trials)}"
+        properties = template(self.properties)
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in point.items()
+        }
         properties["command"] = re.sub(
-            r"\$\{\{\s*search_space\.(\w+)\s*\}\}", lambda found: texts[found[1]], properties["command"]
+            r"\$\{\{\s*search_space\.(\w+)\s*\}\}",
+            lambda found: texts[found[1]],
+            properties["command"],
         )
         own = {f"AZUREML_SWEEP_{key}": text for key, text in texts.items()}
         properties["environmentVariables"] = {**properties.get("environmentVariables", {}), **own}
@@ -114,13 +139,15 @@ def child(trial: Job) -> Document:
 def points_of_grid(space: Mapping[str, Any]) -> list[Document]:
     """All combinations of choices, the last setting varying fastest."""
     return [
-        dict(zip(space, point, strict=True)) for point in itertools.product(*(each[1][0] for each in space.values()))
+        dict(zip(space, point, strict=True))
+        for point in itertools.product(*(each[1][0] for each in space.values()))
     ]
 
 
 def _points(properties: Mapping[str, Any]) -> Iterator[Document]:
     """The values of each trial in turn."""
-    space, sampling = properties["searchSpace"], properties["samplingAlgorithm"]
+    space = properties["searchSpace"]
+    sampling = properties["samplingAlgorithm"]
     if sampling["samplingAlgorithmType"] == "Grid":
         yield from points_of_grid(space)
         return

@@ -1,4 +1,6 @@
-"""Credentials of the imitated tenant: bearer tokens, SAS signatures, the storage account's key; made and checked."""
+"""Credentials of the imitated tenant: bearer tokens, SAS signatures, the storage account's key;
+made and checked.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ LIFE_SECONDS = 86_400
 CLIENT = "tester@example.com"
 OBJECT_ID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
 _SIGNED = (
-    *("content-encoding", "content-language", "content-length", "content-md5", "content-type", "date"),
+    *(
+        "content-encoding",
+        "content-language",
+        "content-length",
+        "content-md5",
+        "content-type",
+        "date",
+    ),
     *("if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range"),
 )
 """The headers of a Shared Key signature, in its order."""
@@ -31,20 +40,36 @@ class Tokens:
         self._secret = secrets.token_bytes(32)
         self.account_key = base64.b64encode(secrets.token_bytes(64)).decode()
 
-    def bearer(self, resource: str, seconds: float = LIFE_SECONDS, principal: str = OBJECT_ID) -> str:
-        """A token for one resource: shaped like a JWT, signed with nothing that anybody could check."""
+    def bearer(
+        self, resource: str, seconds: float = LIFE_SECONDS, principal: str = OBJECT_ID
+    ) -> str:
+        """A token for one resource: shaped like a JWT, signed with nothing that anybody could
+        check.
+        """
         now = int(time.time())
-        claims = {"aud": resource, "iat": now, "exp": int(now + seconds), "oid": principal, "upn": CLIENT}
-        told = ".".join(_base64(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "HS256"}, claims))
+        claims = {
+            "aud": resource,
+            "iat": now,
+            "exp": int(now + seconds),
+            "oid": principal,
+            "upn": CLIENT,
+        }
+        told = ".".join(
+            _base64(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "HS256"}, claims)
+        )
         return f"{told}.{self._sign(told)}"
 
     def audience(self, authorization: str) -> str | None:
-        """The resource that an Authorization header's token is for; None for a token that is not valid."""
+        """The resource that an Authorization header's token is for; None for a token that is not
+        valid.
+        """
         claims = self.claims(authorization)
         return str(claims["aud"]).rstrip("/") if claims else None
 
     def principal(self, authorization: str) -> str:
-        """Whose an Authorization header's token is, as an object id; empty for a token that is not valid."""
+        """Whose an Authorization header's token is, as an object id; empty for a token that is not
+        valid.
+        """
         return str((self.claims(authorization) or {}).get("oid", ""))
 
     def claims(self, authorization: str) -> dict[str, Any] | None:
@@ -54,7 +79,9 @@ class Tokens:
         if kind != "Bearer" or not told or not hmac.compare_digest(signature, self._sign(told)):
             return None
         middle = told.partition(".")[2]
-        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
+        claims: dict[str, Any] = json.loads(
+            base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
+        )
         return claims if claims["exp"] > time.time() else None
 
     def sas(self, container: str, blob: str, permissions: str) -> str:
@@ -70,7 +97,9 @@ class Tokens:
         return urlencode({**query, "sig": self._sas_signature("", "", query)})
 
     def sas_permissions(self, query: Mapping[str, str], container: str, blob: str) -> str | None:
-        """What the query of an address allows there; None when it is not signed by us for this, or too old."""
+        """What the query of an address allows there; None when it is not signed by us for this, or
+        too old.
+        """
         if is_account_sas(query):
             container = place = ""
             names: tuple[str, ...] = ("sv", "se", "srt", "ss", "sp")
@@ -78,13 +107,17 @@ class Tokens:
             place = blob if query.get("sr") == "b" else ""
             names = ("sv", "se", "sr", "sp")
         signed = {name: query.get(name, "") for name in names}
-        if not hmac.compare_digest(query.get("sig", ""), self._sas_signature(container, place, signed)):
+        if not hmac.compare_digest(
+            query.get("sig", ""), self._sas_signature(container, place, signed)
+        ):
             return None
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return signed["sp"] if now < signed["se"] else None
 
     def is_shared_key(self, request: Request, accounts: Sequence[str]) -> bool:
-        """Whether a request is signed with the key of the storage account, which may go by any of these names."""
+        """Whether a request is signed with the key of the storage account, which may go by any of
+        these names.
+        """
         headers = request.headers
         account = headers.get("authorization", "").removeprefix("SharedKey ").rpartition(":")[0]
         if account not in accounts:
@@ -92,12 +125,16 @@ class Tokens:
         length = headers.get("content-length", "")
         lines = [request.method, *(headers.get(name, "") for name in _SIGNED)]
         lines[1 + _SIGNED.index("content-length")] = "" if length == "0" else length
-        lines += [f"{name}:{value}" for name, value in sorted(headers.items()) if name.startswith("x-ms-")]
+        lines += [
+            f"{name}:{value}" for name, value in sorted(headers.items()) if name.startswith("x-ms-")
+        ]
         url = urlsplit(request.target)
         resource = f"/{account}{url.path}"
         pairs = sorted(part.partition("=")[::2] for part in url.query.split("&") if part)
         resource += "".join(f"\n{unquote(name).lower()}:{unquote(value)}" for name, value in pairs)
-        signature = hmac.digest(base64.b64decode(self.account_key), "\n".join([*lines, resource]).encode(), "sha256")
+        signature = hmac.digest(
+            base64.b64decode(self.account_key), "\n".join([*lines, resource]).encode(), "sha256"
+        )
         expected = f"SharedKey {account}:{base64.b64encode(signature).decode()}"
         return hmac.compare_digest(headers.get("authorization", "").encode(), expected.encode())
 

@@ -1,4 +1,6 @@
-"""What a job's processes are told of the tracking server, where MLflow logs metrics, and whose token they have."""
+"""What a job's processes are told of the tracking server, where MLflow logs metrics, and whose
+token they have.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ def run_token(job: Job, account: Account) -> str:
 
 
 def tracking_variables(job: Job, account: Account) -> dict[str, str]:
-    """The variables of "Configure MLflow for Azure Machine Learning", and of Microsoft's azureml_utils.R."""
+    """The variables of "Configure MLflow for Azure Machine Learning", and of Microsoft's
+    azureml_utils.R.
+    """
     return {
-        "MLFLOW_TRACKING_URI": f"azureml://{account.url.partition('://')[2]}/mlflow/v1.0{account.scope}?",
+        "MLFLOW_TRACKING_URI": (
+            f"azureml://{account.url.partition('://')[2]}/mlflow/v1.0{account.scope}?"
+        ),
         "MLFLOW_TRACKING_TOKEN": run_token(job, account),
         "MLFLOW_EXPERIMENT_ID": "11111111-2222-3333-4444-555555555555",
         "MLFLOW_EXPERIMENT_NAME": str(job.properties.get("experimentName", "Default")),

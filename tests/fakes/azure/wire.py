@@ -1,4 +1,6 @@
-"""Azure's protocols from the outside: which call a request is, and how an answer or an error looks in each of them."""
+"""Azure's protocols from the outside: which call a request is, and how an answer or an error looks
+in each of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.fakes.messages import Call, Request, Response, ServiceError
 KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
 """The code of storage for a key, or a signature made with it, if the account takes none."""
 STORAGE_VERSION = "2024-11-04"
-METADATA, DISCOVERY, MSI = "/metadata/endpoints", "/discovery", "/msi/token"
+METADATA = "/metadata/endpoints"
+DISCOVERY = "/discovery"
+MSI = "/msi/token"
 _BLOBS = f"/{ACCOUNT_FOLDER}.blob.{SUFFIX}/"
 
 
@@ -43,8 +47,11 @@ _SCOPE = (
     rf"/subscriptions/(?P<subscription>[^/]+)/resourceGroups/(?P<group>[^/]+)/providers/{PROVIDER}"
     r"/workspaces/(?P<workspace>[^/]+)"
 )
-_REGION = rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
-_NAME, _VERSION = r"/(?P<name>[^/]+)", r"/versions/(?P<version>[^/]+)"
+_REGION = (
+    rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
+)
+_NAME = r"/(?P<name>[^/]+)"
+_VERSION = r"/versions/(?P<version>[^/]+)"
 _MLFLOW = rf"/mlflow/v2\.0{_SCOPE}/api/2\.0/mlflow/runs"
 _RUN = rf"/history/v1\.0{_SCOPE}"
 ROUTES = [
@@ -55,7 +62,12 @@ ROUTES = [
         ("arm", "ListCodes", "GET", f"{_SCOPE}/codes{_NAME}/versions"),
         ("arm", "GetCode", "GET", f"{_SCOPE}/codes{_NAME}{_VERSION}"),
         ("arm", "PutCode", "PUT", f"{_SCOPE}/codes{_NAME}{_VERSION}"),
-        ("arm", "StartPendingUpload", "POST", f"{_SCOPE}/codes{_NAME}{_VERSION}/startPendingUpload"),
+        (
+            "arm",
+            "StartPendingUpload",
+            "POST",
+            f"{_SCOPE}/codes{_NAME}{_VERSION}/startPendingUpload",
+        ),
         ("arm", "GetEnvironmentContainer", "GET", f"{_SCOPE}/environments{_NAME}"),
         ("arm", "ListEnvironments", "GET", f"{_SCOPE}/environments{_NAME}/versions"),
         ("arm", "GetEnvironment", "GET", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
@@ -69,7 +81,12 @@ ROUTES = [
         ("arm", "ListDatastores", "GET", f"{_SCOPE}/datastores"),
         ("arm", "GetDatastore", "GET", f"{_SCOPE}/datastores{_NAME}"),
         ("arm", "ListSecrets", "POST", f"{_SCOPE}/datastores{_NAME}/listSecrets"),
-        ("arm", "GetOperation", "GET", rf"{_REGION}/mfeOperationResults/jc:(?P<name>[^/:]+):[^/:]+"),
+        (
+            "arm",
+            "GetOperation",
+            "GET",
+            rf"{_REGION}/mfeOperationResults/jc:(?P<name>[^/:]+):[^/:]+",
+        ),
         ("arm", "ListUsages", "GET", f"{_REGION}/usages"),
         ("arm", "ListVmSizes", "GET", f"{_REGION}/vmSizes"),
         ("history", "GetDiscovery", "GET", DISCOVERY),
@@ -125,7 +142,11 @@ def json_response(status: int, document: object = None, **headers: str) -> Respo
     told.append(("x-ms-request-id", str(uuid4())))
     if document is None:
         return Response(status, told, b"")
-    return Response(status, [("Content-Type", "application/json; charset=utf-8"), *told], json.dumps(document).encode())
+    return Response(
+        status,
+        [("Content-Type", "application/json; charset=utf-8"), *told],
+        json.dumps(document).encode(),
+    )
 
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
@@ -142,7 +163,10 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
     inner: dict[str, object] = {"code": refused.code, "message": refused.message}
     if service == "history":
         return json_response(
-            refused.status, {"error": inner, "correlation": {}, "componentName": "run-history"}, **again, **challenge
+            refused.status,
+            {"error": inner, "correlation": {}, "componentName": "run-history"},
+            **again,
+            **challenge,
         )
     if service == "arm" and refused.code in ("UserError", "ValidationError"):
         info = {"type": "ComponentName", "info": {"value": "managementfrontend"}}
@@ -174,5 +198,7 @@ def _storage_error(request: Request, refused: ServiceError) -> Response:
     common = [] if refused.code == KEYS_FORBIDDEN else storage_headers()
     headers = [*common, ("x-ms-error-code", refused.code), ("Content-Type", "application/xml")]
     if refused.status == 401:
-        headers.append(("WWW-Authenticate", "Bearer authorization_uri=https://login.windows.net/loopback"))
+        headers.append(
+            ("WWW-Authenticate", "Bearer authorization_uri=https://login.windows.net/loopback")
+        )
     return Response(refused.status, headers, body if request.method != "HEAD" else b"")

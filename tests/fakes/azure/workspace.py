@@ -1,4 +1,6 @@
-"""Azure Resource Manager for one workspace: it refuses what Azure refuses, and runs the jobs of what it takes."""
+"""Azure Resource Manager for one workspace: it refuses what Azure refuses, and runs the jobs of
+what it takes.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,30 @@ from tests.fakes.job_threads import JobThreads
 from tests.fakes.messages import Response, ServiceError
 
 VERSIONS = (
-    *("2021-10-01", "2022-05-01", "2022-10-01", "2023-02-01-preview", "2023-04-01", "2023-04-01-preview"),
+    *(
+        "2021-10-01",
+        "2022-05-01",
+        "2022-10-01",
+        "2023-02-01-preview",
+        "2023-04-01",
+        "2023-04-01-preview",
+    ),
     *("2023-06-01-preview", "2023-08-01-preview", "2023-10-01", "2024-01-01-preview", "2024-04-01"),
-    *("2024-04-01-preview", "2024-07-01-preview", "2024-10-01", "2024-10-01-preview", "2025-01-01-preview"),
-    *("2025-04-01", "2025-04-01-preview", "2025-06-01", "2025-07-01-preview", "2025-09-01", "2025-12-01"),
+    *(
+        "2024-04-01-preview",
+        "2024-07-01-preview",
+        "2024-10-01",
+        "2024-10-01-preview",
+        "2025-01-01-preview",
+    ),
+    *(
+        "2025-04-01",
+        "2025-04-01-preview",
+        "2025-06-01",
+        "2025-07-01-preview",
+        "2025-09-01",
+        "2025-12-01",
+    ),
 )
 POLL_MILLISECONDS = "50"
 
@@ -39,7 +61,8 @@ class Workspace:
     """One workspace and its jobs."""
 
     def __init__(self, account: Account) -> None:
-        self.account, self.assets = account, Assets(account)
+        self.account = account
+        self.assets = Assets(account)
         self.jobs: dict[str, Job] = {}
         """Command jobs, those of sweep jobs too."""
         self.sweeps: dict[str, SweepJob] = {}
@@ -48,22 +71,38 @@ class Workspace:
         assets = self.assets
         self._operations: dict[str, Callable[[ArmRequest], Response]] = {
             "GetWorkspace": lambda _: json_response(200, resources.workspace(account)),
-            "ListCodes": lambda call: _listed(assets.codes(call.names["name"], call.query.get("hash"))),
+            "ListCodes": lambda call: _listed(
+                assets.codes(call.names["name"], call.query.get("hash"))
+            ),
             "GetCode": lambda call: json_response(200, assets.get("codes", *_version(call))),
-            "StartPendingUpload": lambda call: json_response(200, assets.begin_upload(*_version(call))),
+            "StartPendingUpload": lambda call: json_response(
+                200, assets.begin_upload(*_version(call))
+            ),
             "PutCode": lambda call: json_response(201, assets.put_code(*_version(call), call.body)),
             "ListEnvironments": lambda call: _listed(assets.environments(call.names["name"])),
-            "GetEnvironment": lambda call: json_response(200, assets.get("environments", *_version(call))),
-            "PutEnvironment": lambda call: json_response(201, assets.put_environment(*_version(call), call.body)),
+            "GetEnvironment": lambda call: json_response(
+                200, assets.get("environments", *_version(call))
+            ),
+            "PutEnvironment": lambda call: json_response(
+                201, assets.put_environment(*_version(call), call.body)
+            ),
             "ListJobs": self._list_jobs,
             "GetJob": lambda call: json_response(200, self._job(call).resource(account)),
             "PutJob": self._put_job,
             "CancelJob": self._cancel,
             "GetOperation": self._operation,
-            "ListComputes": lambda _: _listed([resources.compute(account, name) for name in account.computes]),
-            "GetCompute": lambda call: json_response(200, resources.compute(account, call.names["name"])),
-            "ListDatastores": lambda _: _listed([resources.datastore(account, name) for name in DATASTORES]),
-            "GetDatastore": lambda call: json_response(200, resources.datastore(account, call.names["name"])),
+            "ListComputes": lambda _: _listed(
+                [resources.compute(account, name) for name in account.computes]
+            ),
+            "GetCompute": lambda call: json_response(
+                200, resources.compute(account, call.names["name"])
+            ),
+            "ListDatastores": lambda _: _listed(
+                [resources.datastore(account, name) for name in DATASTORES]
+            ),
+            "GetDatastore": lambda call: json_response(
+                200, resources.datastore(account, call.names["name"])
+            ),
             "ListSecrets": self._list_secrets,
             "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
             "ListVmSizes": lambda _: _listed(resources.sizes(account)),
@@ -73,22 +112,29 @@ class Workspace:
         """One call of the API; Refused is what it answers instead."""
         version = place.query.get("api-version")
         if version is None:
-            message = "The api-version query parameter (?api-version=) is required for all requests."
+            message = (
+                "The api-version query parameter (?api-version=) is required for all requests."
+            )
             raise ServiceError("MissingApiVersionParameter", message, 400)
         if version not in VERSIONS:
             raise ServiceError(
                 "NoRegisteredProviderFound",
-                f"No registered resource provider found for location '{self.account.location}' and API version "
-                f"'{version}' for type 'workspaces'. The supported api-versions are '{', '.join(VERSIONS)}'.",
+                f"No registered resource provider found for location '{self.account.location}' and"
+                f" API version '{version}' for type 'workspaces'. The supported api-versions are"
+                f" '{', '.join(VERSIONS)}'.",
                 400,
             )
         self._find_scope(place)
         if operation not in self._operations:
-            raise ServiceError("InvalidResourceType", f"The resource type of {place.path} could not be found.", 404)
+            raise ServiceError(
+                "InvalidResourceType", f"The resource type of {place.path} could not be found.", 404
+            )
         return self._operations[operation](ArmRequest(place.names, place.query, body))
 
     def interrupt(self, name: str) -> None:
-        """Take a job's low-priority machines away as soon as it runs. ValueError for a job that has others."""
+        """Take a job's low-priority machines away as soon as it runs. ValueError for a job that has
+        others.
+        """
         job = self.jobs[name]
         if not job.low_priority:
             raise ValueError(f"{name} runs on dedicated machines, which nobody takes away")
@@ -99,41 +145,54 @@ class Workspace:
         self._threads.close()
 
     def _find_scope(self, place: Place) -> None:
-        account, names = self.account, place.names
+        account = self.account
+        names = place.names
         if names.get("subscription", account.subscription).lower() != account.subscription:
             raise ServiceError(
-                "SubscriptionNotFound", f"The subscription '{names['subscription']}' could not be found.", 404
+                "SubscriptionNotFound",
+                f"The subscription '{names['subscription']}' could not be found.",
+                404,
             )
         if names.get("group", account.resource_group).lower() != account.resource_group:
-            raise ServiceError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.", 404)
+            raise ServiceError(
+                "ResourceGroupNotFound",
+                f"Resource group '{names['group']}' could not be found.",
+                404,
+            )
         if names.get("workspace", account.workspace).lower() != account.workspace:
             raise ServiceError(
                 "ResourceNotFound",
-                f"The Resource '{WORKSPACES}/{names['workspace']}' under resource group '{names['group']}' was not "
-                "found. For more details please go to https://aka.ms/ARMResourceNotFoundFix",
+                f"The Resource '{WORKSPACES}/{names['workspace']}' under resource group"
+                f" '{names['group']}' was not found. For more details please go to"
+                " https://aka.ms/ARMResourceNotFoundFix",
                 404,
             )
         if names.get("location", account.location) != account.location:
             raise ServiceError(
                 "LocationNotAvailableForResourceType",
-                f"The provided location '{names['location']}' is not available for resource type '{WORKSPACES}'.",
+                f"The provided location '{names['location']}' is not available for resource type"
+                f" '{WORKSPACES}'.",
                 400,
             )
 
     def _list_secrets(self, call: ArmRequest) -> Response:
         expirable = bool(call.body.get("expirableSecret"))
-        return json_response(200, resources.secrets(self.account, call.names["name"], expirable=expirable))
+        return json_response(
+            200, resources.secrets(self.account, call.names["name"], expirable=expirable)
+        )
 
     def _put_job(self, call: ArmRequest) -> Response:
-        name, account = call.names["name"], self.account
+        name = call.names["name"]
+        account = self.account
         with self._lock:
             job = self.jobs.get(name) or self.sweeps.get(name)
             if job is not None:
                 if not job.is_same(call.body):
                     raise user_error(
-                        "A job with this name already exists. If you are trying to submit a new job, use a different "
-                        "name. If you are trying to update an existing job, the existing job's configuration cannot "
-                        "be changed. Only description, displayName, tags, and isArchived can be changed."
+                        "A job with this name already exists. If you are trying to submit a new"
+                        " job, use a different name. If you are trying to update an existing job,"
+                        " the existing job's configuration cannot be changed. Only description,"
+                        " displayName, tags, and isArchived can be changed."
                     )
                 job.change(call.body)
                 return json_response(200, job.resource(account))
@@ -159,17 +218,24 @@ class Workspace:
         """The newest first, a page at a time, and only those that have a tag of this name."""
         known = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
         if set(call.query) - known:
-            raise user_error(f"Not part of this imitation: {', '.join(sorted(set(call.query) - known))}")
+            raise user_error(
+                f"Not part of this imitation: {', '.join(sorted(set(call.query) - known))}"
+            )
         tag, kind, view = (call.query.get(key) for key in ("tag", "jobType", "listViewType"))
         with self._lock:
-            everything = sorted((*self.jobs.values(), *self.sweeps.values()), key=lambda job: job.created)
+            everything = sorted(
+                (*self.jobs.values(), *self.sweeps.values()), key=lambda job: job.created
+            )
             jobs = [
                 job
                 for job in reversed(everything)
                 if (tag is None or tag in job.tags)
                 and kind in (None, job.properties["jobType"])
                 and not job.parent
-                and (view == "All" or job.properties.get("isArchived", False) == (view == "ArchivedOnly"))
+                and (
+                    view == "All"
+                    or job.properties.get("isArchived", False) == (view == "ArchivedOnly")
+                )
             ]
         # A token names the last job that was told: jobs that are new meanwhile shift no page.
         token = call.query.get("$skipToken")
@@ -177,8 +243,12 @@ class Workspace:
         end = start + self.account.job_page
         page: dict[str, Any] = {"value": [job.resource(self.account) for job in jobs[start:end]]}
         if end < len(jobs):
-            query = "&".join(f"{key}={value}" for key, value in call.query.items() if key != "$skipToken")
-            page["nextLink"] = f"{self.account.url}{self.account.scope}/jobs?{query}&$skipToken={jobs[end - 1].name}"
+            query = "&".join(
+                f"{key}={value}" for key, value in call.query.items() if key != "$skipToken"
+            )
+            page["nextLink"] = (
+                f"{self.account.url}{self.account.scope}/jobs?{query}&$skipToken={jobs[end - 1].name}"
+            )
         return json_response(200, page)
 
     def _cancel(self, call: ArmRequest) -> Response:
@@ -190,7 +260,11 @@ class Workspace:
 
     def _operation(self, call: ArmRequest) -> Response:
         job = self._job(call)
-        return json_response(200, {}) if job.has_ended else self._later(job, f"jc:{job.name}:{uuid4()}", call)
+        return (
+            json_response(200, {})
+            if job.has_ended
+            else self._later(job, f"jc:{job.name}:{uuid4()}", call)
+        )
 
     def _later(self, job: Job, operation: str, call: ArmRequest) -> Response:
         place = f"/subscriptions/{self.account.subscription}/providers/{PROVIDER}/locations/{self.account.location}"

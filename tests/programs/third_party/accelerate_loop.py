@@ -1,4 +1,6 @@
-"""Accelerate: the loop of its documentation, with accumulation, and its state saved beside the program."""
+"""Accelerate: the loop of its documentation, with accumulation, and its state saved beside the
+program.
+"""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,6 @@
-"""In the manner of nanoGPT: globals that `--name=value` overrides, DDP if RANK is set, checkpoints in `out_dir`."""
+"""In the manner of nanoGPT: globals that `--name=value` overrides, DDP if RANK is set, checkpoints
+in `out_dir`.
+"""
 
 import math
 import os
@@ -25,10 +27,12 @@ for argument in sys.argv[1:]:
 ddp = int(os.environ.get("RANK", -1)) != -1
 if ddp:
     torch.distributed.init_process_group("gloo")
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
     gradient_accumulation_steps //= world_size
 else:
-    rank, world_size = 0, 1
+    rank = 0
+    world_size = 1
 if rank == 0:
     os.makedirs(out_dir, exist_ok=True)
 
@@ -49,8 +53,11 @@ class Model(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.token, self.place = nn.Embedding(128, n_embd), nn.Embedding(block_size, n_embd)
-        self.block = nn.TransformerEncoderLayer(n_embd, 2, 2 * n_embd, dropout=0.0, batch_first=True)
+        self.token = nn.Embedding(128, n_embd)
+        self.place = nn.Embedding(block_size, n_embd)
+        self.block = nn.TransformerEncoderLayer(
+            n_embd, 2, 2 * n_embd, dropout=0.0, batch_first=True
+        )
         self.head = nn.Linear(n_embd, 128)
 
     def forward(self, inputs, targets):
@@ -81,7 +88,10 @@ for iteration in range(max_iters):
             f"iter {iteration}: loss {loss.item() * gradient_accumulation_steps:.4f}, time {time.time() - began:.2f}s"
         )
     if rank == 0 and (iteration + 1) % eval_interval == 0:
-        torch.save({"model": raw_model.state_dict(), "iter_num": iteration}, os.path.join(out_dir, "ckpt.pt"))
+        torch.save(
+            {"model": raw_model.state_dict(), "iter_num": iteration},
+            os.path.join(out_dir, "ckpt.pt"),
+        )
 total = loss.detach() * gradient_accumulation_steps
 if ddp:
     torch.distributed.all_reduce(total, torch.distributed.ReduceOp.AVG)

@@ -1,4 +1,6 @@
-"""As in PyTorch's series of tutorials on DDP: arguments by position, and a snapshot beside the program."""
+"""As in PyTorch's series of tutorials on DDP: arguments by position, and a snapshot beside the
+program.
+"""
 
 import os
 import sys
@@ -15,8 +17,10 @@ class Trainer:
     """Trains a linear model, and goes on from the snapshot if there is one."""
 
     def __init__(self, data):
-        self.rank, self.data = int(os.environ["RANK"]), data
-        self.first_epoch, self.loss = 0, torch.zeros(())
+        self.rank = int(os.environ["RANK"])
+        self.data = data
+        self.first_epoch = 0
+        self.loss = torch.zeros(())
         torch.manual_seed(0)
         model = torch.nn.Linear(20, 1)
         if os.path.exists(SNAPSHOT):

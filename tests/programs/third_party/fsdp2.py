@@ -1,4 +1,5 @@
-"""As in PyTorch's example of FSDP2: `fully_shard` per layer and at the root, and a sharded checkpoint.
+"""As in PyTorch's example of FSDP2: `fully_shard` per layer and at the root, and a sharded
+checkpoint.
 
 The folder of the checkpoint, which all ranks share, is its argument.
 """

@@ -1,4 +1,6 @@
-"""Lightning's Trainer with its own demo model; what it must be told is how many devices and nodes there are."""
+"""Lightning's Trainer with its own demo model; what it must be told is how many devices and nodes
+there are.
+"""
 
 import os
 
@@ -20,6 +22,8 @@ if __name__ == "__main__":
     )
     model = BoringModel()
     trainer.fit(model)
-    loss = trainer.strategy.reduce(torch.stack([each.sum() for each in model.parameters()]).sum(), reduce_op="mean")
+    loss = trainer.strategy.reduce(
+        torch.stack([each.sum() for each in model.parameters()]).sum(), reduce_op="mean"
+    )
     if trainer.is_global_zero:
         print(f"final loss {loss.item():.6f}")

@@ -1,4 +1,6 @@
-"""The Trainer of Hugging Face with a GPT-2 that is made here: no weights and no data are downloaded."""
+"""The Trainer of Hugging Face with a GPT-2 that is made here: no weights and no data are
+downloaded.
+"""
 
 import torch
 from torch.utils.data import Dataset
@@ -20,7 +22,15 @@ class Sentences(Dataset):
 
 if __name__ == "__main__":
     set_seed(0)
-    config = GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=64,
+        n_positions=16,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     arguments = TrainingArguments(
         output_dir="trainer-output",
         per_device_train_batch_size=4,

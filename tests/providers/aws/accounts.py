@@ -1,4 +1,6 @@
-"""An AWS account in which everything is right for a job on two machines in a network of its own, and parts of it."""
+"""An AWS account in which everything is right for a job on two machines in a network of its own,
+and parts of it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def allow(*actions: str, on: str = "*", **condition: Any) -> dict[str, Any]:
 
 @dataclass
 class HealthyAccount:
-    """Its parts, each with a name of its own, so that tests share a cloud. Changing a part breaks it."""
+    """Its parts, each with a name of its own, so that tests share a cloud. Changing a part breaks
+    it.
+    """
 
     cloud: Cloud
     name: str = field(default_factory=lambda: f"t{uuid4().hex[:8]}")
@@ -57,12 +61,17 @@ class HealthyAccount:
         """Make it; returns the variables of the user's key."""
         iam = self.client("iam")
         iam.create_role(RoleName=self.name, AssumeRolePolicyDocument=_policy(self.trust))
-        iam.put_role_policy(RoleName=self.name, PolicyName="job", PolicyDocument=_policy(self.job or job_rights()))
+        iam.put_role_policy(
+            RoleName=self.name, PolicyName="job", PolicyDocument=_policy(self.job or job_rights())
+        )
         iam.create_user(UserName=self.name)
         rights = self.user or user_rights(self.role)
         iam.put_user_policy(UserName=self.name, PolicyName="submit", PolicyDocument=_policy(rights))
         key = iam.create_access_key(UserName=self.name)["AccessKey"]
-        return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+        return {
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
 
     def network(self) -> Network:
         """A VPC with one subnet, a group that is open to itself, and a way to S3."""
@@ -106,10 +115,15 @@ class Network:
 
     def with_endpoint(self) -> Network:
         """A way to S3."""
-        tables = self.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [self.vpc]}])["RouteTables"]
+        tables = self.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [self.vpc]}])[
+            "RouteTables"
+        ]
         service = f"com.amazonaws.{REGION}.s3"
         self.ec2.create_vpc_endpoint(
-            VpcId=self.vpc, ServiceName=service, VpcEndpointType="Gateway", RouteTableIds=[tables[0]["RouteTableId"]]
+            VpcId=self.vpc,
+            ServiceName=service,
+            VpcEndpointType="Gateway",
+            RouteTableIds=[tables[0]["RouteTableId"]],
         )
         return self
 
@@ -135,11 +149,18 @@ def job_rights() -> list[dict[str, Any]]:
 
 def without(statements: list[dict[str, Any]], action: str) -> list[dict[str, Any]]:
     """The same rights but one."""
-    return [{**each, "Action": [name for name in each["Action"] if name != action]} for each in statements]
+    return [
+        {**each, "Action": [name for name in each["Action"] if name != action]}
+        for each in statements
+    ]
 
 
 def _policy(statements: list[dict[str, Any]] | Mapping[str, Any]) -> str:
-    kept = [each for each in statements if each.get("Action")] if isinstance(statements, list) else statements
+    kept = (
+        [each for each in statements if each.get("Action")]
+        if isinstance(statements, list)
+        else statements
+    )
     return json.dumps({"Version": "2012-10-17", "Statement": kept})
 
 

@@ -9,15 +9,22 @@ from typing import NamedTuple
 
 from cloudtrain.source.extract import FREE_BYTES, MAX_HEADER_BYTES
 
-FILE, HARD, LINK, FOLDER = tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE
-FIFO, CHARACTER, BLOCK = tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE
+FILE = tarfile.REGTYPE
+HARD = tarfile.LNKTYPE
+LINK = tarfile.SYMTYPE
+FOLDER = tarfile.DIRTYPE
+FIFO = tarfile.FIFOTYPE
+CHARACTER = tarfile.CHRTYPE
+BLOCK = tarfile.BLKTYPE
 
 
 def entry(name: str, kind: bytes = FILE, text: str = "", **more: object) -> bytes:
     """One entry, header and content. `text`: a file's content, or a link's target."""
     info = tarfile.TarInfo(name)
-    info.type, content = kind, text.encode() if kind == FILE else b""
-    info.size, info.linkname = len(content), text if kind in (HARD, LINK) else ""
+    info.type = kind
+    content = text.encode() if kind == FILE else b""
+    info.size = len(content)
+    info.linkname = text if kind in (HARD, LINK) else ""
     for key, value in more.items():
         setattr(info, key, value)
     return info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % 512)
@@ -26,7 +33,8 @@ def entry(name: str, kind: bytes = FILE, text: str = "", **more: object) -> byte
 def gnu_sparse(name: str, size: int, parts: Sequence[tuple[int, bytes]]) -> bytes:
     """A sparse file in GNU's old format: what it holds, and where."""
     info = tarfile.TarInfo(name)
-    info.type, info.size = tarfile.GNUTYPE_SPARSE, sum(len(data) for _, data in parts)
+    info.type = tarfile.GNUTYPE_SPARSE
+    info.size = sum(len(data) for _, data in parts)
     header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     for number, (start, data) in enumerate(parts):
         header[386 + 24 * number : 410 + 24 * number] = b"%011o\0%011o\0" % (start, len(data))
@@ -46,10 +54,18 @@ def checked(header: bytearray) -> bytes:
 
 def pax(name: str, text: str, **fields: str) -> bytes:
     """A file behind an extended header that says so of it."""
-    records = b"".join(_record(f"{key.replace('__', '.')}={value}") for key, value in fields.items())
+    records = b"".join(
+        _record(f"{key.replace('__', '.')}={value}") for key, value in fields.items()
+    )
     info = tarfile.TarInfo("pax")
-    info.type, info.size = tarfile.XHDTYPE, len(records)
-    return info.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512) + entry(name, text=text)
+    info.type = tarfile.XHDTYPE
+    info.size = len(records)
+    return (
+        info.tobuf(tarfile.USTAR_FORMAT)
+        + records
+        + bytes(-len(records) % 512)
+        + entry(name, text=text)
+    )
 
 
 def _record(text: str) -> bytes:
@@ -130,7 +146,9 @@ def _changed(data: bytes, at: int) -> bytes:
     return gzip.compress(bytes(plain), mtime=0)
 
 
-WHOLE = packed(entry("good", text="fine"), entry("second", text="x" * 2000), entry("third", text="3"))
+WHOLE = packed(
+    entry("good", text="fine"), entry("second", text="x" * 2000), entry("third", text="3")
+)
 DAMAGED: dict[str, bytes] = {
     "checksum of gzip": WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:],
     "length of gzip": WHOLE[:-1] + b"\x7f",

@@ -1,4 +1,6 @@
-"""What can be wrong with an AWS account, one thing each: the check that tells it, its words, how it is broken."""
+"""What can be wrong with an AWS account, one thing each: the check that tells it, its words, how it
+is broken.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import pytest
 
 from cloudtrain.providers.aws.account_checks import identity
 from tests.fakes.aws.cloud import ACCOUNT
-from tests.providers.aws.accounts import TRUST, HealthyAccount, allow, job_rights, user_rights, without
+from tests.providers.aws.accounts import (
+    TRUST,
+    HealthyAccount,
+    allow,
+    job_rights,
+    user_rights,
+    without,
+)
 
 Break = Callable[[HealthyAccount, pytest.MonkeyPatch], None]
 
@@ -78,23 +87,46 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         lambda healthy, _: healthy.cloud.endpoint.fault("expired", "sts", times=9),
     ),
     "clock ten minutes slow": ("clock", " slow", slow_clock),
-    "another account": ("account", f"are of {ACCOUNT}", set_values(aws={"role": f"arn:aws:iam::{OTHER}:role/train"})),
-    "no such role": ("execution role", "no such role", set_values(aws={"role": f"arn:aws:iam::{ACCOUNT}:role/gone"})),
+    "another account": (
+        "account",
+        f"are of {ACCOUNT}",
+        set_values(aws={"role": f"arn:aws:iam::{OTHER}:role/train"}),
+    ),
+    "no such role": (
+        "execution role",
+        "no such role",
+        set_values(aws={"role": f"arn:aws:iam::{ACCOUNT}:role/gone"}),
+    ),
     "role of EC2": (
         *("execution role", "does not trust"),
-        statements("trust", lambda _: [{**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}]),
+        statements(
+            "trust", lambda _: [{**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}]
+        ),
     ),
     "role for another account": (
         *("execution role", "aws:SourceAccount"),
-        statements("trust", lambda _: [{**NO_CONDITION, "Condition": {"StringEquals": {"aws:SourceAccount": OTHER}}}]),
+        statements(
+            "trust",
+            lambda _: [
+                {**NO_CONDITION, "Condition": {"StringEquals": {"aws:SourceAccount": OTHER}}}
+            ],
+        ),
     ),
-    "no PassRole": ("PassRole", "iam:PassRole", statements("user", lambda h: user_rights(h.role)[1:])),
+    "no PassRole": (
+        "PassRole",
+        "iam:PassRole",
+        statements("user", lambda h: user_rights(h.role)[1:]),
+    ),
     "PassRole to another service": (
         *("PassRole", "iam:PassRole"),
         statements(
             "user",
             lambda h: [
-                allow("iam:PassRole", on=h.role, StringEquals={"iam:PassedToService": "ec2.amazonaws.com"}),
+                allow(
+                    "iam:PassRole",
+                    on=h.role,
+                    StringEquals={"iam:PassedToService": "ec2.amazonaws.com"},
+                ),
                 *user_rights(h.role)[1:],
             ],
         ),
@@ -118,7 +150,11 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "no such bucket": ("bucket", "no such bucket", set_values(aws={"bucket": "nobodys-bucket"})),
     "bucket in another region": ("bucket", "eu-west-1", bucket_elsewhere),
     "key is disabled": ("key", "Disabled", disabled_key),
-    "no such repository": ("repository", "no such", set_values(image="auto", aws={"repository": "gone"})),
+    "no such repository": (
+        "repository",
+        "no such",
+        set_values(image="auto", aws={"repository": "gone"}),
+    ),
     "no such image": (
         *("image", "no such image"),
         lambda h, _: h.values.update(image=h.cloud.image.replace("train:1", "train:2")),

@@ -1,4 +1,6 @@
-"""Fixtures of the tests of wire and faults: a cloud whose jobs never get beyond their first phase, a job folder."""
+"""Fixtures of the tests of wire and faults: a cloud whose jobs never get beyond their first phase,
+a job folder.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ create_loader = cache(botocore.loaders.create_loader)
 
 
 @pytest.fixture(autouse=True)
-def folder(cloud: Cloud, quick_attempts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    cloud: Cloud, quick_attempts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()  # it holds connections to the cloud of another test
     for name, value in cloud.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("botocore.loaders.create_loader", create_loader)
-    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
+    monkeypatch.setattr(
+        "botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('never run')\n")
     cloud.endpoint.reset()

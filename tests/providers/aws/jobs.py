@@ -11,7 +11,12 @@ from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.support.command_line import CommandLine
 
-JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
+JOB = {
+    "name": "faulty",
+    "entrypoint": "train.py",
+    "resources": {"nodes": 2},
+    "limits": {"max_runtime": "1 h"},
+}
 TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
 PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
 SUBMIT_CALLS = range(3)
@@ -26,7 +31,9 @@ def command_line_of(cloud: Cloud, tmp_path: Path) -> CommandLine:
 
 
 def submitted(run_id: str, data_dir: str | None = None) -> Run:
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id, data_dir=data_dir))
+    return cloudtrain.submit(
+        cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id, data_dir=data_dir)
+    )
 
 
 def exists(cloud: Cloud, run_id: str) -> bool:

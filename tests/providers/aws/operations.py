@@ -1,4 +1,6 @@
-"""What the client does in an account, operation by operation, and the actions that each needs of who calls."""
+"""What the client does in an account, operation by operation, and the actions that each needs of
+who calls.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def give_up_uploads(cloud: Cloud, run: Run) -> None:
     client.create_multipart_upload(Bucket=cloud.bucket, Key="cloudtrain/sources/x")
     aws(REGION)._abort_stale_uploads(cloud.bucket, "cloudtrain/sources/x")
     for each in client.list_multipart_uploads(Bucket=cloud.bucket).get("Uploads", []):
-        client.abort_multipart_upload(Bucket=cloud.bucket, Key=each["Key"], UploadId=each["UploadId"])
+        client.abort_multipart_upload(
+            Bucket=cloud.bucket, Key=each["Key"], UploadId=each["UploadId"]
+        )
 
 
 def read_logs(cloud: Cloud, run: Run) -> None:
@@ -81,11 +85,15 @@ def fetch(cloud: Cloud, run: Run, **stored: str) -> None:
     with tarfile.open(fileobj=made, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("weights"))
     key = f"cloudtrain/runs/{run.id}/output/model.tar.gz"
-    cloud.client("s3", direct=True).put_object(Bucket=cloud.bucket, Key=key, Body=made.getvalue(), **stored)
+    cloud.client("s3", direct=True).put_object(
+        Bucket=cloud.bucket, Key=key, Body=made.getvalue(), **stored
+    )
     target = Path(f"fetched-{time.time_ns()}").absolute()
     target.mkdir()
     state = run.cached_status()
-    assert get_provider("aws").fetch(run.folder, state, ["model"], target, None, lambda _: None) == ["model"]
+    assert get_provider("aws").fetch(
+        run.folder, state, ["model"], target, None, lambda _: None
+    ) == ["model"]
 
 
 def fetch_encrypted(cloud: Cloud, run: Run) -> None:
@@ -156,12 +164,18 @@ def tuning_job(cloud: Cloud) -> str:
 def follow_sweep(cloud: Cloud, run: Run) -> None:
     question = {"HyperParameterTuningJobName": tuning_job(cloud)}
     aws(REGION).call("sagemaker", "describe_hyper_parameter_tuning_job", **question)
-    list(aws(REGION).pages("sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question))
+    list(
+        aws(REGION).pages(
+            "sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question
+        )
+    )
 
 
 def stop_sweep(cloud: Cloud, run: Run) -> None:
     name = tuning_job(cloud)
-    aws(REGION).call("sagemaker", "stop_hyper_parameter_tuning_job", HyperParameterTuningJobName=name)
+    aws(REGION).call(
+        "sagemaker", "stop_hyper_parameter_tuning_job", HyperParameterTuningJobName=name
+    )
 
 
 def encrypted(operation: Callable[..., object]) -> Callable[[Cloud, Run], object]:
@@ -183,19 +197,29 @@ OPERATIONS: Mapping[str, Operation] = {
         _LISTS | {"s3:AbortMultipartUpload"},
     ),
     "status": Operation({"sagemaker:DescribeTrainingJob"}, status),
-    "whose job": Operation({"sagemaker:ListTags"}, lambda cloud, run: tags_of(aws(REGION), cloud.account.arn(run.id))),
+    "whose job": Operation(
+        {"sagemaker:ListTags"}, lambda cloud, run: tags_of(aws(REGION), cloud.account.arn(run.id))
+    ),
     "logs": Operation({"logs:DescribeLogStreams", "logs:GetLogEvents"}, read_logs),
     "list": Operation({"sagemaker:Search"}, find_runs),
     "stop": Operation({"sagemaker:StopTrainingJob"}, stop),
     "release": Operation({"sagemaker:DescribeTrainingJob", "sagemaker:UpdateTrainingJob"}, release),
-    "sweep": Operation((TAGGED - {"sagemaker:CreateTrainingJob"}) | {"sagemaker:CreateHyperParameterTuningJob"}, sweep),
+    "sweep": Operation(
+        (TAGGED - {"sagemaker:CreateTrainingJob"}) | {"sagemaker:CreateHyperParameterTuningJob"},
+        sweep,
+    ),
     "follow a sweep": Operation(
-        {"sagemaker:DescribeHyperParameterTuningJob", "sagemaker:ListTrainingJobsForHyperParameterTuningJob"},
+        {
+            "sagemaker:DescribeHyperParameterTuningJob",
+            "sagemaker:ListTrainingJobsForHyperParameterTuningJob",
+        },
         follow_sweep,
     ),
     "stop a sweep": Operation({"sagemaker:StopHyperParameterTuningJob"}, stop_sweep),
     "fetch": Operation({"s3:ListBucket", "s3:GetObject"}, fetch),
-    "fetch what a key encrypts": Operation({"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}, fetch_encrypted),
+    "fetch what a key encrypts": Operation(
+        {"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}, fetch_encrypted
+    ),
     "look at an image": Operation(
         {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"},
         look_at_image,

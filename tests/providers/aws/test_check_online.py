@@ -1,4 +1,6 @@
-"""What `cloudtrain check --provider aws --online` asks for the very job, and how it tells what is wrong."""
+"""What `cloudtrain check --provider aws --online` asks for the very job, and how it tells what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,14 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert checked("--online") == 2
     told = capsys.readouterr().err
     assert re.search(
-        r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$", told, re.MULTILINE
+        r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$",
+        told,
+        re.MULTILINE,
     )
     assert checked("--online", "--json", "--set", "resources.nodes=1") == 0
-    assert {"verdict": "ok", "name": "quota"}.items() <= json.loads(capsys.readouterr().out)["checks"][8].items()
+    assert {"verdict": "ok", "name": "quota"}.items() <= json.loads(capsys.readouterr().out)[
+        "checks"
+    ][8].items()
 
 
 def test_check_online_of_a_sweep_asks_for_the_machines_of_all_trials_that_run_at_once(
@@ -60,7 +66,8 @@ def test_check_online_of_a_sweep_asks_for_the_machines_of_all_trials_that_run_at
     healthy.cloud.account.quotas.update(dict.fromkeys(P4D, 7))
     assert checked("--online") == 2
     assert re.search(
-        r"^job.yaml:\d+:\d+: sweep.parallel: quota: the quota '.*' \(L-.*\) is 7, 4 trials at once have 8$",
+        r"^job.yaml:\d+:\d+: sweep.parallel: quota: the quota '.*' \(L-.*\) is 7, 4 trials at once"
+        r" have 8$",
         capsys.readouterr().err,
         re.MULTILINE,
     )

@@ -1,4 +1,6 @@
-"""What `cloudtrain doctor aws` says: nothing of a good account, the one thing that is wrong of every other."""
+"""What `cloudtrain doctor aws` says: nothing of a good account, the one thing that is wrong of
+every other.
+"""
 
 from __future__ import annotations
 
@@ -63,17 +65,24 @@ def asked(spec: dict[str, Any]) -> list[Check]:
     from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()
-    job, settings = cloudtrain.load(spec), load_settings(Path.cwd())
-    return list(platform_checks("aws", settings, get_provider("aws").target(settings, job.spec), job.spec))
+    job = cloudtrain.load(spec)
+    settings = load_settings(Path.cwd())
+    return list(
+        platform_checks("aws", settings, get_provider("aws").target(settings, job.spec), job.spec)
+    )
 
 
 def wrong(checks: list[Check]) -> list[str]:
     assert all(check.answer for check in checks)
-    assert all(check.fix for check in checks if check.is_wrong), "what is wrong comes with what to do"
+    assert all(check.fix for check in checks if check.is_wrong), (
+        "what is wrong comes with what to do"
+    )
     return [check.name for check in checks if check.is_wrong]
 
 
-def test_nothing_is_wrong_with_a_healthy_account(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_wrong_with_a_healthy_account(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = healthy.client("kms").create_key()["KeyMetadata"]["Arn"]
     healthy.job = [*job_rights(), allow("secretsmanager:GetSecretValue")]
     healthy.values = {
@@ -82,15 +91,35 @@ def test_nothing_is_wrong_with_a_healthy_account(healthy: HealthyAccount, monkey
     }
     network = healthy.network().open().with_endpoint()
     network.ec2.create_vpc_endpoint(
-        VpcId=network.vpc, ServiceName=f"com.amazonaws.{REGION}.secretsmanager", VpcEndpointType="Interface"
+        VpcId=network.vpc,
+        ServiceName=f"com.amazonaws.{REGION}.secretsmanager",
+        VpcEndpointType="Interface",
     )
     log_in(healthy, monkeypatch)
     found = asked(healthy.spec(network))
     assert wrong(found) == []
     assert {check.verdict for check in found} == {"ok"}
     assert [check.name for check in found] == [
-        *("credentials", "clock", "account", "execution role", "PassRole", "submitting", "role's rights"),
-        *("bucket", "key", "quota", "warm pool", "subnets", "security groups", "endpoints", "endpoints", "image"),
+        *(
+            "credentials",
+            "clock",
+            "account",
+            "execution role",
+            "PassRole",
+            "submitting",
+            "role's rights",
+        ),
+        *(
+            "bucket",
+            "key",
+            "quota",
+            "warm pool",
+            "subnets",
+            "security groups",
+            "endpoints",
+            "endpoints",
+            "image",
+        ),
     ]
 
 
@@ -99,7 +128,9 @@ def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
 ) -> None:
     log_in(healthy, monkeypatch)
     healthy.cloud.account.quotas["ml.m5.xlarge"] = 15
-    found = {check.name: check for check in asked({"name": "digits", "aws": {"role": healthy.role}})}
+    found = {
+        check.name: check for check in asked({"name": "digits", "aws": {"role": healthy.role}})
+    }
     assert wrong([*found.values()]) == []
     assert found["network"].verdict == "not applicable"
     assert "'ml.m5.xlarge for training job usage'" in found["quota"].answer
@@ -132,7 +163,10 @@ BROKEN_NETWORKS: dict[str, tuple[str, Callable[[HealthyAccount], dict[str, Any]]
         "subnets",
         lambda h: h.spec(h.network().open().with_endpoint()) | {"name": "digits"},
     ),
-    "a group that lets nobody in": ("security groups", lambda h: h.spec(h.network().with_endpoint())),
+    "a group that lets nobody in": (
+        "security groups",
+        lambda h: h.spec(h.network().with_endpoint()),
+    ),
     "a group that lets nobody out by EFA": (
         "security groups",
         lambda h: h.spec(h.network().open(outward=False).with_endpoint()),
@@ -154,13 +188,17 @@ def test_a_broken_network_is_told_of_the_one_thing_that_is_wrong(
 
 
 @pytest.mark.parametrize("name", ["role", "bucket"])
-def test_a_setting_of_another_form_is_told_before_anything_is_asked(name: str, healthy: HealthyAccount) -> None:
+def test_a_setting_of_another_form_is_told_before_anything_is_asked(
+    name: str, healthy: HealthyAccount
+) -> None:
     found = asked({"name": "digits", "aws": {"role": healthy.role, name: "Not One"}})
     assert wrong(found) == [f"aws.{name}"]
     assert healthy.cloud.endpoint.calls == []
 
 
-def test_subnets_without_security_groups_are_told(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subnets_without_security_groups_are_told(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log_in(healthy, monkeypatch)
     spec = healthy.spec(healthy.network().with_endpoint())
     del spec["aws"]["security_groups"]
@@ -190,19 +228,28 @@ def test_what_one_may_not_look_at_is_no_cross(
     healthy.cloud.account.denied_actions.add(action)
     found = asked(healthy.spec(network))
     assert wrong(found) == []
-    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[action]
+    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[
+        action
+    ]
     assert exit_code(found) == 0
 
 
-def test_a_session_of_a_role_is_judged_by_the_role(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_of_a_role_is_judged_by_the_role(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log_in(healthy, monkeypatch)
-    session = healthy.client("sts").assume_role(RoleArn=healthy.role, RoleSessionName="alice")["Credentials"]
+    session = healthy.client("sts").assume_role(RoleArn=healthy.role, RoleSessionName="alice")[
+        "Credentials"
+    ]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", session["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", session["SecretAccessKey"])
     monkeypatch.setenv("AWS_SESSION_TOKEN", session["SessionToken"])
     found = {check.name: check for check in asked(healthy.spec())}
     assert "assumed-role" in found["credentials"].answer
-    assert wrong([*found.values()]) == ["PassRole", "submitting"], "the job's role may neither pass itself nor submit"
+    assert wrong([*found.values()]) == [
+        "PassRole",
+        "submitting",
+    ], "the job's role may neither pass itself nor submit"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +259,14 @@ def test_a_session_of_a_role_is_judged_by_the_role(healthy: HealthyAccount, monk
         ({"Statement": [{**TRUST, "Effect": "Deny", "Condition": {}}, NO_CONDITION]}, "denies"),
         ({"Statement": [{**NO_CONDITION, "Principal": "*", "Action": ["sts:*"]}]}, ""),
         ({"Statement": [{**NO_CONDITION, "Action": "sts:TagSession"}]}, "does not trust"),
-        ({"Statement": [{**NO_CONDITION, "Condition": {"StringEquals": {"sts:ExternalId": "x"}}}]}, ""),
+        (
+            {
+                "Statement": [
+                    {**NO_CONDITION, "Condition": {"StringEquals": {"sts:ExternalId": "x"}}}
+                ]
+            },
+            "",
+        ),
         ({}, "nobody"),
     ],
 )
@@ -228,7 +282,9 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     from cloudtrain.providers.local import machine
     from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 
-    monkeypatch.setattr(machine, "ask_python", lambda path: PythonFacts(path=path, version="3.11.7"))
+    monkeypatch.setattr(
+        machine, "ask_python", lambda path: PythonFacts(path=path, version="3.11.7")
+    )
     monkeypatch.setattr(machine, "ask_driver", GpuFacts)
     log_in(healthy, monkeypatch)
     healthy.cloud.account.quotas.update(P4D)
@@ -237,7 +293,10 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
         main(["doctor", "aws"])
     told = capsys.readouterr().out
     assert ended.value.code == 2
-    assert f"\nSageMaker, {REGION}\n  ok    credentials     whose are they? arn:aws:iam::{ACCOUNT}:user/" in told
+    assert (
+        f"\nSageMaker, {REGION}\n  ok    credentials     whose are they?"
+        f" arn:aws:iam::{ACCOUNT}:user/" in told
+    )
     assert "  wrong quota " in told
     assert "console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/L-" in told
     monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
@@ -248,4 +307,6 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     assert missing == [("aws.bucket", "is not set")]
     with pytest.raises(SystemExit):
         main(["doctor", "aws"])
-    assert "\n  cloudtrain infra up --provider aws makes an account ready" in capsys.readouterr().out
+    assert (
+        "\n  cloudtrain infra up --provider aws makes an account ready" in capsys.readouterr().out
+    )

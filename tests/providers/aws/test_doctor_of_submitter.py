@@ -1,4 +1,6 @@
-"""`cloudtrain doctor aws` by people who submit: the policy of infra lets them look at every line of it."""
+"""`cloudtrain doctor aws` by people who submit: the policy of infra lets them look at every line of
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,26 @@ from tests.fakes.aws.policies import Statement, statements, without
 from tests.providers.aws.accounts import HealthyAccount
 from tests.support.in_process import call
 
-UP = ("infra", "up", "--provider", "aws", "--yes", "--set", "network=existing", "--set", "kms_key=new")
+UP = (
+    "infra",
+    "up",
+    "--provider",
+    "aws",
+    "--yes",
+    "--set",
+    "network=existing",
+    "--set",
+    "kms_key=new",
+)
 
 
 @pytest.fixture
-def submitter(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Statement]]:
-    """An account that `infra up` has made ready, and the policy of it, which is all that this process has."""
+def submitter(
+    cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Statement]]:
+    """An account that `infra up` has made ready, and the policy of it, which is all that this
+    process has.
+    """
     from cloudtrain.providers.aws.client import aws
 
     cloud.empty()
@@ -34,7 +50,8 @@ def submitter(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.delenv(f"CLOUDTRAIN_AWS_{name}")
     said = call(*UP)
     assert said.code == 0, said.err
-    iam, arn = cloud.client("iam", direct=True), cloud.stacks.stack("cloudtrain").outputs["SubmitterPolicy"]
+    iam = cloud.client("iam", direct=True)
+    arn = cloud.stacks.stack("cloudtrain").outputs["SubmitterPolicy"]
     user = USER.rpartition("/")[2]
     iam.create_user(UserName=user)
     iam.attach_user_policy(UserName=user, PolicyArn=arn)
@@ -42,7 +59,9 @@ def submitter(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
     aws.cache_clear()
-    policy = statements([iam.get_policy_version(PolicyArn=arn, VersionId="v1")["PolicyVersion"]["Document"]])
+    policy = statements(
+        [iam.get_policy_version(PolicyArn=arn, VersionId="v1")["PolicyVersion"]["Document"]]
+    )
     cloud.account.caller_policy = policy
     yield policy
     cloud.account.caller_policy = None
@@ -64,11 +83,16 @@ def job(cloud: Cloud) -> dict[str, Any]:
 
 
 def asked(spec: dict[str, Any]) -> list[Check]:
-    made, settings = cloudtrain.load(spec), load_settings(Path.cwd())
-    return list(platform_checks("aws", settings, get_provider("aws").target(settings, made.spec), made.spec))
+    made = cloudtrain.load(spec)
+    settings = load_settings(Path.cwd())
+    return list(
+        platform_checks("aws", settings, get_provider("aws").target(settings, made.spec), made.spec)
+    )
 
 
-def test_after_infra_up_who_may_submit_may_look_at_every_line(cloud: Cloud, submitter: list[Statement]) -> None:
+def test_after_infra_up_who_may_submit_may_look_at_every_line(
+    cloud: Cloud, submitter: list[Statement]
+) -> None:
     spec = job(cloud)
     found = [*asked(spec), *asked({**spec, "image": "auto"})]
     assert {each.name: each.answer for each in found if each.verdict != "ok"} == {}
@@ -84,5 +108,7 @@ def test_without_one_action_exactly_its_lines_are_not_told_and_name_it(
         cloud.account.caller_policy = without(permission.action, submitter)
         found = asked(built if permission.action == "ecr:DescribeRepositories" else named)
         unseen = {each.name: each for each in found if each.verdict == "not allowed to look"}
-        assert set(unseen) == {name.strip() for name in permission.used_for.partition(":")[0].split(",")}, permission
+        assert set(unseen) == {
+            name.strip() for name in permission.used_for.partition(":")[0].split(",")
+        }, permission
         assert all(permission.action in f"{each.answer} {each.fix}" for each in unseen.values())

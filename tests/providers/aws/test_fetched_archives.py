@@ -1,4 +1,6 @@
-"""What a job left in S3 is fetched as if it were anybody's: damaged is refused, odd is named, the rest arrives."""
+"""What a job left in S3 is fetched as if it were anybody's: damaged is refused, odd is named, the
+rest arrives.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
 from tests.fakes.aws.cloud import Cloud
-from tests.providers.aws.archives import DAMAGED, HOSTILE, LEFT_BUT_THE_REST_ARRIVES, LINK, WHOLE, Kept, entry, packed
+from tests.providers.aws.archives import (
+    DAMAGED,
+    HOSTILE,
+    LEFT_BUT_THE_REST_ARRIVES,
+    LINK,
+    WHOLE,
+    Kept,
+    entry,
+    packed,
+)
 from tests.providers.aws.jobs import exists, submitted
 
 
@@ -24,12 +35,18 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def run(cloud: Cloud, data_dir: str) -> Run:
     """One run for all archives: a fetch leaves it as it is."""
-    return find_run("left-1", data_dir=data_dir) if exists(cloud, "left-1") else submitted("left-1", data_dir)
+    return (
+        find_run("left-1", data_dir=data_dir)
+        if exists(cloud, "left-1")
+        else submitted("left-1", data_dir)
+    )
 
 
 def content(folder: Path) -> dict[str, str]:
     return {
-        path.relative_to(folder).as_posix(): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+        path.relative_to(folder).as_posix(): f"-> {path.readlink()}"
+        if path.is_symlink()
+        else path.read_text()
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
@@ -74,8 +91,13 @@ def test_an_archive_that_the_disk_cannot_take_is_refused_before_it_is_full(
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_a_run_whose_files_all_were_left_out_says_which(cloud: Cloud, run: Run, tmp_path: Path) -> None:
-    cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", packed(entry("best", LINK, "/opt/ml/checkpoints/7")))
+def test_a_run_whose_files_all_were_left_out_says_which(
+    cloud: Cloud, run: Run, tmp_path: Path
+) -> None:
+    cloud.put(
+        f"cloudtrain/runs/{run.id}/output/model.tar.gz",
+        packed(entry("best", LINK, "/opt/ml/checkpoints/7")),
+    )
     with pytest.raises(StorageError) as caught:
         run.fetch(tmp_path / "result")
     assert "model/best was left out: a link that leads out" in caught.value.message

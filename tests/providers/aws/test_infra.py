@@ -1,4 +1,6 @@
-"""`cloudtrain infra --provider aws` from an empty account on loopback: up, show, down, what fails, how it goes on."""
+"""`cloudtrain infra --provider aws` from an empty account on loopback: up, show, down, what fails,
+how it goes on.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,26 @@ from tests.fakes.aws.rights import check_stage
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
 
-UP, DOWN = ("infra", "up", "--provider", "aws", "--yes"), ("infra", "down", "--provider", "aws", "--yes")
+UP = ("infra", "up", "--provider", "aws", "--yes")
+DOWN = ("infra", "down", "--provider", "aws", "--yes")
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 WHOLE = (
-    *("--set", "kms_key=new", "--set", "network=new", "--set", "secret_endpoints=yes", "--set", "budget=50"),
-    *("--set", "alarm_email=me@example.org", "--set", "github_subject=repo:me/mine:ref:refs/heads/main"),
+    *(
+        "--set",
+        "kms_key=new",
+        "--set",
+        "network=new",
+        "--set",
+        "secret_endpoints=yes",
+        "--set",
+        "budget=50",
+    ),
+    *(
+        "--set",
+        "alarm_email=me@example.org",
+        "--set",
+        "github_subject=repo:me/mine:ref:refs/heads/main",
+    ),
 )
 
 
@@ -61,13 +78,16 @@ def test_up_makes_an_empty_account_ready_and_tells_what_it_did(cloud: Cloud) -> 
     assert said.out.startswith("policy to attach to people who submit: arn:aws:iam::")
     s3 = cloud.client("s3", direct=True)
     assert s3.get_bucket_versioning(Bucket=bucket)["Status"] == "Enabled"
-    assert s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]["BlockPublicPolicy"]
+    assert s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"][
+        "BlockPublicPolicy"
+    ]
 
 
 def test_the_settings_that_up_writes_are_those_that_a_plan_takes(cloud: Cloud) -> None:
     up()
     Path("job.yaml").write_text(
-        "name: a\nentrypoint: train.py\nresources: {instance: {aws: ml.m5.xlarge}}\nimage: dlc:pytorch-2.8\n"
+        "name: a\nentrypoint: train.py\nresources: {instance: {aws: ml.m5.xlarge}}\nimage:"
+        " dlc:pytorch-2.8\n"
     )
     planned = document("plan", "--provider", "aws")
     assert planned["RoleArn"] == cloud.stacks.stack("cloudtrain").outputs["Role"]
@@ -80,7 +100,11 @@ def test_up_again_changes_nothing_and_a_new_choice_changes_what_it_must(cloud: C
     assert (said.code, Path("cloudtrain.toml").read_text()) == (0, written)
     assert "nothing to do" in said.err
     changed = document(*UP, "--set", "run_days=90")
-    assert actions(changed["plan"]) == {"Bucket": "update", "Repository": "keep", "LogGroup": "keep"}
+    assert actions(changed["plan"]) == {
+        "Bucket": "update",
+        "Repository": "keep",
+        "LogGroup": "keep",
+    }
     assert document(*UP)["plan"]["parameters"]["run_days"] == "90", "kept from the time before"
     more = document(*UP, "--set", "network=new")
     assert actions(more["plan"])["SecurityGroup"] == "create"
@@ -93,10 +117,15 @@ def test_everything_at_once_says_what_costs_money_while_no_job_runs(cloud: Cloud
     plan = document("infra", "up", "--provider", "aws", "--dry-run", *WHOLE)["plan"]
     assert plan["idle_usd_per_month"] == pytest.approx(1.00 + 2 * 14.60)
     assert "no way to the internet" in " ".join(plan["notes"])
-    assert cloud.stacks.find("cloudtrain") is None, "a dry run leaves no stack, not even an empty one"
+    assert cloud.stacks.find("cloudtrain") is None, (
+        "a dry run leaves no stack, not even an empty one"
+    )
     done = document(*UP, *WHOLE)["deployment"]
     assert done["state"] == "ready"
-    assert set(done["outputs"]) == {"policy to attach to people who submit", "role for the GitHub workflow"}
+    assert set(done["outputs"]) == {
+        "policy to attach to people who submit",
+        "role for the GitHub workflow",
+    }
     assert len(done["settings"]["aws.subnets"]) == 2
     assert document("infra", "show", "--provider", "aws") == done
 
@@ -116,10 +145,15 @@ def test_what_a_change_leaves_as_it_is_is_counted_with_what_it_costs(cloud: Clou
         (("--name", "Bad Name"), "--name Bad Name: CloudFormation takes no such names"),
         (("--region", "us east"), "'us east' is not a region"),
         (("--set", "bucket=not-there"), "--set bucket=not-there: there is no such bucket"),
-        (("--set", "repository=not-there"), "--set repository=not-there: there is no such ECR repository"),
+        (
+            ("--set", "repository=not-there"),
+            "--set repository=not-there: there is no such ECR repository",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_before_there_is_a_stack(cloud: Cloud, words: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_is_refused_before_there_is_a_stack(
+    cloud: Cloud, words: tuple[str, ...], message: str
+) -> None:
     said = up(*words)
     assert said.code == 2
     assert message in said.err
@@ -132,7 +166,9 @@ def test_a_bucket_that_may_not_be_looked_at_is_left_to_the_stack(cloud: Cloud) -
 
 
 def test_a_choice_that_makes_nothing_is_told(cloud: Cloud) -> None:
-    notes = document("infra", "up", "--provider", "aws", "--dry-run", "--set", "secret_endpoints=yes")["plan"]["notes"]
+    notes = document(
+        "infra", "up", "--provider", "aws", "--dry-run", "--set", "secret_endpoints=yes"
+    )["plan"]["notes"]
     assert notes == ["secret_endpoints=yes makes nothing without network=new"]
 
 
@@ -155,7 +191,10 @@ def test_the_retention_of_an_existing_log_group_stays(
 
 def test_the_provider_for_github_that_the_account_has_is_used(cloud: Cloud) -> None:
     iam = cloud.client("iam", direct=True)
-    arguments = {"Url": "https://token.actions.githubusercontent.com", "ClientIDList": ["sts.amazonaws.com"]}
+    arguments = {
+        "Url": "https://token.actions.githubusercontent.com",
+        "ClientIDList": ["sts.amazonaws.com"],
+    }
     arn = iam.create_open_id_connect_provider(**arguments)["OpenIDConnectProviderArn"]
     plan = document(*UP, *WHOLE)["plan"]
     assert "GitHubProvider" not in actions(plan)
@@ -170,8 +209,13 @@ def test_down_leaves_the_data_and_names_it_and_up_can_use_it_again(cloud: Cloud)
     said = call(*DOWN)
     assert said.code == 0, said.err
     assert f"kept, and billed by what is stored: S3 bucket {outputs['Bucket']}" in said.err
-    assert s3.get_object(Bucket=outputs["Bucket"], Key="cloudtrain/runs/a/model")["Body"].read() == b"weights"
-    assert "kept      bucket policy (BucketPolicy)" in said.err, "nobody reads it by plain HTTP now either"
+    assert (
+        s3.get_object(Bucket=outputs["Bucket"], Key="cloudtrain/runs/a/model")["Body"].read()
+        == b"weights"
+    )
+    assert "kept      bucket policy (BucketPolicy)" in said.err, (
+        "nobody reads it by plain HTTP now either"
+    )
     assert cloud.client("iam", direct=True).list_roles()["Roles"] == []
     shown = document("infra", "show", "--provider", "aws")
     assert shown["state"] == "absent"
@@ -186,7 +230,8 @@ def test_down_leaves_the_data_and_names_it_and_up_can_use_it_again(cloud: Cloud)
 def test_down_with_delete_data_leaves_nothing_but_the_accounts_log(cloud: Cloud) -> None:
     up("--set", "kms_key=new")
     outputs = cloud.stacks.stack("cloudtrain").outputs
-    s3, bucket = cloud.client("s3", direct=True), outputs["Bucket"]
+    s3 = cloud.client("s3", direct=True)
+    bucket = outputs["Bucket"]
     for body in (b"1", b"2"):
         s3.put_object(Bucket=bucket, Key="cloudtrain/x", Body=body)
     s3.delete_object(Bucket=bucket, Key="cloudtrain/x")
@@ -211,24 +256,35 @@ def test_data_that_an_earlier_down_has_left_is_deleted_by_a_later_one(cloud: Clo
     call(*DOWN)
     plan = document(*DOWN, "--delete-data")["plan"]
     assert actions(plan) == {"Bucket": "delete", "Repository": "delete"}
-    assert bucket not in [each["Name"] for each in cloud.client("s3", direct=True).list_buckets()["Buckets"]]
+    assert bucket not in [
+        each["Name"] for each in cloud.client("s3", direct=True).list_buckets()["Buckets"]
+    ]
 
 
-def test_a_failed_up_names_the_resource_and_the_reason_and_the_next_one_goes_on(cloud: Cloud) -> None:
+def test_a_failed_up_names_the_resource_and_the_reason_and_the_next_one_goes_on(
+    cloud: Cloud,
+) -> None:
     cloud.stacks.failures["ExecutionRole"] = (
-        "User: arn:aws:iam::123456789012:user/tester is not authorized to perform: iam:CreateRole on resource: *"
+        "User: arn:aws:iam::123456789012:user/tester is not authorized to perform: iam:CreateRole"
+        " on resource: *"
     )
     said = up()
     assert said.code == 4
     assert "IAM role (ExecutionRole) of the stack cloudtrain: User:" in said.err
-    assert "these credentials lack iam:CreateRole; then again: cloudtrain infra up --provider aws" in said.err
+    assert (
+        "these credentials lack iam:CreateRole; then again: cloudtrain infra up --provider aws"
+        in said.err
+    )
     assert "failed    IAM role (ExecutionRole)" in said.err
     assert cloud.stacks.stack("cloudtrain").status == "ROLLBACK_COMPLETE"
     assert len(cloud.client("s3", direct=True).list_buckets()["Buckets"]) == 1, (
         "an attempt that failed leaves no bucket"
     )
     shown = document("infra", "show", "--provider", "aws")
-    assert (shown["state"], [each["name"] for each in shown["resources"]]) == ("failed", ["ExecutionRole"])
+    assert (shown["state"], [each["name"] for each in shown["resources"]]) == (
+        "failed",
+        ["ExecutionRole"],
+    )
     assert "ROLLBACK_COMPLETE: IAM role (ExecutionRole): User:" in shown["reason"]
     assert up().code == 0
     assert document("infra", "show", "--provider", "aws")["state"] == "ready"
@@ -254,7 +310,9 @@ def test_the_key_that_an_earlier_stack_has_left_can_be_used_again(cloud: Cloud) 
 
 def test_a_failed_change_is_undone_and_can_be_done_again(cloud: Cloud) -> None:
     up()
-    cloud.stacks.failures["Vpc"] = "The maximum number of VPCs has been reached. (Service: Ec2, Status Code: 400)"
+    cloud.stacks.failures["Vpc"] = (
+        "The maximum number of VPCs has been reached. (Service: Ec2, Status Code: 400)"
+    )
     said = up("--set", "network=new")
     assert said.code == 4
     assert "VPC (Vpc) of the stack cloudtrain: The maximum number" in said.err
@@ -270,7 +328,10 @@ def test_a_client_that_is_interrupted_is_followed_by_one_that_goes_on_watching(
     with monkeypatch.context() as patched:
 
         def interrupt(seconds: float) -> None:
-            if cloud.stacks.find("cloudtrain") and cloud.stacks.stack("cloudtrain").status == "CREATE_IN_PROGRESS":
+            if (
+                cloud.stacks.find("cloudtrain")
+                and cloud.stacks.stack("cloudtrain").status == "CREATE_IN_PROGRESS"
+            ):
                 raise KeyboardInterrupt
 
         patched.setattr("cloudtrain.providers.aws.stack.time.sleep", interrupt)
@@ -283,15 +344,20 @@ def test_a_client_that_is_interrupted_is_followed_by_one_that_goes_on_watching(
     assert document("infra", "show", "--provider", "aws")["state"] == "ready"
 
 
-def test_a_policy_that_is_attached_to_somebody_is_told_and_down_goes_on_when_it_is_not(cloud: Cloud) -> None:
+def test_a_policy_that_is_attached_to_somebody_is_told_and_down_goes_on_when_it_is_not(
+    cloud: Cloud,
+) -> None:
     up()
-    iam, arn = cloud.client("iam", direct=True), cloud.stacks.stack("cloudtrain").outputs["SubmitterPolicy"]
+    iam = cloud.client("iam", direct=True)
+    arn = cloud.stacks.stack("cloudtrain").outputs["SubmitterPolicy"]
     iam.create_user(UserName="ann")
     iam.attach_user_policy(UserName="ann", PolicyArn=arn)
     said = call(*DOWN, "--delete-data")
     assert said.code == 4
     assert f"aws iam list-entities-for-policy --policy-arn {arn}" in said.err
-    assert len(cloud.client("s3", direct=True).list_buckets()["Buckets"]) == 2, "no data goes before the stack is gone"
+    assert len(cloud.client("s3", direct=True).list_buckets()["Buckets"]) == 2, (
+        "no data goes before the stack is gone"
+    )
     assert "then again: cloudtrain infra down" in said.err
     assert call(*UP).code == 4, "a stack that is half gone takes no change"
     iam.detach_user_policy(UserName="ann", PolicyArn=arn)
@@ -328,13 +394,20 @@ def test_without_a_region_the_template_is_printed_and_everything_else_asks_for_o
     assert "aws.region is not set" in said.err
 
 
-def test_what_up_has_made_is_enough_to_submit_and_to_follow_a_job_and_down_leaves_nothing(cloud: Cloud) -> None:
+def test_what_up_has_made_is_enough_to_submit_and_to_follow_a_job_and_down_leaves_nothing(
+    cloud: Cloud,
+) -> None:
     """The policies are read back from the account, as they are there."""
     up()
-    outputs, iam = cloud.stacks.stack("cloudtrain").outputs, cloud.client("iam", direct=True)
-    granted = iam.get_policy_version(PolicyArn=outputs["SubmitterPolicy"], VersionId="v1")["PolicyVersion"]["Document"]
+    outputs = cloud.stacks.stack("cloudtrain").outputs
+    iam = cloud.client("iam", direct=True)
+    granted = iam.get_policy_version(PolicyArn=outputs["SubmitterPolicy"], VersionId="v1")[
+        "PolicyVersion"
+    ]["Document"]
     role = outputs["Role"].rpartition("/")[2]
-    cloud.account.job_policy = statements([iam.get_role_policy(RoleName=role, PolicyName="jobs")["PolicyDocument"]])
+    cloud.account.job_policy = statements(
+        [iam.get_role_policy(RoleName=role, PolicyName="jobs")["PolicyDocument"]]
+    )
     cloud.account.caller_policy = statements([granted])
     cloud.registry.images.put(outputs["Repository"].rpartition("/")[2], "1", "amd64")
     job = {"name": "first", "entrypoint": "train.py", "image": f"{outputs['Repository']}:1",
@@ -348,5 +421,7 @@ def test_what_up_has_made_is_enough_to_submit_and_to_follow_a_job_and_down_leave
     finally:
         cloud.account.caller_policy = cloud.account.job_policy = None
     assert call(*DOWN, "--delete-data").code == 0
-    assert [each["Name"] for each in cloud.client("s3", direct=True).list_buckets()["Buckets"]] == [cloud.bucket]
+    assert [each["Name"] for each in cloud.client("s3", direct=True).list_buckets()["Buckets"]] == [
+        cloud.bucket
+    ]
     assert (iam.list_roles()["Roles"], iam.list_policies(Scope="Local")["Policies"]) == ([], [])

@@ -1,4 +1,6 @@
-"""Whatever goes wrong after the submit: waiting goes on, lines are read once, nothing is half fetched."""
+"""Whatever goes wrong after the submit: waiting goes on, lines are read once, nothing is half
+fetched.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
 NEW_JOB = "cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS"
-READS, MANY = 6, 100
-"""How many calls at least read three parts of the logs of two nodes, and more than anybody makes for it."""
+READS = 6
+MANY = 100
+"""How many calls at least read three parts of the logs of two nodes, and more than anybody makes
+for it.
+"""
 OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 
 
@@ -36,7 +41,9 @@ def test_waiting_continues_while_a_cloud_does_not_answer(cloud: Cloud, kind: Fau
     while len(cloud.endpoint.struck) < 4 * len(OBSERVING):
         assert not next(updates).state.has_ended
     assert not next(updates).state.has_ended
-    assert sorted(cloud.endpoint.struck) == sorted((kind, call) for call in OBSERVING for _ in range(4))
+    assert sorted(cloud.endpoint.struck) == sorted(
+        (kind, call) for call in OBSERVING for _ in range(4)
+    )
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
@@ -53,7 +60,9 @@ def test_waiting_ends_with_a_message_when_a_retry_cannot_help(
     assert run.status().state == "pending"
 
 
-def test_a_new_job_that_may_not_be_looked_at_before_it_has_its_tags_is_waited_for(cloud: Cloud) -> None:
+def test_a_new_job_that_may_not_be_looked_at_before_it_has_its_tags_is_waited_for(
+    cloud: Cloud,
+) -> None:
     run = submitted("tagged-late")
     cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=3)
     updates = run.watch()
@@ -105,7 +114,9 @@ def test_a_first_attempt_of_unknown_outcome_counts_when_the_second_fails_otherwi
     assert find_run(run_id).status().state == "pending"
 
 
-def test_credentials_of_another_account_do_not_end_a_run(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_another_account_do_not_end_a_run(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = submitted("ours-1")
     job = cloud.service.jobs.pop("ours-1")
     role = "arn:aws:iam::999999999999:role/other"
@@ -118,7 +129,9 @@ def test_credentials_of_another_account_do_not_end_a_run(cloud: Cloud, monkeypat
         patch.setenv("AWS_SECRET_ACCESS_KEY", other["SecretAccessKey"])
         patch.setenv("AWS_SESSION_TOKEN", other["SessionToken"])
         aws.cache_clear()
-        with pytest.raises(CloudError, match="belong to the account 999999999999, the run ours-1 to 123456789012"):
+        with pytest.raises(
+            CloudError, match="belong to the account 999999999999, the run ours-1 to 123456789012"
+        ):
             run.status()
     aws.cache_clear()
     cloud.service.jobs["ours-1"] = job
@@ -136,18 +149,23 @@ def test_last_is_the_last_run_of_this_machine_also_after_an_import(
     assert find_run("last", data_dir=here).id == "mine-1"
 
 
-def test_following_a_job_with_expiring_credentials_says_that_it_goes_on(cloud: Cloud, tmp_path: Path) -> None:
+def test_following_a_job_with_expiring_credentials_says_that_it_goes_on(
+    cloud: Cloud, tmp_path: Path
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault("expired", "sagemaker", "DescribeTrainingJob", nth=3, times=50)
     result = cli.run("submit", "--provider", "aws", "--run-id", "followed-1")
     assert result.code == 4
-    assert "the job goes on meanwhile: cloudtrain wait followed-1" in result.err.replace("python -m ", "")
+    assert "the job goes on meanwhile: cloudtrain wait followed-1" in result.err.replace(
+        "python -m ", ""
+    )
 
 
 def lines_of(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
     """What a node printed, as SageMaker would pass it to CloudWatch."""
     logs = cloud.client("logs", direct=True)
-    group, stream = "/aws/sagemaker/TrainingJobs", f"{run_id}/algo-{node + 1}-1795213216000"
+    group = "/aws/sagemaker/TrainingJobs"
+    stream = f"{run_id}/algo-{node + 1}-1795213216000"
     with suppress(logs.exceptions.ResourceAlreadyExistsException):
         logs.create_log_group(logGroupName=group)
     with suppress(logs.exceptions.ResourceAlreadyExistsException):
@@ -158,10 +176,17 @@ def lines_of(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(cloud: Cloud, kind: FaultKind) -> None:
+def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
+    cloud: Cloud, kind: FaultKind
+) -> None:
     run = submitted(f"lines-{kind.replace('_', '-')}")
-    event = '::cloudtrain:: {"type": "metrics", "time": 1, "node": 0, "rank": 0, "seq": %d, "values": {"loss": %d}}'
-    for nth in range(1, MANY, 1 if kind == "slow" else 2):  # the call between two faults is the second try
+    event = (
+        '::cloudtrain:: {"type": "metrics", "time": 1, "node": 0, "rank": 0, "seq": %d, "values":'
+        ' {"loss": %d}}'
+    )
+    for nth in range(
+        1, MANY, 1 if kind == "slow" else 2
+    ):  # the call between two faults is the second try
         cloud.endpoint.fault(kind, "logs", nth=nth, seconds=0.05)
     updates = run.watch()
     printed: list[str] = []
@@ -171,7 +196,9 @@ def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
         deadline = time.monotonic() + HANG_SECONDS
         while len(printed) < 3 * (part + 1) and time.monotonic() < deadline:
             printed += [line.text for line in next(updates).lines]
-    assert sorted(printed) == sorted(f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3))
+    assert sorted(printed) == sorted(
+        f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3)
+    )
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
     assert len(list(run.logs())) == 9
     struck = [call for _, call in cloud.endpoint.struck]
@@ -184,7 +211,9 @@ def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: Cloud)
     lines_of(cloud, run.id, 0, "[rank 0] first")
     run.status()
     with (run.folder.path / "logs" / "node-0.log").open("a") as file:
-        file.write("2026-11-21T00:00:00.000Z [rank 0] of a reader that never told how far it came\n")
+        file.write(
+            "2026-11-21T00:00:00.000Z [rank 0] of a reader that never told how far it came\n"
+        )
     lines_of(cloud, run.id, 0, "[rank 0] second")
     run.status()
     assert [line.text for line in run.logs()] == ["first", "second"]
@@ -236,7 +265,9 @@ def test_a_fetch_copies_everything_although_every_call_goes_wrong_once(
     cloud: Cloud, tmp_path: Path, kind: FaultKind
 ) -> None:
     run = with_results(cloud, f"fetch-{kind.replace('_', '-')}")
-    for nth in range(1, MANY, 1 if kind == "slow" else 2):  # the call between two faults is the second try
+    for nth in range(
+        1, MANY, 1 if kind == "slow" else 2
+    ):  # the call between two faults is the second try
         cloud.endpoint.fault(kind, "s3", nth=nth, seconds=0.05)
     run.fetch(tmp_path / "result", checkpoints=True)
     struck = {call.operation for _, call in cloud.endpoint.struck}
@@ -255,7 +286,10 @@ def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_cop
         cloud.endpoint.reset()
         cloud.endpoint.fault(kind, "s3", nth=nth)
         result = tmp_path / str(nth)
-        if (kind, call.operation) != ("expired", "HeadObject"):  # its answer has no body to say so: it is asked again
+        if (kind, call.operation) != (
+            "expired",
+            "HeadObject",
+        ):  # its answer has no body to say so: it is asked again
             with pytest.raises(CloudError):
                 run.fetch(result, checkpoints=True)
             assert not result.exists()
@@ -265,7 +299,9 @@ def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_cop
 
 
 @pytest.mark.parametrize("name", ["../outside", "a/../../outside"])
-def test_a_hostile_archive_is_refused_and_leaves_nothing(cloud: Cloud, tmp_path: Path, name: str) -> None:
+def test_a_hostile_archive_is_refused_and_leaves_nothing(
+    cloud: Cloud, tmp_path: Path, name: str
+) -> None:
     run = submitted(f"hostile-{len(name)}")
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive(**{name: "x"}))
     with pytest.raises(StorageError, match="damaged or hostile"):
@@ -276,6 +312,8 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(cloud: Cloud, tmp_path:
 
 def test_an_absolute_name_in_an_archive_stays_inside(cloud: Cloud, tmp_path: Path) -> None:
     run = submitted("absolute-1")
-    cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive(**{f"{tmp_path}/outside": "x"}))
+    cloud.put(
+        f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive(**{f"{tmp_path}/outside": "x"})
+    )
     run.fetch(tmp_path / "result")
     assert not (tmp_path / "outside").exists()

@@ -1,4 +1,6 @@
-"""Runs of others in one account: shown with their owners, never meant by accident, and asked for only when new."""
+"""Runs of others in one account: shown with their owners, never meant by accident, and asked for
+only when new.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def submitted_by_colleague(monkeypatch: pytest.MonkeyPatch, run_id: str) -> Run:
 
 
 def mine(run_id: str, data_dir: str, **more: object) -> Run:
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=run_id, data_dir=data_dir))
+    return cloudtrain.submit(
+        cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=run_id, data_dir=data_dir)
+    )
 
 
 def searches(cloud: Cloud) -> int:
@@ -45,13 +49,17 @@ def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
     assert theirs.id in import_remote_runs("aws", data_dir=data_dir)
     assert find_run("last", data_dir=data_dir).id == "shared-mine"
     assert find_run("shared", data_dir=data_dir).id == "shared-mine"
-    with pytest.raises(RunNotFound, match="fits runs of other machines only: shared-theirs") as refused:
+    with pytest.raises(
+        RunNotFound, match="fits runs of other machines only: shared-theirs"
+    ) as refused:
         find_run("shared-t", data_dir=data_dir)
     assert "its whole id" in str(refused.value.hint)
     assert find_run("shared-theirs", data_dir=data_dir).id == "shared-theirs"
 
 
-@pytest.mark.parametrize("words", [["stop", "last"], ["rerun", "last"], ["wait", "last"], ["fetch", "strange"]])
+@pytest.mark.parametrize(
+    "words", [["stop", "last"], ["rerun", "last"], ["wait", "last"], ["fetch", "strange"]]
+)
 def test_no_command_takes_a_strangers_run_for_ones_own(
     cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
@@ -86,9 +94,12 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     template = cloud.service.jobs[first.id].body
     for number in range(1, 130):
         tags = [
-            {**tag, "Value": f"many-{number}"} if tag["Key"] == "cloudtrain-run" else tag for tag in template["Tags"]
+            {**tag, "Value": f"many-{number}"} if tag["Key"] == "cloudtrain-run" else tag
+            for tag in template["Tags"]
         ]
-        cloud.service.call("CreateTrainingJob", {**template, "TrainingJobName": f"many-{number}", "Tags": tags})
+        cloud.service.call(
+            "CreateTrainingJob", {**template, "TrainingJobName": f"many-{number}", "Tags": tags}
+        )
     total = len(cloud.service.jobs)
     cloud.endpoint.reset()
     assert len(import_remote_runs("aws", data_dir=data_dir)) == total
@@ -119,7 +130,9 @@ def test_a_list_shows_the_state_of_runs_without_a_call_for_each(
     cloud.endpoint.reset()
     import_remote_runs("aws", data_dir=data_dir)
     assert "DescribeTrainingJob" not in [call.operation for call in cloud.endpoint.calls]
-    summary = next(line for line in cloudtrain.list_runs(data_dir=data_dir) if line["run"] == run.id)
+    summary = next(
+        line for line in cloudtrain.list_runs(data_dir=data_dir) if line["run"] == run.id
+    )
     assert (summary["state"], summary["ended"] is not None) == ("succeeded", True)
 
 
@@ -145,14 +158,23 @@ def test_a_list_finds_new_jobs_despite_a_transient_fault_in_each_of_its_calls(
 @pytest.mark.parametrize(
     ("kind", "call", "words"),
     [
-        ("expired", ("sts", "GetCallerIdentity"), "GetCallerIdentity in us-east-1: the credentials have expired"),
+        (
+            "expired",
+            ("sts", "GetCallerIdentity"),
+            "GetCallerIdentity in us-east-1: the credentials have expired",
+        ),
         ("expired", ("sagemaker", "Search"), "Search in us-east-1: the credentials have expired"),
         ("denied", ("sagemaker", "Search"), "not authorized to perform: sagemaker:Search"),
     ],
     ids=["who expired", "search expired", "search denied"],
 )
 def test_a_list_that_is_refused_says_so_and_misses_nothing_the_next_time(
-    cloud: Cloud, data_dir: str, kind: FaultKind, call: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud,
+    data_dir: str,
+    kind: FaultKind,
+    call: tuple[str, str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = submitted_by_colleague(monkeypatch, f"refused-{kind}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=50)
@@ -175,7 +197,9 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
         with pytest.raises(SystemExit):
             main(["--data-dir", data_dir, *words])
         output = "".join(capsys.readouterr())
-        assert "its machines are kept, and billed, for 30 min more" in output or "for 29 min" in output
+        assert (
+            "its machines are kept, and billed, for 30 min more" in output or "for 29 min" in output
+        )
     with pytest.raises(SystemExit):
         main(["--data-dir", data_dir, "stop", run.id, "--release"])
     assert "kept-1: its machines are given back" in capsys.readouterr().err
@@ -192,7 +216,9 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
 def test_releasing_machines_that_are_not_kept_is_reported(
     cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = mine("unkept-1", data_dir, aws={"keep_alive": "30 min"})  # the account's quota is 0, which nobody is told
+    run = mine(
+        "unkept-1", data_dir, aws={"keep_alive": "30 min"}
+    )  # the account's quota is 0, which nobody is told
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(30).kept is None
     with pytest.raises(SystemExit) as left:
@@ -219,7 +245,9 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
     assert state.billing.kept_seconds == 1800
 
 
-def test_a_refused_submit_is_not_a_failed_job(cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_submit_is_not_a_failed_job(
+    cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     cloud.account.denied_actions |= {"sagemaker:CreateTrainingJob"}
     with pytest.raises(CloudError, match="sagemaker:CreateTrainingJob"):
         mine("refused-1", data_dir)

@@ -1,4 +1,6 @@
-"""The submitter's policy of infra/aws on the wire: without one action exactly what needs it fails, and says so."""
+"""The submitter's policy of infra/aws on the wire: without one action exactly what needs it fails,
+and says so.
+"""
 
 from __future__ import annotations
 
@@ -71,11 +73,15 @@ def test_with_the_whole_policy_an_operation_passes_and_needs_exactly_its_actions
     assert failure(cloud, run, name) == ""
     assert cloud.account.attempted == OPERATIONS[name].needs
     seen = {needed(call) for call in cloud.endpoint.calls} - {""}
-    assert seen <= {each.action for each in SUBMITTER if not each.implied_by}, "such calls are in the list"
+    assert seen <= {each.action for each in SUBMITTER if not each.implied_by}, (
+        "such calls are in the list"
+    )
 
 
 def test_every_action_is_needed_by_some_operation() -> None:
-    assert set().union(*(each.needs for each in OPERATIONS.values())) == {each.action for each in SUBMITTER}
+    assert set().union(*(each.needs for each in OPERATIONS.values())) == {
+        each.action for each in SUBMITTER
+    }
 
 
 @pytest.mark.parametrize("action", [each.action for each in SUBMITTER])
@@ -110,13 +116,17 @@ def unrelated(cloud: Cloud) -> str:
     return name
 
 
-def test_stop_and_tags_of_unrelated_jobs_are_denied(cloud: Cloud, policy: list[Statement], unrelated: str) -> None:
+def test_stop_and_tags_of_unrelated_jobs_are_denied(
+    cloud: Cloud, policy: list[Statement], unrelated: str
+) -> None:
     cloud.account.caller_policy = policy
     with pytest.raises(CloudError, match="not authorized to perform: sagemaker:StopTrainingJob"):
         aws(cloud.region).call("sagemaker", "stop_training_job", TrainingJobName=unrelated)
     tags = [{"Key": "cloudtrain-run", "Value": unrelated}]
     with pytest.raises(CloudError, match="not authorized to perform: sagemaker:AddTags"):
-        aws(cloud.region).call("sagemaker", "add_tags", ResourceArn=cloud.account.arn(unrelated), Tags=tags)
+        aws(cloud.region).call(
+            "sagemaker", "add_tags", ResourceArn=cloud.account.arn(unrelated), Tags=tags
+        )
 
 
 def test_a_job_without_our_tag_cannot_be_started(cloud: Cloud, policy: list[Statement]) -> None:

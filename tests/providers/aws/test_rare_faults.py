@@ -1,4 +1,6 @@
-"""Calls that a submit or a stop makes now and then: uploads in parts, tags, the stop itself. Nothing is left open."""
+"""Calls that a submit or a stop makes now and then: uploads in parts, tags, the stop itself.
+Nothing is left open.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def open_uploads(cloud: Cloud, prefix: str) -> list[Any]:
 def test_a_multipart_upload_survives_a_transient_fault_in_each_of_its_calls(
     cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind
 ) -> None:
-    key, calls = f"passing/{kind}", [("s3", operation, 1) for operation in PARTS]
+    key = f"passing/{kind}"
+    calls = [("s3", operation, 1) for operation in PARTS]
     fault_each(cloud.endpoint, kind, calls)
     assert region.put_once(cloud.bucket, key, large, None, None)
     assert_each_struck(cloud.endpoint, kind, calls)
@@ -57,7 +60,11 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     cloud.endpoint.fault(kind, "s3", operation, times=ALWAYS)
     with pytest.raises(CloudError, match="PutObject in us-east-1") as failed:
         region.put_once(cloud.bucket, key, large, None, None)
-    words = {"expired": "aws sso login", "denied": "lack a permission: s3:PutObject", "error": "wait a little"}
+    words = {
+        "expired": "aws sso login",
+        "denied": "lack a permission: s3:PutObject",
+        "error": "wait a little",
+    }
     assert words[kind] in str(failed.value.hint)
     assert (cloud.objects(key), open_uploads(cloud, key)) == ({}, [])
 
@@ -66,8 +73,12 @@ def test_parts_left_by_a_killed_client_are_aborted_by_the_next_upload_of_the_sam
     cloud: Cloud, region: AwsClient, large: Path
 ) -> None:
     s3 = cloud.client("s3")
-    key, other = "killed/source.tar.gz", "killed/source.tar.gz.of-another"
-    begun = {name: s3.create_multipart_upload(Bucket=cloud.bucket, Key=name)["UploadId"] for name in (key, other)}
+    key = "killed/source.tar.gz"
+    other = "killed/source.tar.gz.of-another"
+    begun = {
+        name: s3.create_multipart_upload(Bucket=cloud.bucket, Key=name)["UploadId"]
+        for name in (key, other)
+    }
     young = s3.create_multipart_upload(Bucket=cloud.bucket, Key=key)["UploadId"]
     for upload in begun.values():
         cloud.endpoint.uploads.started[upload] -= 2 * 86_400
@@ -121,14 +132,18 @@ def test_expired_credentials_leave_it_unknown_whether_the_job_exists(cloud: Clou
     assert find_run("tags-expired").status().state == "pending"
 
 
-@pytest.mark.parametrize(("kind", "words"), [("expired", "aws sso login"), ("denied", "sagemaker:StopTrainingJob")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("expired", "aws sso login"), ("denied", "sagemaker:StopTrainingJob")]
+)
 def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(
     cloud: Cloud, kind: FaultKind, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
     run = submitted(f"stop-{kind}")
     cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob", times=ALWAYS)
-    with pytest.raises(CloudError, match=f"stop-{kind} was not told to stop: StopTrainingJob") as failed:
+    with pytest.raises(
+        CloudError, match=f"stop-{kind} was not told to stop: StopTrainingJob"
+    ) as failed:
         run.stop()
     assert words in str(failed.value.hint)
     assert not cloud.service.jobs[run.id].stop_asked.is_set()
@@ -136,7 +151,9 @@ def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(
 
 
 @pytest.mark.parametrize("kind", ["expired", "throttle"])
-def test_a_missing_job_does_not_end_its_run_while_the_account_is_unknown(cloud: Cloud, kind: FaultKind) -> None:
+def test_a_missing_job_does_not_end_its_run_while_the_account_is_unknown(
+    cloud: Cloud, kind: FaultKind
+) -> None:
     run = submitted(f"whose-{kind}")
     job = cloud.service.jobs.pop(run.id)
     cloud.endpoint.fault(kind, "sts", "GetCallerIdentity", times=ALWAYS)

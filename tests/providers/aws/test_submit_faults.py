@@ -13,7 +13,16 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import CALLS, JOB, PERMANENT, SUBMIT_CALLS, TRANSIENT, command_line_of, exists, submitted
+from tests.providers.aws.jobs import (
+    CALLS,
+    JOB,
+    PERMANENT,
+    SUBMIT_CALLS,
+    TRANSIENT,
+    command_line_of,
+    exists,
+    submitted,
+)
 from tests.providers.faults import assert_each_struck, fault_each
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
@@ -27,7 +36,9 @@ def until_nothing_hangs(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_submit_survives_a_transient_fault_in_each_of_its_calls(cloud: Cloud, kind: FaultKind) -> None:
+def test_a_submit_survives_a_transient_fault_in_each_of_its_calls(
+    cloud: Cloud, kind: FaultKind
+) -> None:
     run_id = f"once-{kind.replace('_', '-')}"
     fault_each(cloud.endpoint, kind, CALLS)
     run = submitted(run_id)
@@ -44,7 +55,9 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
 ) -> None:
     run_id = f"ever-{kind.replace('_', '-')}-{index}"
     cloud.endpoint.fault(kind, *CALLS[index], times=50)
-    if kind == "lost" and index == 2:  # its answer is lost for good, and yet the job is found by its name
+    if (
+        kind == "lost" and index == 2
+    ):  # its answer is lost for good, and yet the job is found by its name
         assert submitted(run_id).status().state == "pending"
         assert exists(cloud, run_id)
         return
@@ -107,7 +120,9 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_the_command_line_prints_a_message_and_exits_with_four(cloud: Cloud, tmp_path: Path, kind: FaultKind) -> None:
+def test_the_command_line_prints_a_message_and_exits_with_four(
+    cloud: Cloud, tmp_path: Path, kind: FaultKind
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
     result = cli.run("submit", "--provider", "aws", "--detach")
@@ -117,11 +132,17 @@ def test_the_command_line_prints_a_message_and_exits_with_four(cloud: Cloud, tmp
         assert words in result.err
 
 
-def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Cloud, tmp_path: Path) -> None:
+def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(
+    cloud: Cloud, tmp_path: Path
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     submit = ("submit", "--provider", "aws", "--detach")
     nothing = cli.run(*submit, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert (nothing.code, "no AWS credentials" in nothing.err, "aws configure" in nothing.err) == (4, True, True)
+    assert (nothing.code, "no AWS credentials" in nothing.err, "aws configure" in nothing.err) == (
+        4,
+        True,
+        True,
+    )
     elsewhere = cli.run(*submit, CLOUDTRAIN_AWS_REGION="eu-west-1")
     assert elsewhere.code == 4
     assert "aws.region" in elsewhere.err or "region" in elsewhere.err

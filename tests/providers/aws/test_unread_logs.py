@@ -1,4 +1,6 @@
-"""Who may not read logs, or is not answered: jobs are stopped, end, and are fetched and repeated all the same."""
+"""Who may not read logs, or is not answered: jobs are stopped, end, and are fetched and repeated
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_an_unreadable_log_is_reported_once_and_its_recovery_once(cloud: Cloud) 
     for denied_actions in (True, True, False, False):
         cloud.account.denied_actions = {"logs:*"} if denied_actions else set()
         find_run(run.id).status()
-    notes = [event["reason"] != "" for event in events_of(run.folder) if event["type"] == "log_unread"]
+    notes = [
+        event["reason"] != "" for event in events_of(run.folder) if event["type"] == "log_unread"
+    ]
     assert notes == [True, False]
 
 
@@ -81,7 +85,9 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cl
     cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=ALWAYS)
     shown: list[str] = []
     with pytest.raises(CloudError, match="DescribeTrainingJob"):
-        shown.extend(line.text for line in find_run(run.id).logs())  # which has not asked a moment ago
+        shown.extend(
+            line.text for line in find_run(run.id).logs()
+        )  # which has not asked a moment ago
     assert shown == ["hello"]
 
 
@@ -96,7 +102,9 @@ def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Clou
 
 @pytest.mark.parametrize("kind", ["throttle", "denied", "expired", "error", "lost"])
 @pytest.mark.parametrize(
-    "call", [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")], ids=lambda call: call[1]
+    "call",
+    [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")],
+    ids=lambda call: call[1],
 )
 def test_a_stop_is_sent_although_nothing_can_be_read(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, call: tuple[str, str]
@@ -122,11 +130,15 @@ def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
     assert "it was told to stop" in capsys.readouterr().err
 
 
-def test_a_stop_that_is_refused_says_that_the_job_was_not_told(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_that_is_refused_says_that_the_job_was_not_told(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
     run = submitted("not-told-1")
     cloud.account.denied_actions |= {"sagemaker:StopTrainingJob"}
-    with pytest.raises(CloudError, match="not-told-1 was not told to stop: StopTrainingJob") as refused:
+    with pytest.raises(
+        CloudError, match="not-told-1 was not told to stop: StopTrainingJob"
+    ) as refused:
         run.stop()
     assert "sagemaker:StopTrainingJob" in refused.value.message + str(refused.value.hint)
     assert not run.status().has_ended

@@ -1,4 +1,6 @@
-"""What goes over the wire for a job on SageMaker: how many calls, the very request that was planned, and no more."""
+"""What goes over the wire for a job on SageMaker: how many calls, the very request that was
+planned, and no more.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def test_an_older_boto3_refuses_no_machine_that_our_table_knows(older: dict[str,
     assert not [issue for issue in preflight(plan) if "ml.p4de" in issue.message]
 
 
-def test_an_older_boto3_that_cannot_send_a_member_is_told_with_the_remedy(older: dict[str, Any]) -> None:
+def test_an_older_boto3_that_cannot_send_a_member_is_told_with_the_remedy(
+    older: dict[str, Any],
+) -> None:
     del older["CreateTrainingJobRequest"]["members"]["RemoteDebugConfig"]
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
     [found] = [issue for issue in preflight(plan) if issue.is_error]
@@ -114,7 +118,11 @@ def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> Non
     assert told[-1][0] == told[-1][1] > 20_000_000
     cloud.endpoint.reset()
     submit()
-    assert calls(cloud) == [("s3", "HeadObject"), ("s3", "PutObject"), ("sagemaker", "CreateTrainingJob")]
+    assert calls(cloud) == [
+        ("s3", "HeadObject"),
+        ("s3", "PutObject"),
+        ("sagemaker", "CreateTrainingJob"),
+    ]
 
 
 def test_what_is_sent_is_what_was_planned(cloud: Cloud) -> None:
@@ -139,9 +147,15 @@ def test_observing_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud
     assert calls(cloud) == [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 
 
-@pytest.mark.parametrize("gpus", [["H100"], ["A100-80GB", "H100"]], ids=["one type", "a choice of types"])
-def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(cloud: Cloud, folder: Path, gpus: list[str]) -> None:
-    (folder / "job.yaml").write_text(json.dumps({**JOB, "resources": {"nodes": 2, "gpus": 8, "gpu": gpus}}))
+@pytest.mark.parametrize(
+    "gpus", [["H100"], ["A100-80GB", "H100"]], ids=["one type", "a choice of types"]
+)
+def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(
+    cloud: Cloud, folder: Path, gpus: list[str]
+) -> None:
+    (folder / "job.yaml").write_text(
+        json.dumps({**JOB, "resources": {"nodes": 2, "gpus": 8, "gpu": gpus}})
+    )
     words = [sys.executable, "-m", "cloudtrain", "plan", "--provider", "aws", "--json"]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     (folder / "request.json").write_text(printed)
@@ -150,7 +164,11 @@ def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(cloud: Cloud, fold
         env["AWS_DATA_PATH"] = str(Path(botocore.__file__).parent / "data")
     command = [sys.executable, "-m", "awscli", "sagemaker", "create-training-job"]
     result = subprocess.run(
-        [*command, "--cli-input-json", "file://request.json"], capture_output=True, text=True, env=env, check=False
+        [*command, "--cli-input-json", "file://request.json"],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert cloud.endpoint.sent[-1][1] == json.loads(printed)
@@ -177,7 +195,9 @@ def test_the_sagemaker_sdk_puts_the_same_request_on_the_wire(cloud: Cloud, folde
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
     planned = dict(cloudtrain.render(plan).document)
     (folder / "request.json").write_text(json.dumps(planned))
-    result = subprocess.run([sys.executable, "-c", SDK], capture_output=True, text=True, env=cloud.clean(), check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", SDK], capture_output=True, text=True, env=cloud.clean(), check=False
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     created = [body for call, body in cloud.endpoint.sent if call.operation == "CreateTrainingJob"]
     assert created == [planned]
@@ -195,4 +215,8 @@ def test_native_gives_the_sdks_own_training_job(cloud: Cloud) -> None:
     env = {**cloud.clean(), "HOME": os.environ["HOME"]}
     words = [sys.executable, "-W", "ignore", "-c", NATIVE, run.id]
     result = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
-    assert result.stdout.split()[-3:] == ["sagemaker.core.resources", run.id, "InProgress"], result.stderr[-2000:]
+    assert result.stdout.split()[-3:] == [
+        "sagemaker.core.resources",
+        run.id,
+        "InProgress",
+    ], result.stderr[-2000:]

@@ -1,4 +1,6 @@
-"""The table of wrong SageMaker requests, its second part: inputs, environment, secrets, tags, checkpoints."""
+"""The table of wrong SageMaker requests, its second part: inputs, environment, secrets, tags,
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,15 @@ ROWS = [
         "1:10",
         "inputs.train",
         "at most 1024",
-        job=f"inputs: {{train: 's3://b/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 250}/'}}\n",
+        job=(
+            "inputs: {train:"
+            f" 's3://b/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 250}/'}}\n"
+        ),
     ),
     # environment, secrets, tags, checkpoints
-    limit("value of 513 characters", "1:7", "env.X", "at most 512", job=f"env: {{X: '{'y' * 513}'}}\n"),
+    limit(
+        "value of 513 characters", "1:7", "env.X", "at most 512", job=f"env: {{X: '{'y' * 513}'}}\n"
+    ),
     row("variable with a dash", "1:7", "env.MY-VAR", job="env: {MY-VAR: x}\n"),
     limit(
         "a hundred and one variables",
@@ -82,8 +89,20 @@ ROWS = [
         "tags.cloudtrain-run: names that begin with cloudtrain- are reserved",
         job="tags: {cloudtrain-run: x}\n",
     ),
-    row("tag with a strange character", "1:8", "tags.team", "'€' is not allowed in a tag", job="tags: {team: 'a€b'}\n"),
-    limit("tag value too long", "1:8", "tags.team", "at most 256", job=f"tags: {{team: '{'x' * 257}'}}\n"),
+    row(
+        "tag with a strange character",
+        "1:8",
+        "tags.team",
+        "'€' is not allowed in a tag",
+        job="tags: {team: 'a€b'}\n",
+    ),
+    limit(
+        "tag value too long",
+        "1:8",
+        "tags.team",
+        "at most 256",
+        job=f"tags: {{team: '{'x' * 257}'}}\n",
+    ),
     limit(
         "too many tags",
         "1:1",

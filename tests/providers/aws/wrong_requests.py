@@ -1,6 +1,6 @@
-"""The table of wrong SageMaker requests: a job.yaml, the line to blame, and what must be said of it. One row each."""
-
-# ruff: noqa: E501  (one row, one line)
+"""The table of wrong SageMaker requests: a job.yaml, the line to blame, and what must be said of
+it. One row each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ CPU = "instance: {aws: ml.m5.xlarge}"
 
 ROWS = [
     # names
-    row("run id with an underscore", "", "'bad_id' is not a valid run id", job="{}\n", run_id="bad_id"),
+    row(
+        "run id with an underscore",
+        "",
+        "'bad_id' is not a valid run id",
+        job="{}\n",
+        run_id="bad_id",
+    ),
     row("run id of 64 characters", "", "is not a valid run id", job="{}\n", run_id="a" * 64),
     # machines
     limit(
@@ -20,7 +26,10 @@ ROWS = [
         "resources.instance.aws",
         "none of the",
         "ml.p99.48xlarge",
-        job="resources:\n  instance: {aws: ml.p99.48xlarge}\n  gpus: 8\nlimits: {max_runtime: 1 h}\n",
+        job=(
+            "resources:\n  instance: {aws: ml.p99.48xlarge}\n  gpus: 8\nlimits: {max_runtime: 1"
+            " h}\n"
+        ),
     ),
     row(
         "type without ml.",
@@ -34,14 +43,20 @@ ROWS = [
         "1:46",
         "resources.instance.aws[1]",
         "ml.nope",
-        job="resources: {instance: {aws: [ml.p5.48xlarge, ml.nope]}, gpus: 8}\nlimits: {max_runtime: 1 h}\n",
+        job=(
+            "resources: {instance: {aws: [ml.p5.48xlarge, ml.nope]}, gpus: 8}\nlimits:"
+            " {max_runtime: 1 h}\n"
+        ),
     ),
     limit(
         "six types",
         "1:24",
         "resources.instance.aws",
         "at most 5",
-        job="resources: {instance: {aws: [ml.g5.xlarge, ml.g5.2xlarge, ml.g5.4xlarge, ml.g5.8xlarge, ml.g5.16xlarge, ml.g6.xlarge]}, gpus: 1}\n",
+        job=(
+            "resources: {instance: {aws: [ml.g5.xlarge, ml.g5.2xlarge, ml.g5.4xlarge,"
+            " ml.g5.8xlarge, ml.g5.16xlarge, ml.g6.xlarge]}, gpus: 1}\n"
+        ),
     ),
     row(
         "fewer GPUs than the type has",
@@ -76,7 +91,10 @@ ROWS = [
         job="resources: {gpus: 3, gpu: A100-80GB}\n",
     ),
     row(
-        "a count that no type of any model has", "1:13", "no aws instance type has 7 GPUs", job="resources: {gpus: 7}\n"
+        "a count that no type of any model has",
+        "1:13",
+        "no aws instance type has 7 GPUs",
+        job="resources: {gpus: 7}\n",
     ),
     row(
         "AWS's own accelerators",
@@ -113,9 +131,18 @@ ROWS = [
         "kept machines with a choice of types",
         "1:24",
         "cannot be combined with aws.keep_alive",
-        job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1}\naws: {keep_alive: 10 min}\n",
+        job=(
+            "resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1}\naws: {keep_alive:"
+            " 10 min}\n"
+        ),
     ),
-    limit("kept too long", "1:7", "aws.keep_alive", "is 7 h, at most 6 h", job="aws: {keep_alive: 7 h}\n"),
+    limit(
+        "kept too long",
+        "1:7",
+        "aws.keep_alive",
+        "is 7 h, at most 6 h",
+        job="aws: {keep_alive: 7 h}\n",
+    ),
     row(
         "spot waits shorter than it runs",
         "2:28",
@@ -156,7 +183,12 @@ ROWS = [
         "29 d is longer than SageMaker runs a job: 28 d",
         job="limits: {max_runtime: 29 d}\n",
     ),
-    row("too many retries", "1:10", "limits.retries: must be at most 30", job="limits: {retries: 31}\n"),
+    row(
+        "too many retries",
+        "1:10",
+        "limits.retries: must be at most 30",
+        job="limits: {retries: 31}\n",
+    ),
     # money
     row(
         "money for seconds only",
@@ -169,7 +201,10 @@ ROWS = [
         "2:10",
         "limits.max_cost: cannot be held",
         "with cloudtrain gpus --provider aws --region us-east-1 --refresh, ",
-        job="resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\nlimits: {max_cost: 50 USD, max_runtime: 1 h}\n",
+        job=(
+            "resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\nlimits: {max_cost: 50 USD,"
+            " max_runtime: 1 h}\n"
+        ),
     ),
     row(
         "no limit for a machine of unknown price",
@@ -183,9 +218,21 @@ ROWS = [
         "cloudtrain gpus --provider aws --region eu-central-1 --refresh",
         job="resources: {gpus: 1}\naws: {region: eu-central-1}\n",
     ),
-    row("a price list that is none", "prices", "expected the columns", job="{}\n", CLOUDTRAIN_PRICES="job.yaml"),
+    row(
+        "a price list that is none",
+        "prices",
+        "expected the columns",
+        job="{}\n",
+        CLOUDTRAIN_PRICES="job.yaml",
+    ),
     # account
-    row("no role", "aws.role: is not set", "hint: the role that the job runs as", job="{}\n", CLOUDTRAIN_AWS_ROLE=""),
+    row(
+        "no role",
+        "aws.role: is not set",
+        "hint: the role that the job runs as",
+        job="{}\n",
+        CLOUDTRAIN_AWS_ROLE="",
+    ),
     row("no bucket", "aws.bucket: is not set", job="{}\n", CLOUDTRAIN_AWS_BUCKET=""),
     row("no region", "aws.region: is not set", job="{}\n", CLOUDTRAIN_AWS_REGION=""),
     row(
@@ -200,7 +247,12 @@ ROWS = [
         job="{}\n",
         CLOUDTRAIN_AWS_ROLE="arn:aws:iam::12:role/short-account",
     ),
-    row("role too short", "1:7", "aws.role: 'arn:aws:iam' is no ARN of a role", job="aws: {role: 'arn:aws:iam'}\n"),
+    row(
+        "role too short",
+        "1:7",
+        "aws.role: 'arn:aws:iam' is no ARN of a role",
+        job="aws: {role: 'arn:aws:iam'}\n",
+    ),
     row(
         "role of another partition",
         "1:7",
@@ -232,7 +284,12 @@ ROWS = [
         job="aws: {bucket: 's3://bucket'}\n",
     ),
     row("bucket in capitals", "1:7", "aws.bucket", "lower-case", job="aws: {bucket: MyBucket}\n"),
-    row("subnets alone", "1:7", "aws.subnets: needs aws.security_groups beside it", job="aws: {subnets: [subnet-1]}\n"),
+    row(
+        "subnets alone",
+        "1:7",
+        "aws.subnets: needs aws.security_groups beside it",
+        job="aws: {subnets: [subnet-1]}\n",
+    ),
     row(
         "security groups alone",
         "1:7",
@@ -251,7 +308,9 @@ ROWS = [
         "1:7",
         "aws.subnets",
         "at most 16",
-        job="aws: {subnets: [" + ", ".join(f"subnet-{n}" for n in range(17)) + "], security_groups: [sg-1]}\n",
+        job="aws: {subnets: ["
+        + ", ".join(f"subnet-{n}" for n in range(17))
+        + "], security_groups: [sg-1]}\n",
     ),
     limit(
         "subnet that is no id",
@@ -293,7 +352,9 @@ ROWS = [
         "is in eu-west-1, the job runs in us-east-1",
         job="image: 123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1\n",
     ),
-    limit("image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"),
+    limit(
+        "image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"
+    ),
     row(
         "image to be built of nothing, for nowhere",
         "1:9",
@@ -308,7 +369,10 @@ ROWS = [
         job="aws: {repository: 'train:1'}\n",
     ),
     row(
-        "container of no version", "1:1", "image: unknown container 'dlc:pytorch-2.99'", job="image: dlc:pytorch-2.99\n"
+        "container of no version",
+        "1:1",
+        "image: unknown container 'dlc:pytorch-2.99'",
+        job="image: dlc:pytorch-2.99\n",
     ),
     row(
         "container of another framework",

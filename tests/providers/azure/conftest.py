@@ -1,4 +1,6 @@
-"""Fixtures of the tests of wire and faults: a workspace whose jobs never get beyond their first phase, a job folder."""
+"""Fixtures of the tests of wire and faults: a workspace whose jobs never get beyond their first
+phase, a job folder.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,15 @@ def cloud(azure_account: AzureCloud) -> AzureCloud:
 
 @pytest.fixture(autouse=True)
 def folder(
-    cloud: AzureCloud, quick_retries: None, quick_attempts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud,
+    quick_retries: None,
+    quick_attempts: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(f"print('never run', {str(tmp_path)!r})\n")  # new to the workspace
+    (tmp_path / "train.py").write_text(
+        f"print('never run', {str(tmp_path)!r})\n"
+    )  # new to the workspace
     cloud.endpoint.reset()
     return tmp_path

@@ -1,4 +1,6 @@
-"""What the fault tests have in common: the job, the kinds of faults, the calls, and how a job is submitted."""
+"""What the fault tests have in common: the job, the kinds of faults, the calls, and how a job is
+submitted.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ UPLOAD_CALLS = [
 ]
 CREATE_CALLS = [("arm", "PutEnvironment", 1), ("arm", "PutJob", 1)]
 FIRST_SUBMIT_CALLS = [*LOOKUP_CALLS, *UPLOAD_CALLS, *CREATE_CALLS]
-"""The calls of the first submit of a source: service, operation, and which call of that name it is."""
+"""The calls of the first submit of a source: service, operation, and which call of that name it is.
+"""
 REPEATED_SUBMIT_CALLS = [*LOOKUP_CALLS, ("arm", "GetCode", 1), *CREATE_CALLS]
 """Those of the next one."""
 
@@ -88,7 +91,8 @@ def reconnect() -> None:
 
 def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
     """Where the log of a node lies. From now on the run history knows of it."""
-    job, file = cloud.service.jobs[run_id], f"user_logs/std_log_process_{node}.txt"
+    job = cloud.service.jobs[run_id]
+    file = f"user_logs/std_log_process_{node}.txt"
     blob = f"{job.log_folder}{file}"
     container = cloud.account.storage.create(LOG_CONTAINER)
     if container.properties(blob) is None:
@@ -101,16 +105,28 @@ def append_log(cloud: AzureCloud, run_id: str, node: int, *lines: str, end: str 
     """What a node printed, as Azure ML keeps it."""
     container, blob = log_of(cloud, run_id, node)
     with (container.folder / blob).open("ab") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode().removesuffix(b"\n") + end.encode())
+        file.write(
+            "".join(f"{line}\n" for line in lines).encode().removesuffix(b"\n") + end.encode()
+        )
 
 
 def append_outcome(cloud: AzureCloud, run_id: str, node: int, outcome: str, **more: Any) -> None:
     """The last word of a node's launcher."""
-    event = {"type": "node_ended", "time": 1.0, "node": node, "rank": -1, "seq": 1, "outcome": outcome, **more}
+    event = {
+        "type": "node_ended",
+        "time": 1.0,
+        "node": node,
+        "rank": -1,
+        "seq": 1,
+        "outcome": outcome,
+        **more,
+    }
     append_log(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
 
 
-def command_line_of(cloud: AzureCloud, tmp_path: Path, modules: tuple[str, ...] = ("warm_sdks",)) -> CommandLine:
+def command_line_of(
+    cloud: AzureCloud, tmp_path: Path, modules: tuple[str, ...] = ("warm_sdks",)
+) -> CommandLine:
     """The real command line in the job's folder."""
     cli = CommandLine(tmp_path / "workspace", env=cloud.environment(), modules=modules)
     cli.write(job_yaml=json.dumps(JOB), train_py=f"print('never run', {str(tmp_path)!r})\n")

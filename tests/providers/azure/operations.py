@@ -1,4 +1,6 @@
-"""What the client does in a subscription, operation by operation, and the actions that each needs of who calls."""
+"""What the client does in a subscription, operation by operation, and the actions that each needs
+of who calls.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def submit(cloud: AzureCloud, run: Run, **more: Any) -> Run:
     """A source that is new to the workspace."""
     name = f"again-{time.time_ns()}"
     Path("train.py").write_text(f"print({name!r})\n")
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**SMALL, **more}), "azure", run_id=name))
+    return cloudtrain.submit(
+        cloudtrain.plan(cloudtrain.load({**SMALL, **more}), "azure", run_id=name)
+    )
 
 
 def submit_with_data(cloud: AzureCloud, run: Run) -> None:
@@ -58,17 +62,26 @@ def sweep(cloud: AzureCloud, run: Run) -> None:
     """Of a source that is new to the workspace."""
     name = f"s-{time.time_ns()}"
     Path("train.py").write_text(f"print({name!r})\n")
-    section = {"objective": {"metric": "loss", "goal": "minimize"}, "space": {"x": [1, 2]}, "method": "grid"}
+    section = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {"x": [1, 2]},
+        "method": "grid",
+    }
     job = cloudtrain.load({**SMALL, "args": {"x": 1}, "sweep": section})
     begin(cloudtrain.plan(job, "azure", run_id=name))
 
 
 def follow_sweep(cloud: AzureCloud, run: Run) -> None:
     """One that is there, with the job as its trial."""
-    of_nobody: dict[str, Any] = {"samplingAlgorithm": {"samplingAlgorithmType": "Grid"}, "searchSpace": {}}
+    of_nobody: dict[str, Any] = {
+        "samplingAlgorithm": {"samplingAlgorithmType": "Grid"},
+        "searchSpace": {},
+    }
     trial = {"command": "true", "environmentId": "e"}
     body = {"properties": {**of_nobody, "jobType": "Sweep", "trial": trial, "objective": {}}}
-    cloud.service.sweeps["s"] = SweepJob("s", body, cloud.account, lambda name, _: cloud.service.jobs[name])
+    cloud.service.sweeps["s"] = SweepJob(
+        "s", body, cloud.account, lambda name, _: cloud.service.jobs[name]
+    )
     cloud.service.sweeps["s"].trials.append(cloud.service.jobs[run.id])
     place = workspace(*workspace_of(load_settings(Path.cwd())))
     assert place.details("s")
@@ -104,17 +117,27 @@ def fetch(cloud: AzureCloud, run: Run) -> None:
     target = Path(f"fetched-{time.time_ns()}").absolute()
     target.mkdir()
     state = run.cached_status()
-    assert get_provider("azure").fetch(run.folder, state, ["model"], target, None, lambda _: None) == ["model"]
+    assert get_provider("azure").fetch(
+        run.folder, state, ["model"], target, None, lambda _: None
+    ) == ["model"]
 
 
 def examine(cloud: AzureCloud, run: Run) -> None:
     """`doctor`, where what one may not look at is an error for once."""
-    registry, vault = (cloud.account.part(part).rpartition("/")[2] for part in ("containerRegistry", "jobsVault"))
-    more = {"image": f"{registry}.azurecr.io/train:1", "secrets": {"TOKEN": {"azure": f"keyvault:{vault}/token"}}}
-    job, settings = cloudtrain.load({**SMALL, **more}), load_settings(Path.cwd())
+    registry, vault = (
+        cloud.account.part(part).rpartition("/")[2] for part in ("containerRegistry", "jobsVault")
+    )
+    more = {
+        "image": f"{registry}.azurecr.io/train:1",
+        "secrets": {"TOKEN": {"azure": f"keyvault:{vault}/token"}},
+    }
+    job = cloudtrain.load({**SMALL, **more})
+    settings = load_settings(Path.cwd())
     target = get_provider("azure").target(settings, job.spec)
     found = checkup.platform_checks("azure", settings, target, job.spec)
-    unseen = [f"{each.name}: {each.verdict}: {each.answer}" for each in found if each.verdict != "ok"]
+    unseen = [
+        f"{each.name}: {each.verdict}: {each.answer}" for each in found if each.verdict != "ok"
+    ]
     if unseen:
         raise CloudError("; ".join(unseen))
 
@@ -126,12 +149,20 @@ def push(cloud: AzureCloud, run: Run) -> None:
 SUBMITTING = {
     f"{WORKSPACES}/{each}"
     for each in (
-        *("read", "computes/read", "datastores/read", "codes/versions/read", "codes/versions/write"),
+        *(
+            "read",
+            "computes/read",
+            "datastores/read",
+            "codes/versions/read",
+            "codes/versions/write",
+        ),
         *("jobs/read", "jobs/write", "environments/versions/write", "environments/build/action"),
         *("environments/readSecrets/action", "environments/write", "metadata/artifacts/write"),
     )
 }
-REGISTERED = {*SUBMITTING, f"{WORKSPACES}/environments/versions/read"} - {f"{WORKSPACES}/environments/versions/write"}
+REGISTERED = {*SUBMITTING, f"{WORKSPACES}/environments/versions/read"} - {
+    f"{WORKSPACES}/environments/versions/write"
+}
 WORKSPACE = f"{WORKSPACES}/read"
 LOOKING = {WORKSPACE, f"{WORKSPACES}/experiments/runs/read"}
 DATASTORES = f"{WORKSPACES}/datastores/read"
@@ -149,6 +180,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "fetch": Operation({DATASTORES, READ_BLOBS}, fetch),
     "doctor": Operation({*DOCTOR, WORKSPACE, DATASTORES, f"{WORKSPACES}/computes/read"}, examine),
     "push an image": Operation({PULL, PUSH}, push),
-    "stop": Operation({*LOOKING, DATASTORES, READ_BLOBS, WRITE_BLOBS, f"{WORKSPACES}/jobs/cancel/action"}, stop),
+    "stop": Operation(
+        {*LOOKING, DATASTORES, READ_BLOBS, WRITE_BLOBS, f"{WORKSPACES}/jobs/cancel/action"}, stop
+    ),
 }
 """All that the client does with a submitter's rights."""

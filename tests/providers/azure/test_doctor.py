@@ -1,4 +1,6 @@
-"""What `cloudtrain doctor azure` says: nothing of a good workspace, the one thing that is wrong of every other."""
+"""What `cloudtrain doctor azure` says: nothing of a good workspace, the one thing that is wrong of
+every other.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from cloudtrain.providers.azure.account_checks import workspace
 from cloudtrain.providers.cloud.registry import RegistryImage
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
-from tests.fakes.azure.account import CLUSTER_IDENTITY, DEDICATED, LOW_PRIORITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
+from tests.fakes.azure.account import (
+    CLUSTER_IDENTITY,
+    DEDICATED,
+    LOW_PRIORITY,
+    REGISTRY,
+    VAULT,
+    WORKSPACE_IDENTITY,
+)
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.roles import BLOBS, PULL, READER, SCIENTIST, SECRETS
@@ -43,7 +52,9 @@ READS = {
 """All that doctor may ask of Azure. Each but ListSecrets is a GET, and none changes anything."""
 
 IMAGE = f"{REGISTRY}.azurecr.io/train:1"
-STORAGE, VAULTS, REGISTRIES = "storageAccount", "keyVault", "containerRegistry"
+STORAGE = "storageAccount"
+VAULTS = "keyVault"
+REGISTRIES = "containerRegistry"
 
 
 def has(cloud: AzureCloud, part: str, principal: str, role: str) -> Assignment:
@@ -54,11 +65,13 @@ def has(cloud: AzureCloud, part: str, principal: str, role: str) -> Assignment:
 
 @pytest.fixture
 def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A job on a cluster, with an image, a secret and a datastore that is opened by roles, in an account that has all
-    that it needs. Tests change either.
+    """A job on a cluster, with an image, a secret and a datastore that is opened by roles, in an
+    account that has all that it needs. Tests change either.
     """
     forget()
-    monkeypatch.setattr(checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"})))
+    monkeypatch.setattr(
+        checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
+    )
     cloud.account.datastore_credentials = "None"
     cloud.account.access.assignments = [
         has(cloud, "", OBJECT_ID, SCIENTIST),
@@ -80,13 +93,20 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
 
 def asked(spec: dict[str, Any]) -> list[Check]:
     """All checks for a job."""
-    job, settings = cloudtrain.load(spec), load_settings(Path.cwd())
-    return list(checkup.platform_checks("azure", settings, get_provider("azure").target(settings, job.spec), job.spec))
+    job = cloudtrain.load(spec)
+    settings = load_settings(Path.cwd())
+    return list(
+        checkup.platform_checks(
+            "azure", settings, get_provider("azure").target(settings, job.spec), job.spec
+        )
+    )
 
 
 def wrong(checks: list[Check]) -> list[str]:
     assert all(check.answer for check in checks)
-    assert all(check.fix for check in checks if check.is_wrong), "what is wrong comes with what to do"
+    assert all(check.fix for check in checks if check.is_wrong), (
+        "what is wrong comes with what to do"
+    )
     return [check.name for check in checks if check.is_wrong]
 
 
@@ -106,12 +126,18 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
 ) -> None:
     cloud.account.datastore_credentials = "AccountKey"
     cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, SCIENTIST)]
-    found = {check.name: check for check in asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})}
+    found = {
+        check.name: check
+        for check in asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
+    }
     assert wrong([*found.values()]) == []
     assert found["storage"].verdict == "not applicable"
     assert (found["quota"].verdict, found["quota"].answer) == (
         "ok",
-        "they may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
+        (
+            "they may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
+            " Cluster Dedicated vCPUs"
+        ),
     )
 
 
@@ -122,7 +148,8 @@ def without(part: str, principal: str) -> Break:
     """A role assignment less."""
 
     def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
-        there, gone = cloud.account.access.assignments, (cloud.account.part(part), principal)
+        there = cloud.account.access.assignments
+        gone = (cloud.account.part(part), principal)
         kept = [each for each in there if (each.scope, each.principal) != gone]
         assert len(kept) == len(there) - 1
         cloud.account.access.assignments = kept
@@ -151,11 +178,15 @@ def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Mon
     cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, READER), *on_others]
 
 
-def without_policy(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def without_policy(
+    cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud.account.rights.uses_roles = False
 
 
-def failed_workspace(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def failed_workspace(
+    cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud.account.workspace_state = "Failed"
 
 
@@ -178,7 +209,9 @@ def keys_off(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Monkey
     cloud.account.takes_keys = False
 
 
-def broken_cluster(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def broken_cluster(
+    cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud.account.computes["gpu-cluster"].state = "Failed"
 
 
@@ -203,9 +236,17 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "storage without keys": ("storage", "takes no keys", keys_off),
     "no such datastore": ("datastore", "no such datastore", setting(datastore="gone")),
     "you may not write blobs": ("storage", "you have no role", without(STORAGE, OBJECT_ID)),
-    "the job may not write blobs": ("storage", "gpu-cluster has no role", without(STORAGE, CLUSTER_IDENTITY)),
+    "the job may not write blobs": (
+        "storage",
+        "gpu-cluster has no role",
+        without(STORAGE, CLUSTER_IDENTITY),
+    ),
     "machines may not pull": ("registry", "AcrPull", without(REGISTRIES, CLUSTER_IDENTITY)),
-    "the job may not read secrets": ("key vault", "Key Vault Secrets User", without(VAULTS, CLUSTER_IDENTITY)),
+    "the job may not read secrets": (
+        "key vault",
+        "Key Vault Secrets User",
+        without(VAULTS, CLUSTER_IDENTITY),
+    ),
     "no access policy": ("key vault", "az keyvault set-policy", without_policy),
     "no such vault": (
         *("key vault", "no key vault gone"),
@@ -262,20 +303,28 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("operation", LOOKS)
-def test_what_one_may_not_look_at_is_no_cross(operation: str, healthy: dict[str, Any], cloud: AzureCloud) -> None:
+def test_what_one_may_not_look_at_is_no_cross(
+    operation: str, healthy: dict[str, Any], cloud: AzureCloud
+) -> None:
     cloud.endpoint.fault("denied", operation=operation, times=99)
     found = asked(healthy)
     assert wrong(found) == []
-    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[operation]
+    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[
+        operation
+    ]
     assert exit_code(found) == 0
 
 
-def test_quotas_that_one_may_not_list_are_no_cross(healthy: dict[str, Any], cloud: AzureCloud) -> None:
+def test_quotas_that_one_may_not_list_are_no_cross(
+    healthy: dict[str, Any], cloud: AzureCloud
+) -> None:
     cloud.endpoint.fault("denied", operation="ListUsages", times=99)
     found = asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
     assert [check.name for check in found if check.verdict == "not allowed to look"] == ["quota"]
 
 
-def test_a_role_that_takes_actions_away_grants_the_rest(healthy: dict[str, Any], cloud: AzureCloud) -> None:
+def test_a_role_that_takes_actions_away_grants_the_rest(
+    healthy: dict[str, Any], cloud: AzureCloud
+) -> None:
     cloud.account.access.assignments.append(has(cloud, "", OBJECT_ID, READER))
     assert wrong(asked(healthy)) == []

@@ -1,4 +1,6 @@
-"""Whatever goes wrong while results are fetched: everything comes or nothing, and nothing gets out of its folder."""
+"""Whatever goes wrong while results are fetched: everything comes or nothing, and nothing gets out
+of its folder.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ FETCHING = [
 
 
 def with_results(cloud: AzureCloud, run_id: str) -> Run:
-    """A run that has left a model, an output and a checkpoint; nothing is known of its workspace yet."""
+    """A run that has left a model, an output and a checkpoint; nothing is known of its workspace
+    yet.
+    """
     run = submitted(run_id)
     for name, content in {
         "model/weights": b"w" * 1000,
@@ -109,7 +113,9 @@ def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_cop
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])
-def test_a_fetch_that_fails_for_good_leaves_nothing(cloud: AzureCloud, tmp_path: Path, kind: FaultKind) -> None:
+def test_a_fetch_that_fails_for_good_leaves_nothing(
+    cloud: AzureCloud, tmp_path: Path, kind: FaultKind
+) -> None:
     run = with_results(cloud, run_id_of("never", kind))
     cloud.endpoint.fault(kind, "blob", "GetBlob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError) as failed:
@@ -123,7 +129,9 @@ HOSTILE = ["../outside", "deep/../../outside", "a//b", "deep/./x", "..", "a\0b"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_is_refused_and_leaves_nothing(cloud: AzureCloud, tmp_path: Path, name: str) -> None:
+def test_a_hostile_name_is_refused_and_leaves_nothing(
+    cloud: AzureCloud, tmp_path: Path, name: str
+) -> None:
     run = submitted(f"hostile-{HOSTILE.index(name)}")
     cloud.put(f"cloudtrain/runs/{run.id}/model/good", b"x")
     cloud.put(f"cloudtrain/runs/{run.id}/model/{name}", b"x")
@@ -141,7 +149,9 @@ def test_an_absolute_name_stays_inside(cloud: AzureCloud, tmp_path: Path) -> Non
     assert (tmp_path / "result" / "model" / str(tmp_path)[1:] / "outside").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize("names", [("a", "a/b"), ("x" * 300, "y")], ids=["a file as a folder", "too long a name"])
+@pytest.mark.parametrize(
+    "names", [("a", "a/b"), ("x" * 300, "y")], ids=["a file as a folder", "too long a name"]
+)
 def test_names_that_this_disk_cannot_hold_are_told_in_words(
     cloud: AzureCloud, tmp_path: Path, names: tuple[str, str]
 ) -> None:
@@ -181,7 +191,9 @@ def test_many_blobs_are_listed_page_by_page(cloud: AzureCloud, tmp_path: Path) -
     assert len(list((tmp_path / "result" / "output").iterdir())) == 30
 
 
-def test_links_come_back_if_they_stay_inside_and_are_named_if_not(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_links_come_back_if_they_stay_inside_and_are_named_if_not(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
     run = submitted("links-1")
     place = f"cloudtrain/runs/{run.id}/model"
     for name, content in {
@@ -197,7 +209,11 @@ def test_links_come_back_if_they_stay_inside_and_are_named_if_not(cloud: AzureCl
     notes: list[str] = []
     run.fetch(tmp_path / "result", note=notes.append)
     model = tmp_path / "result" / "model"
-    assert sorted(path.name for path in model.iterdir()) == ["large.cloudtrain-link", "latest", "step-2"]
+    assert sorted(path.name for path in model.iterdir()) == [
+        "large.cloudtrain-link",
+        "latest",
+        "step-2",
+    ]
     assert (model / "latest").readlink() == Path("step-2")
     assert (model / "step-2" / "up").read_bytes() == b"w"
     assert [note.partition(":")[0] for note in sorted(notes)] == [

@@ -1,4 +1,6 @@
-"""`cloudtrain infra --provider azure` against an empty loopback Azure: set up, shown, set up again, removed."""
+"""`cloudtrain infra --provider azure` against an empty loopback Azure: set up, shown, set up again,
+removed.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def down(*words: str) -> CommandResult:
     return call("infra", "down", "--provider", "azure", "--yes", *words)
 
 
-def test_up_shows_the_plan_and_its_cost_deploys_it_and_writes_the_settings(ground: ResourceManager) -> None:
+def test_up_shows_the_plan_and_its_cost_deploys_it_and_writes_the_settings(
+    ground: ResourceManager,
+) -> None:
     said = up()
     assert said.code == 0, said.err
     for part in (
@@ -71,7 +75,9 @@ def test_up_shows_the_plan_and_its_cost_deploys_it_and_writes_the_settings(groun
         '+ compute = "cpu"',
     ):
         assert part in said.err
-    registry = next(each for each in ground.store.resources.values() if "loginServer" in each.answers)
+    registry = next(
+        each for each in ground.store.resources.values() if "loginServer" in each.answers
+    )
     written = tomllib.loads(Path("cloudtrain.toml").read_text())["azure"]
     assert written == {
         "subscription": "11111111-2222-3333-4444-555555555555",
@@ -96,16 +102,23 @@ def test_what_was_set_up_takes_a_job_by_the_settings_that_were_written(
     assert up().code == 0
     said = call("--data-dir", str(runs), *words)
     assert said.code == 0, said.err
-    assert cloud.service.jobs["first-job"].properties["computeId"].endswith("/workspaces/cloudtrain/computes/cpu")
+    assert (
+        cloud.service.jobs["first-job"]
+        .properties["computeId"]
+        .endswith("/workspaces/cloudtrain/computes/cpu")
+    )
     assert down("--delete-data").code == 0
     forget()
     said = call("--data-dir", str(runs), "status", "first-job")
-    assert f"{WORKSPACES}/cloudtrain" in said.out + said.err, "the workspace is gone, and that is told"
+    assert f"{WORKSPACES}/cloudtrain" in said.out + said.err, (
+        "the workspace is gone, and that is told"
+    )
 
 
 def test_up_twice_changes_nothing_and_asks_nothing(ground: ResourceManager) -> None:
     assert up().code == 0
-    before, calls = dict(ground.store.resources), len(ground.deployments.known)
+    before = dict(ground.store.resources)
+    calls = len(ground.deployments.known)
     said = call(*UP)
     assert said.code == 0, said.err
     assert "nothing to do" in said.err
@@ -121,10 +134,16 @@ def test_a_dry_run_leaves_nothing_behind(ground: ResourceManager) -> None:
     assert (ground.groups, ground.store.resources, ground.deployments.known) == ({}, {}, {})
 
 
-def test_a_no_leaves_a_group_that_was_there_and_removes_one_that_was_not(ground: ResourceManager) -> None:
+def test_a_no_leaves_a_group_that_was_there_and_removes_one_that_was_not(
+    ground: ResourceManager,
+) -> None:
     assert call(*UP).code == 3
     assert ground.groups == {}
-    ground.groups["cloudtrain"] = {"id": ground.id_of("cloudtrain"), "name": "cloudtrain", "location": "westeurope"}
+    ground.groups["cloudtrain"] = {
+        "id": ground.id_of("cloudtrain"),
+        "name": "cloudtrain",
+        "location": "westeurope",
+    }
     assert call(*UP).code == 3
     assert set(ground.groups) == {"cloudtrain"}
 
@@ -132,14 +151,21 @@ def test_a_no_leaves_a_group_that_was_there_and_removes_one_that_was_not(ground:
 def test_what_was_chosen_stays_chosen_until_something_else_is(ground: ResourceManager) -> None:
     assert (
         up(
-            "--set", "clusters=gpu:Standard_NC24ads_A100_v4:4:spot", "--set", "budget=7", "--set", "registry=standard"
+            "--set",
+            "clusters=gpu:Standard_NC24ads_A100_v4:4:spot",
+            "--set",
+            "budget=7",
+            "--set",
+            "registry=standard",
         ).code
         == 0
     )
     said = up("--set", "budget=9")
     assert said.code == 0, said.err
     changes = [
-        line for line in said.err.splitlines() if line.startswith(("  update ", "  create ", "  changed", "  created"))
+        line
+        for line in said.err.splitlines()
+        if line.startswith(("  update ", "  create ", "  changed", "  created"))
     ]
     assert [line.split()[0] for line in changes] == ["update", "changed"]
     assert "amount" in changes[0]
@@ -156,7 +182,13 @@ def test_show_tells_of_what_there_is(ground: ResourceManager) -> None:
     assert "does not exist" in said.out
     up()
     said = call("infra", "show", "--provider", "azure")
-    for part in ("is ready", "cluster", "cpu-spot", "key vault: cloudtrainj", 'workspace = "cloudtrain"'):
+    for part in (
+        "is ready",
+        "cluster",
+        "cpu-spot",
+        "key vault: cloudtrainj",
+        'workspace = "cloudtrain"',
+    ):
         assert part in said.out
 
 
@@ -169,7 +201,9 @@ def test_github_and_a_private_network_are_there_on_request(ground: ResourceManag
     assert "while no job runs: 134.00 USD a month" in said.err
 
 
-def test_down_deletes_what_costs_nothing_to_lose_and_says_what_it_leaves(ground: ResourceManager) -> None:
+def test_down_deletes_what_costs_nothing_to_lose_and_says_what_it_leaves(
+    ground: ResourceManager,
+) -> None:
     up("--set", "github_subject=repo:me/mine:ref:refs/heads/main", "--set", "network=new")
     said = down()
     assert said.code == 0, said.err
@@ -198,9 +232,15 @@ def test_down_deletes_what_costs_nothing_to_lose_and_says_what_it_leaves(ground:
     assert "nothing to do" in down().err
 
 
-def test_down_with_the_data_leaves_an_empty_group_and_vaults_that_up_brings_back(ground: ResourceManager) -> None:
+def test_down_with_the_data_leaves_an_empty_group_and_vaults_that_up_brings_back(
+    ground: ResourceManager,
+) -> None:
     up()
-    vaults = {each.name for each in ground.store.resources.values() if each.kind == "Microsoft.KeyVault/vaults"}
+    vaults = {
+        each.name
+        for each in ground.store.resources.values()
+        if each.kind == "Microsoft.KeyVault/vaults"
+    }
     said = down("--delete-data")
     assert said.code == 0, said.err
     assert ground.store.resources == {}
@@ -216,12 +256,16 @@ def test_down_with_the_data_leaves_an_empty_group_and_vaults_that_up_brings_back
 def test_down_touches_nothing_of_others_in_the_same_group(ground: ResourceManager) -> None:
     up()
     id_ = f"{ground.id_of('cloudtrain')}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/theirs"
-    ground.store.put(id_, "Microsoft.ManagedIdentity/userAssignedIdentities", {"location": "eastus"})
+    ground.store.put(
+        id_, "Microsoft.ManagedIdentity/userAssignedIdentities", {"location": "eastus"}
+    )
     assert down("--delete-data").code == 0
     assert [each.name for each in ground.store.resources.values()] == ["theirs"]
 
 
-def test_an_up_that_was_killed_is_gone_on_with(ground: ResourceManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_up_that_was_killed_is_gone_on_with(
+    ground: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -244,7 +288,9 @@ def failed(said: CommandResult) -> str:
     return said.err[said.err.index("error: ") :]
 
 
-def test_a_workspace_whose_name_a_deleted_one_has_is_told_with_the_way_out(ground: ResourceManager) -> None:
+def test_a_workspace_whose_name_a_deleted_one_has_is_told_with_the_way_out(
+    ground: ResourceManager,
+) -> None:
     up()
     down()
     told = failed(up())
@@ -254,19 +300,29 @@ def test_a_workspace_whose_name_a_deleted_one_has_is_told_with_the_way_out(groun
     assert up().code == 0
 
 
-def test_who_may_not_assign_roles_is_told_before_anything_is_created(ground: ResourceManager) -> None:
+def test_who_may_not_assign_roles_is_told_before_anything_is_created(
+    ground: ResourceManager,
+) -> None:
     ground.appoint(CONTRIBUTOR)
     for words in ((), ("--set", "submitter_role=built-in")):
         told = failed(up(*words))
-        assert "does not have permission to perform action 'Microsoft.Authorization/roleAssignments/write'" in told
+        assert (
+            "does not have permission to perform action"
+            " 'Microsoft.Authorization/roleAssignments/write'" in told
+        )
         assert "Role Based Access Control Administrator" in told
         assert (ground.groups, ground.store.resources) == ({}, {})
 
 
-def test_who_may_assign_roles_but_define_none_gives_submitters_the_built_in_one(ground: ResourceManager) -> None:
+def test_who_may_assign_roles_but_define_none_gives_submitters_the_built_in_one(
+    ground: ResourceManager,
+) -> None:
     ground.appoint(CONTRIBUTOR, ACCESS_CONTROL)
     told = failed(up())
-    assert "does not have permission to perform action 'Microsoft.Authorization/roleDefinitions/write'" in told
+    assert (
+        "does not have permission to perform action 'Microsoft.Authorization/roleDefinitions/write'"
+        in told
+    )
     assert "--set submitter_role=built-in" in told.partition("hint: ")[2]
     said = up("--set", "submitter_role=built-in")
     assert said.code == 0, said.err
@@ -282,13 +338,21 @@ def test_down_deletes_the_role_of_submitters_with_its_assignments_and_no_role_of
     assert up("--name", "lab", "--set", "submitters=none").code == 0
     group = ground.id_of("cloudtrain")
     theirs = f"{group}/providers/Microsoft.Authorization/roleDefinitions/{'0' * 8}-0000-0000-0000-{'0' * 12}"
-    about = {"roleName": "cloudtrain fan", "permissions": [{"actions": []}], "assignableScopes": [group]}
+    about = {
+        "roleName": "cloudtrain fan",
+        "permissions": [{"actions": []}],
+        "assignableScopes": [group],
+    }
     ground.store.put(theirs, DEFINITIONS, {"properties": about})
     said = down("--name", "cloudtrain")
     assert said.code == 0, said.err
     assert "delete  role assignment" in said.err
     assert "cloudtrain submitter of cloudtrain " in said.err
-    left = [each.body["properties"]["roleName"] for each in ground.store.resources.values() if each.kind == DEFINITIONS]
+    left = [
+        each.body["properties"]["roleName"]
+        for each in ground.store.resources.values()
+        if each.kind == DEFINITIONS
+    ]
     assert sorted(left)[0] == "cloudtrain fan"
     assert [each.startswith("cloudtrain submitter of lab ") for each in sorted(left)[1:]] == [True]
 
@@ -296,7 +360,11 @@ def test_down_deletes_the_role_of_submitters_with_its_assignments_and_no_role_of
 @pytest.mark.parametrize(
     ("words", "reason", "remedy"),
     [
-        (("clusters=gpu:Standard_ND1:2",), "VM size Standard_ND1 is not available in region eastus", "az vm list-skus"),
+        (
+            ("clusters=gpu:Standard_ND1:2",),
+            "VM size Standard_ND1 is not available in region eastus",
+            "az vm list-skus",
+        ),
         (
             ("submitters=dddddddd-bbbb-cccc-dddd-eeeeeeeeeeee",),
             "Principal dddddddd-bbbb-cccc-dddd-eeeeeeeeeeee does not exist in the directory",
@@ -317,15 +385,16 @@ def test_a_failed_deployment_names_the_resource_the_reason_and_what_to_do_and_ca
 
 def test_a_name_that_others_have_in_azure_is_told(ground: ResourceManager) -> None:
     plan = json.loads(call(*UP, "--dry-run", "--json").out)["plan"]
-    ground.store.taken.add(next(each["resource"] for each in plan["changes"] if each["kind"] == "storage account"))
+    ground.store.taken.add(
+        next(each["resource"] for each in plan["changes"] if each["kind"] == "storage account")
+    )
     assert "hint: another --name" in failed(up())
 
 
 def test_a_role_that_an_identity_of_old_left_behind_is_told(ground: ResourceManager) -> None:
     up()
-    identity = (
-        f"{ground.id_of('cloudtrain')}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/cloudtrain-jobs"
-    )
+    identities = f"{ground.id_of('cloudtrain')}/providers/Microsoft.ManagedIdentity"
+    identity = f"{identities}/userAssignedIdentities/cloudtrain-jobs"
     ground.store.delete(identity, {})  # by hand; its roles stay
     told = failed(up())
     assert "RoleAssignmentUpdateNotPermitted" in told
@@ -342,7 +411,11 @@ def test_a_cluster_of_another_size_needs_another_name(ground: ResourceManager) -
 
 def test_a_budget_of_an_earlier_month_keeps_its_start(ground: ResourceManager) -> None:
     up()
-    budget = next(each for each in ground.store.resources.values() if each.kind == "Microsoft.Consumption/budgets")
+    budget = next(
+        each
+        for each in ground.store.resources.values()
+        if each.kind == "Microsoft.Consumption/budgets"
+    )
     budget.body["properties"]["timePeriod"]["startDate"] = "2026-01-01"
     assert "nothing to do" in up().err
     said = up("--set", "budget=60")
@@ -350,7 +423,9 @@ def test_a_budget_of_an_earlier_month_keeps_its_start(ground: ResourceManager) -
 
 
 @pytest.mark.parametrize("fault", ["throttle", "error", "refused_lost"])
-def test_a_fault_of_a_moment_is_no_failure(ground: ResourceManager, cloud: AzureCloud, fault: Any) -> None:
+def test_a_fault_of_a_moment_is_no_failure(
+    ground: ResourceManager, cloud: AzureCloud, fault: Any
+) -> None:
     cloud.endpoint.fault(fault, "resources", "GetDeployment", nth=2)
     cloud.endpoint.fault(fault, "resources", "ListOperations")
     said = up()
@@ -390,7 +465,9 @@ def test_what_is_wrong_in_itself_is_told_without_asking_azure(
     assert cloud.endpoint.calls == []
 
 
-def test_render_prints_the_template_without_an_account(ground: ResourceManager, cloud: AzureCloud) -> None:
+def test_render_prints_the_template_without_an_account(
+    ground: ResourceManager, cloud: AzureCloud
+) -> None:
     said = call("infra", "render", "--provider", "azure")
     assert json.loads(said.out)["contentVersion"] == "1.0.0.0"
     assert cloud.endpoint.calls == []

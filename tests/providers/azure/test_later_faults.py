@@ -1,4 +1,6 @@
-"""Whatever goes wrong after the submit: waiting goes on or ends with words, a stop reaches the job, nothing is lost."""
+"""Whatever goes wrong after the submit: waiting goes on or ends with words, a stop reaches the job,
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ from tests.providers.azure.jobs import (
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
-OBSERVING = [("history", "GetDiscovery"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]
+OBSERVING = [
+    ("history", "GetDiscovery"),
+    ("history", "GetRunDetails"),
+    ("blob", "HeadBlob"),
+    ("blob", "GetBlob"),
+]
 """The first of them asks for an address, and needs no credentials."""
 
 
@@ -47,7 +54,9 @@ def submitted_with_log(cloud: AzureCloud, run_id: str) -> Run:
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_waiting_continues_while_a_cloud_does_not_answer(cloud: AzureCloud, kind: FaultKind) -> None:
+def test_waiting_continues_while_a_cloud_does_not_answer(
+    cloud: AzureCloud, kind: FaultKind
+) -> None:
     run = submitted_with_log(cloud, run_id_of("wait", kind))
     times = 10 if kind != "slow" else 2
     for call in OBSERVING:
@@ -68,7 +77,9 @@ def test_waiting_continues_while_a_cloud_does_not_answer(cloud: AzureCloud, kind
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_waiting_ends_with_a_message_when_a_retry_cannot_help(cloud: AzureCloud, kind: FaultKind) -> None:
+def test_waiting_ends_with_a_message_when_a_retry_cannot_help(
+    cloud: AzureCloud, kind: FaultKind
+) -> None:
     run = submitted_with_log(cloud, run_id_of("lasting", kind))
     cloud.endpoint.fault(kind, "history", "GetRunDetails", times=ALWAYS)
     with pytest.raises(CloudError) as failed:
@@ -99,7 +110,9 @@ def test_an_unreadable_log_does_not_keep_a_job_from_ending(
     assert run.status().log_unread is None
 
 
-def test_status_shows_the_last_known_state_and_then_the_error(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_status_shows_the_last_known_state_and_then_the_error(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     assert cli.run("submit", "--provider", "azure", "--detach", "--run-id", "seen-1").code == 0
     cloud.log_out()
@@ -110,7 +123,9 @@ def test_status_shows_the_last_known_state_and_then_the_error(cloud: AzureCloud,
     assert "Traceback" not in result.err
 
 
-def test_observing_a_run_during_its_submit_does_not_end_it(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_observing_a_run_during_its_submit_does_not_end_it(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault("hang_before", "arm", "PutCode")
     client = cli.start("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
@@ -195,20 +210,29 @@ def test_a_job_of_another_machine_is_imported_despite_transient_faults(
     append_log(cloud, run.id, 0, "[rank 0] hello")
     cloud.service.jobs[run.id].finish("Completed")
     here = str(tmp_path_factory.mktemp("here"))
-    for call in [("arm", "GetJob"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]:
+    for call in [
+        ("arm", "GetJob"),
+        ("history", "GetRunDetails"),
+        ("blob", "HeadBlob"),
+        ("blob", "GetBlob"),
+    ]:
         cloud.endpoint.fault(kind, *call)
     adopted = find_run(run.id, data_dir=here, provider="azure")
     assert adopted.wait(20).state == "succeeded"
     assert [line.text for line in adopted.logs()] == ["hello"]
 
 
-def test_following_a_job_with_expiring_credentials_says_that_it_goes_on(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_following_a_job_with_expiring_credentials_says_that_it_goes_on(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault("expired", "history", "GetRunDetails", nth=3, times=ALWAYS)
     result = cli.run("submit", "--provider", "azure", "--run-id", "followed-1")
     assert result.code == 4
     assert "the credentials have expired" in result.err
-    assert "the job goes on meanwhile: cloudtrain wait followed-1" in result.err.replace("python -m ", "")
+    assert "the job goes on meanwhile: cloudtrain wait followed-1" in result.err.replace(
+        "python -m ", ""
+    )
     assert "Traceback" not in result.err
 
 

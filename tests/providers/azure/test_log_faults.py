@@ -1,4 +1,6 @@
-"""Whatever goes wrong while logs are read: every line and event of every node comes once, in its order."""
+"""Whatever goes wrong while logs are read: every line and event of every node comes once, in its
+order.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ from tests.providers.azure.jobs import TRANSIENT, append_log, log_of, run_id_of,
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
-READS, MANY = 9, 100
-"""How many calls at least read three parts of the logs of two nodes, and more than anybody makes for it."""
+READS = 9
+MANY = 100
+"""How many calls at least read three parts of the logs of two nodes, and more than anybody makes
+for it.
+"""
 
 
 def event_of(number: int) -> str:
@@ -36,7 +41,9 @@ def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
 ) -> None:
     run = submitted(run_id_of("lines", kind))
     cloud.endpoint.reset()
-    for nth in range(1, MANY, 1 if kind == "slow" else 2):  # the call between two faults is the second try
+    for nth in range(
+        1, MANY, 1 if kind == "slow" else 2
+    ):  # the call between two faults is the second try
         cloud.endpoint.fault(kind, nth=nth, seconds=0.05)
     updates = run.watch()
     printed: list[str] = []
@@ -46,7 +53,9 @@ def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
         deadline = time.monotonic() + HANG_SECONDS
         while len(printed) < 3 * (part + 1) and time.monotonic() < deadline:
             printed += [line.text for line in next(updates).lines]
-    assert sorted(printed) == sorted(f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3))
+    assert sorted(printed) == sorted(
+        f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3)
+    )
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
     assert texts(run, 0) == ["zero 0", "loss 0", "zero 1", "loss 1", "zero 2", "loss 2"]
     assert texts(run, 1) == ["one 0", "one 1", "one 2"]
@@ -60,7 +69,9 @@ def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: AzureC
     append_log(cloud, run.id, 0, "[rank 0] first")
     run.status()
     with (run.folder.path / "logs" / "node-0.log").open("a") as file:
-        file.write("2026-11-21T00:00:00.000Z [rank 0] of a reader that never told how far it came\n")
+        file.write(
+            "2026-11-21T00:00:00.000Z [rank 0] of a reader that never told how far it came\n"
+        )
     append_log(cloud, run.id, 0, "[rank 0] second")
     find_run("torn-1").status()
     assert texts(run) == ["first", "second"]
@@ -79,7 +90,9 @@ def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> No
     assert texts(run) == ["first", "second", "third"]
 
 
-def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there(cloud: AzureCloud) -> None:
+def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there(
+    cloud: AzureCloud,
+) -> None:
     run = submitted("preempted-1")
     append_log(cloud, run.id, 0, "[rank 0] before", event_of(0))
     append_log(cloud, run.id, 1, "[rank 1] stays")
@@ -87,15 +100,26 @@ def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there
     container, blob = log_of(cloud, run.id, 0)
     container.renew(blob)
     run.status()
-    append_log(cloud, run.id, 0, "[rank 0] after, and this is longer than what had been there", event_of(1))
+    append_log(
+        cloud, run.id, 0, "[rank 0] after, and this is longer than what had been there", event_of(1)
+    )
     find_run(run.id).status()
-    assert texts(run, 0) == ["before", "loss 0", "after, and this is longer than what had been there", "loss 1"]
+    assert texts(run, 0) == [
+        "before",
+        "loss 0",
+        "after, and this is longer than what had been there",
+        "loss 1",
+    ]
     assert texts(run, 1) == ["stays"]
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1]
 
 
-@pytest.mark.parametrize("line", ["[rank 0] short", f"[rank 0] long {'x' * 500}"], ids=["shorter", "longer"])
-def test_a_log_replaced_during_a_read_is_found_by_the_next_read(cloud: AzureCloud, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["[rank 0] short", f"[rank 0] long {'x' * 500}"], ids=["shorter", "longer"]
+)
+def test_a_log_replaced_during_a_read_is_found_by_the_next_read(
+    cloud: AzureCloud, line: str
+) -> None:
     run = submitted(f"amid-{len(line)}")
     append_log(cloud, run.id, 0, "[rank 0] before")
     run.status()
@@ -113,7 +137,9 @@ def test_a_log_replaced_during_a_read_is_found_by_the_next_read(cloud: AzureClou
     assert texts(run) == ["before", line.removeprefix("[rank 0] ")]
 
 
-def test_many_lines_arrive_in_batches_and_complete(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_lines_arrive_in_batches_and_complete(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = submitted("flood-1")
     monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 14)
     lines = [f"line {number} {'é' * (number % 50)}" for number in range(10_000)]

@@ -1,4 +1,6 @@
-"""Runs of others in one workspace: the list shows how they stand and whose they are, and asks for what is new."""
+"""Runs of others in one workspace: the list shows how they stand and whose they are, and asks for
+what is new.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
     job = cloud.service.jobs[run.id]
     job.enter("Running")
     job.finish(status, "it was so" if status == "Failed" else "")
-    job.created, job.started, job._ended = job.created - 7200, job.created - 7200, job.created - 3600
+    job.created, job.started, job._ended = (
+        job.created - 7200,
+        job.created - 7200,
+        job.created - 3600,
+    )
     import_remote_runs("azure", data_dir=here)
     line = listed(here)[run.id]
     assert line["state"] == state
@@ -60,7 +66,9 @@ def test_a_run_of_this_machine_is_listed_as_the_workspace_lists_it(cloud: AzureC
     assert {line["run"]: line["state"] for line in cloudtrain.list_runs()}[run.id] == "succeeded"
 
 
-def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(cloud: AzureCloud, here: str) -> None:
+def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(
+    cloud: AzureCloud, here: str
+) -> None:
     run = submitted("goes-on-1")
     import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "pending"
@@ -83,7 +91,9 @@ def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
         submitted("tagged-1")
     monkeypatch.setattr(cloud.account, "user", "carol@example.com")
     old = submitted("untagged-1")
-    del cloud.service.jobs[old.id].properties["tags"]["cloudtrain-owner"]  # as an earlier version left it
+    del cloud.service.jobs[old.id].properties["tags"][
+        "cloudtrain-owner"
+    ]  # as an earlier version left it
     import_remote_runs("azure", data_dir=here)
     owners = {run: str(line["owner"]).partition("@")[0] for run, line in listed(here).items()}
     assert (owners["tagged-1"], owners["untagged-1"]) == ("bob", "carol")
@@ -113,7 +123,9 @@ def test_a_list_requests_only_the_pages_with_new_jobs(
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_list_finds_new_jobs_despite_transient_faults(cloud: AzureCloud, here: str, kind: FaultKind) -> None:
+def test_a_list_finds_new_jobs_despite_transient_faults(
+    cloud: AzureCloud, here: str, kind: FaultKind
+) -> None:
     run = submitted(run_id_of("through", kind))
     cloud.service.jobs[run.id].finish("Completed")
     reconnect()
@@ -124,14 +136,18 @@ def test_a_list_finds_new_jobs_despite_transient_faults(cloud: AzureCloud, here:
 
 
 @pytest.mark.parametrize(("kind", "words"), [("expired", "expired"), ("denied", "not authorized")])
-def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: FaultKind, words: str) -> None:
+def test_a_list_that_is_refused_says_so(
+    cloud: AzureCloud, here: str, kind: FaultKind, words: str
+) -> None:
     submitted(run_id_of("refused", kind))
     cloud.endpoint.fault(kind, "arm", "ListJobs", times=ALWAYS)
     with pytest.raises(CloudError, match=f"listing jobs in the workspace .*{words}"):
         import_remote_runs("azure", data_dir=here)
 
 
-def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(cloud: AzureCloud, here: str) -> None:
+def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(
+    cloud: AzureCloud, here: str
+) -> None:
     run = submitted("no-history-1")
     cloud.service.jobs[run.id].finish("Completed")
     cloud.endpoint.fault("denied", "history", "GetRunDetails", times=ALWAYS)
@@ -139,15 +155,21 @@ def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(cloud: 
     assert listed(here)[run.id]["state"] == "succeeded"
 
 
-def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(cloud: AzureCloud, here: str) -> None:
+def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
+    cloud: AzureCloud, here: str
+) -> None:
     mine = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id="shared-mine", data_dir=here)
     cloudtrain.submit(mine)
     submitted("shared-theirs")
     assert "shared-theirs" in import_remote_runs("azure", data_dir=here)
-    assert find_run("last", data_dir=here).id == find_run("shared", data_dir=here).id == "shared-mine"
+    assert (
+        find_run("last", data_dir=here).id == find_run("shared", data_dir=here).id == "shared-mine"
+    )
 
 
-def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(cloud: AzureCloud, here: str) -> None:
+def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(
+    cloud: AzureCloud, here: str
+) -> None:
     run = submitted("long-since-1")
     job = cloud.service.jobs[run.id]
     job.enter("Running")
@@ -155,10 +177,14 @@ def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(
     assert run.status().seconds(job.started + 3600) == pytest.approx(3600, abs=1)
     import_remote_runs("azure", data_dir=here)
     adopted = find_run(run.id, data_dir=here).status()
-    assert adopted.started == pytest.approx(job.started, abs=1), "the list says that it runs, and not since when"
+    assert adopted.started == pytest.approx(job.started, abs=1), (
+        "the list says that it runs, and not since when"
+    )
 
 
-def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(cloud: AzureCloud) -> None:
+def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(
+    cloud: AzureCloud,
+) -> None:
     run = submitted("waited-1")
     job = cloud.service.jobs[run.id]
     job.enter("Running")
@@ -174,7 +200,9 @@ def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(cl
 
 
 @pytest.mark.parametrize("resumes", [True, False])
-def test_the_wait_for_machines_that_were_taken_away_costs_nothing(cloud: AzureCloud, resumes: bool) -> None:
+def test_the_wait_for_machines_that_were_taken_away_costs_nothing(
+    cloud: AzureCloud, resumes: bool
+) -> None:
     run = submitted(f"unpaid-{int(resumes)}")
     job = cloud.service.jobs[run.id]
     job.enter("Running")
@@ -185,7 +213,8 @@ def test_the_wait_for_machines_that_were_taken_away_costs_nothing(cloud: AzureCl
         job.enter("Running")
         run.take([Observation(events=[Phase(time=began + 500, phase="training", running=True)])])
     job.finish("Canceled")
-    job.started, job._ended = began - 100, began + 500
+    job.started = began - 100
+    job._ended = began + 500
     bill = run.wait(60).billing
     assert bill is not None
     assert bill.training_seconds == pytest.approx(100, abs=1)

@@ -1,4 +1,6 @@
-"""What infra/azure grants, on the wire: without one action or one role exactly what needs it fails, and says so."""
+"""What infra/azure grants, on the wire: without one action or one role exactly what needs it fails,
+and says so.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +67,19 @@ def ground(azure: AzureCloud) -> ResourceManager:
 
 @pytest.fixture(autouse=True)
 def everything_is_granted_again(
-    settings: str, cloud: AzureCloud, folder: Path, ground: ResourceManager, monkeypatch: pytest.MonkeyPatch
+    settings: str,
+    cloud: AzureCloud,
+    folder: Path,
+    ground: ResourceManager,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
     (folder / "cloudtrain.toml").write_text(settings)
     for name in ("FINISHING_SECONDS", "NOTICE_SECONDS"):
         monkeypatch.setattr(f"cloudtrain.providers.azure.stop.{name}", 0)
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
-    monkeypatch.setattr(checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"})))
+    monkeypatch.setattr(
+        checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
+    )
     there = dict(ground.store.resources)
     ground.appoint()
     yield
@@ -121,11 +129,17 @@ def take_away(ground: ResourceManager, action: str) -> None:
 
 def revoke(ground: ResourceManager, principal: str, role: str) -> None:
     """Take a role from somebody."""
-    found = [each for each in ground.store.assignments() if (each.principal, each.role) == (principal, role)]
+    found = [
+        each
+        for each in ground.store.assignments()
+        if (each.principal, each.role) == (principal, role)
+    ]
     assert len(found) == 1
     for key, each in list(ground.store.resources.items()):
         properties = each.body.get("properties") or {}
-        if properties.get("principalId") == principal and properties["roleDefinitionId"].endswith(f"/{role}"):
+        if properties.get("principalId") == principal and properties["roleDefinitionId"].endswith(
+            f"/{role}"
+        ):
             del ground.store.resources[key]
     ground.appoint()
 
@@ -147,10 +161,16 @@ def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
 
 
 @pytest.mark.parametrize(
-    ("role", "actions", "also"), [(BLOB_ROLE, {READ_BLOBS, WRITE_BLOBS}, {"doctor"}), (PUSH_ROLE, {PULL, PUSH}, set())]
+    ("role", "actions", "also"),
+    [(BLOB_ROLE, {READ_BLOBS, WRITE_BLOBS}, {"doctor"}), (PUSH_ROLE, {PULL, PUSH}, set())],
 )
 def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
-    cloud: AzureCloud, ground: ResourceManager, run: Run, role: str, actions: set[str], also: set[str]
+    cloud: AzureCloud,
+    ground: ResourceManager,
+    run: Run,
+    role: str,
+    actions: set[str],
+    also: set[str],
 ) -> None:
     """`also`: what looks for that very role."""
     revoke(ground, OBJECT_ID, role)
@@ -161,26 +181,33 @@ def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
         assert not said or any(each in said for each in words), (name, said)
 
 
-def test_the_workspace_of_somebody_else_is_of_no_use(cloud: AzureCloud, run: Run, ground: ResourceManager) -> None:
+def test_the_workspace_of_somebody_else_is_of_no_use(
+    cloud: AzureCloud, run: Run, ground: ResourceManager
+) -> None:
     """In the same group, which is not what the roles are for."""
     account = cloud.account
     other = f"{account.scope.rpartition('/')[0]}/theirs"
     for action in (each.action for each in SUBMITTER):
         assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other))
-        assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=ground.id_of(account.resource_group)))
+        assert not account.access.allows(
+            OBJECT_ID, Attempt(action=action, scope=ground.id_of(account.resource_group))
+        )
 
 
 # Jobs, as the identity of the cluster: what they do is done by Azure ML and by the launcher.
 
 
 def job_error(cloud: AzureCloud, folder: Path, name: str) -> str:
-    """Why a job with an image of the workspace's registry failed that reads and writes blobs; empty if it did not."""
+    """Why a job with an image of the workspace's registry failed that reads and writes blobs; empty
+    if it did not.
+    """
     cloud.account.phase_seconds = 0
     registry = cloud.account.part("containerRegistry").rpartition("/")[2]
     image = {"image": f"{registry}.azurecr.io/train:1"}
     job = document(cloud, name, folder, "talk", environment=image, compute="azureml:cpu")
     submit(client(cloud), job)
-    status, error = ended(cloud, name), cloud.service.jobs[name].error
+    status = ended(cloud, name)
+    error = cloud.service.jobs[name].error
     assert (status == "Failed") == (error is not None)
     return error["message"] if error else ""
 
@@ -200,7 +227,11 @@ def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
     delete_blobs = READ_BLOBS.replace("read", "delete")
     own = cloud.account.access.attempted - {each.action for each in SUBMITTER}
     assert own == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
-    roles = {each.role for each in ground.store.assignments() if each.principal == identity(ground, "cloudtrain-jobs")}
+    roles = {
+        each.role
+        for each in ground.store.assignments()
+        if each.principal == identity(ground, "cloudtrain-jobs")
+    }
     assert roles == {BLOB_ROLE, PULL_ROLE, SECRET_ROLE}
 
 
@@ -227,7 +258,11 @@ def test_a_secret_is_read_by_the_job_s_identity_alone_and_the_lack_of_its_role_i
 
     def read(principal: str) -> str:
         secret = cloud.account.machine_secret(principal)
-        environ = {**cloud.account.env, "MSI_SECRET": secret, "SSL_CERT_FILE": cloud.environment()["SSL_CERT_FILE"]}
+        environ = {
+            **cloud.account.env,
+            "MSI_SECRET": secret,
+            "SSL_CERT_FILE": cloud.environment()["SSL_CERT_FILE"],
+        }
         return KeyVault(environ).get_secret("the secret", f"{cloud.endpoint.url}/secrets/token")
 
     assert read(jobs) == "value"

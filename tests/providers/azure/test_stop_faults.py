@@ -27,7 +27,9 @@ from tests.support.limits import HANG_SECONDS
 
 
 def running(cloud: AzureCloud, run_id: str) -> Run:
-    """A run whose job runs, and whose nodes have said their last words already: a stop need not wait for them."""
+    """A run whose job runs, and whose nodes have said their last words already: a stop need not
+    wait for them.
+    """
     run = submitted(run_id)
     for node in range(2):
         append_outcome(cloud, run_id, node, "stopped")
@@ -62,7 +64,11 @@ def test_a_stop_reaches_the_job_despite_a_transient_fault_in_each_of_its_calls(
     state = run.stop()
     assert (state.state, state.reason) == ("stopped", "stop was asked")
     assert_each_struck(cloud.endpoint, kind, STOPPING)
-    assert [name for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/") if name.endswith(".cloudtrain-stop")]
+    assert [
+        name
+        for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/")
+        if name.endswith(".cloudtrain-stop")
+    ]
 
 
 def test_a_stop_of_a_job_in_the_queue_cancels_at_once(cloud: AzureCloud) -> None:
@@ -96,7 +102,9 @@ def test_a_cancel_refused_because_the_job_has_ended_is_not_an_error(
     assert run.stop().state == "succeeded"
 
 
-@pytest.mark.parametrize("call", [("history", "GetRunDetails"), ("blob", "HeadBlob")], ids=lambda call: call[1])
+@pytest.mark.parametrize(
+    "call", [("history", "GetRunDetails"), ("blob", "HeadBlob")], ids=lambda call: call[1]
+)
 @pytest.mark.parametrize("kind", ["denied", "expired"])
 def test_a_stop_is_sent_although_nothing_can_be_read(
     cloud: AzureCloud, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
@@ -151,14 +159,19 @@ def test_a_job_that_cannot_be_told_to_save_runs_on_until_a_second_stop(
     reconnect()
     cloud.service.jobs[run.id].enter("Running")
     cloud.endpoint.fault(kind, *call, times=ALWAYS)
-    with pytest.raises(CloudError, match="cannot be told to save, so it was not stopped") as refused:
+    with pytest.raises(
+        CloudError, match="cannot be told to save, so it was not stopped"
+    ) as refused:
         run.stop()
     assert f"once more `cloudtrain stop {run.id}` cancels it at once" in str(refused.value.hint)
     assert not cloud.service.jobs[run.id].cancel_asked.is_set()
     assert run.cached_status().state != "stopping"
     state = run.stop()
     assert state.state == "stopped"
-    assert "could not be told to save, so what came after its last checkpoint is lost: " in state.reason
+    assert (
+        "could not be told to save, so what came after its last checkpoint is lost: "
+        in state.reason
+    )
     assert cloud.service.jobs[run.id].status == "Canceled"
 
 
@@ -216,7 +229,9 @@ def test_an_interrupt_before_the_stop_file_is_confirmed_says_that_nobody_knows(
     assert "cloudtrain stop hasty-2 waits again" in said
 
 
-def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
     cli = command_line_of(cloud, tmp_path)
     assert cli.run("submit", "--provider", "azure", "--detach", "--run-id", "hasty-1").code == 0
     job = cloud.service.jobs["hasty-1"]

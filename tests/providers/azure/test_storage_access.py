@@ -1,4 +1,6 @@
-"""Storage that takes no keys, and secrets of datastores that end: runs stop and results arrive all the same."""
+"""Storage that takes no keys, and secrets of datastores that end: runs stop and results arrive all
+the same.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def stopped(cloud: AzureCloud, run: Run, folder: Path) -> None:
     cloud.service.jobs[run.id].enter("Running")
     state = run.stop()
     assert (state.state, state.reason) == ("stopped", "stop was asked")
-    stop_files = [name for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/") if "stop" in name]
+    stop_files = [
+        name for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/") if "stop" in name
+    ]
     assert stop_files
 
 
@@ -117,14 +121,18 @@ def test_a_login_without_a_role_is_named_when_storage_takes_no_keys(
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_datastore_s_secret_is_renewed_before_it_ends(name: str, cloud: AzureCloud, tmp_path: Path) -> None:
+def test_a_datastore_s_secret_is_renewed_before_it_ends(
+    name: str, cloud: AzureCloud, tmp_path: Path
+) -> None:
     run = new_run(cloud, f"short-{name}")
     cloud.account.secret_seconds = 200
     USES[name].do(cloud, run, tmp_path)
     assert cloud.endpoint.calls.count(Call("arm", "ListSecrets")) > 2
 
 
-def test_a_secret_of_an_hour_is_asked_for_once_a_datastore(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_a_secret_of_an_hour_is_asked_for_once_a_datastore(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
     run = new_run(cloud, "long-fetch")
     fetched(cloud, run, tmp_path)
     calls = cloud.endpoint.calls

@@ -39,7 +39,9 @@ def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_first_submit_survives_a_transient_fault_in_each_of_its_calls(cloud: AzureCloud, kind: FaultKind) -> None:
+def test_a_first_submit_survives_a_transient_fault_in_each_of_its_calls(
+    cloud: AzureCloud, kind: FaultKind
+) -> None:
     run_id = run_id_of("once", kind)
     reconnect()
     fault_each(cloud.endpoint, kind, FIRST_SUBMIT_CALLS)
@@ -73,11 +75,17 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
     run_id = run_id_of("ever", kind, name_of(call))
     reconnect()
     cloud.endpoint.fault(kind, *call, times=ALWAYS)
-    if kind == "lost" and call[1] in ("PutCode", "PutJob"):  # the answer is lost for good, and yet it is found
+    if kind == "lost" and call[1] in (
+        "PutCode",
+        "PutJob",
+    ):  # the answer is lost for good, and yet it is found
         assert submitted(run_id).status().state == "pending"
         assert exists(cloud, run_id)
         return
-    if kind == "denied" and call[1] in ("ListVmSizes", "ListUsages"):  # nobody needs this right to submit
+    if kind == "denied" and call[1] in (
+        "ListVmSizes",
+        "ListUsages",
+    ):  # nobody needs this right to submit
         assert submitted(run_id).status().state == "pending"
         return
     with pytest.raises(CloudError) as failed:
@@ -131,7 +139,9 @@ def test_a_job_that_was_created_after_all_can_be_stopped_at_once(cloud: AzureClo
     assert cloud.service.jobs["late-2"].status == "Canceled"
 
 
-@pytest.mark.parametrize("strangers", [{}, {"name": "stranger"}], ids=["the same job", "another job"])
+@pytest.mark.parametrize(
+    "strangers", [{}, {"name": "stranger"}], ids=["the same job", "another job"]
+)
 def test_a_name_that_somebody_else_uses_is_not_taken_for_ours_and_not_touched(
     cloud: AzureCloud, strangers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

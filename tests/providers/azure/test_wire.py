@@ -1,4 +1,6 @@
-"""What goes over the wire for a job on Azure ML: how many calls, the very request that was planned, and no more."""
+"""What goes over the wire for a job on Azure ML: how many calls, the very request that was planned,
+and no more.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from cloudtrain.providers.cloud.idempotent_create import Attempt
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
 from tests.fakes.azure.schema import OFFICIAL_FILES, official_schema, official_violations
-from tests.providers.azure.jobs import ALWAYS, JOB, REPEATED_SUBMIT_CALLS, append_log, reconnect, submitted
+from tests.providers.azure.jobs import (
+    ALWAYS,
+    JOB,
+    REPEATED_SUBMIT_CALLS,
+    append_log,
+    reconnect,
+    submitted,
+)
 from tests.support.in_process import call as in_process
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
@@ -98,11 +107,17 @@ def test_observing_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> 
     run.status()
     cloud.endpoint.reset()
     run.status()
-    assert cloud.endpoint.calls == [("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "HeadBlob")]
+    assert cloud.endpoint.calls == [
+        ("history", "GetRunDetails"),
+        ("blob", "HeadBlob"),
+        ("blob", "HeadBlob"),
+    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_plan_as_it_is_printed_is_what_submit_sends(cloud: AzureCloud, folder: Path, shape: str) -> None:
+def test_a_plan_as_it_is_printed_is_what_submit_sends(
+    cloud: AzureCloud, folder: Path, shape: str
+) -> None:
     """The SDK does with it what `az ml job create -f` does, where the code has been laid out."""
     from azure.ai.ml import load_job
 
@@ -122,7 +137,9 @@ def test_a_plan_as_it_is_printed_is_what_submit_sends(cloud: AzureCloud, folder:
 def test_microsofts_own_schema_allows_what_is_sent(cloud: AzureCloud, shape: str) -> None:
     schema = official_schema()
     if schema is None:
-        pytest.skip(f"no {OFFICIAL_FILES['Command']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+        pytest.skip(
+            f"no {OFFICIAL_FILES['Command']} in the folder that CLOUDTRAIN_AZURE_SCHEMA names"
+        )
     _, body = put(cloud, **SHAPES[shape])
     assert official_violations(schema, body["properties"]) == []
 
@@ -133,12 +150,17 @@ def test_what_is_kept_of_a_request_is_what_was_planned(cloud: AzureCloud) -> Non
     assert run.folder.document("request.json") == dict(cloudtrain.render(plan).document)
 
 
-def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCloud, folder: Path) -> None:
+def test_a_local_folder_is_uploaded_once_and_known_by_its_content(
+    cloud: AzureCloud, folder: Path
+) -> None:
     (folder / "data" / "deep").mkdir(parents=True)
     (folder / "data" / "a.txt").write_text("a")
     (folder / "data" / "b.txt").write_text("b")
     (folder / "data" / "deep" / "link").symlink_to("../a.txt")
-    for name in (".gitignore", ".amlignore"):  # as data folders have them, so that nobody commits what is in there
+    for name in (
+        ".gitignore",
+        ".amlignore",
+    ):  # as data folders have them, so that nobody commits what is in there
         (folder / "data" / name).write_text("*\n")
     (folder / ".cloudtrainignore").write_text("data/\n")
     local = {"inputs": {"train": "./data"}}
@@ -152,14 +174,19 @@ def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCl
         f"{place.removeprefix(f'{STORE}/')}{name}"
         for name in (".amlignore", ".gitignore", "a.txt", "b.txt", "deep/link")
     }
-    assert cloud.blobs(place.removeprefix(f"{STORE}/"))[f"{place.removeprefix(f'{STORE}/')}deep/link"] == b"a"
+    assert (
+        cloud.blobs(place.removeprefix(f"{STORE}/"))[f"{place.removeprefix(f'{STORE}/')}deep/link"]
+        == b"a"
+    )
     (folder / "data" / "b.txt").write_text("changed")
     _, third = put(cloud, **local)
     assert ("blob", "PutBlob") in cloud.endpoint.calls
     assert third["properties"]["inputs"] != first["properties"]["inputs"]
 
 
-@pytest.mark.parametrize("call", [("blob", "PutBlob", 2), ("blob", "PutBlob", 4)], ids=["a file", "the mark"])
+@pytest.mark.parametrize(
+    "call", [("blob", "PutBlob", 2), ("blob", "PutBlob", 4)], ids=["a file", "the mark"]
+)
 @pytest.mark.parametrize("kind", ["error", "lost", "refused_lost"])
 def test_a_local_folder_is_uploaded_completely_despite_transient_faults(
     cloud: AzureCloud, folder: Path, kind: Any, call: Any
@@ -171,14 +198,20 @@ def test_a_local_folder_is_uploaded_completely_despite_transient_faults(
     (folder / ".cloudtrainignore").write_text("data/\n")
     cloud.endpoint.reset()
     cloud.endpoint.fault(kind, *call)
-    run = submitted(f"{folder.name.lower().replace('_', '-')[-20:].strip('-')}", inputs={"train": "./data"})
-    place = cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    run = submitted(
+        f"{folder.name.lower().replace('_', '-')[-20:].strip('-')}", inputs={"train": "./data"}
+    )
+    place = (
+        cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    )
     assert {key.removeprefix(place): value for key, value in cloud.blobs(place).items()} == {
         name: f"{name} {folder}".encode() for name in "abc"
     }
 
 
-def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(cloud: AzureCloud, folder: Path) -> None:
+def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(
+    cloud: AzureCloud, folder: Path
+) -> None:
     (folder / "data").mkdir()
     (folder / "empty").mkdir()
     (folder / "data" / "link").symlink_to("gone")
@@ -187,14 +220,20 @@ def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(cloud: Azur
     with pytest.raises(CloudtrainError) as refused:
         submitted("refused-1", inputs={"train": "./data", "test": "./empty"})
     assert f"inputs.train: {folder}/data: link is a broken link (gone)" in refused.value.message
-    assert f"inputs.test: {folder}/empty is empty: the job would run on nothing" in refused.value.message
+    assert (
+        f"inputs.test: {folder}/empty is empty: the job would run on nothing"
+        in refused.value.message
+    )
     assert cloud.endpoint.calls == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"code": "/nowhere"}, "code: Can't find directory or file in resolved absolute path: /nowhere"),
+        (
+            {"code": "/nowhere"},
+            "code: Can't find directory or file in resolved absolute path: /nowhere",
+        ),
         ({"limits": {"timeout": "ever"}}, "limits.timeout: Not a valid integer."),
         (
             {"inputs": {"train": {"type": "uri_folder", "path": "data", "mode": "download"}}},
@@ -223,15 +262,24 @@ def test_what_the_sdk_refuses_is_told_with_its_cause(
     assert "One or more" not in refused.value.message
 
 
-def test_what_the_sdk_makes_of_a_build_context_is_told_before(cloud: AzureCloud, folder: Path) -> None:
+def test_what_the_sdk_makes_of_a_build_context_is_told_before(
+    cloud: AzureCloud, folder: Path
+) -> None:
     (folder / "docker").mkdir()
     (folder / "docker" / "Dockerfile").write_text("FROM scratch\n")
     (folder / "docker" / ".gitignore").write_text("*.bin\n")
-    plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure")
+    plan = cloudtrain.plan(
+        cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure"
+    )
     messages = [found.message for found in rule_issues(plan)]
-    assert f"azure-ai-ml leaves out of the build the files that {folder}/docker/.gitignore lists" in messages
+    assert (
+        f"azure-ai-ml leaves out of the build the files that {folder}/docker/.gitignore lists"
+        in messages
+    )
     (folder / "docker" / "link").symlink_to("gone")
-    assert f"{folder}/docker: link is a broken link (gone)" in [found.message for found in rule_issues(plan)]
+    assert f"{folder}/docker: link is a broken link (gone)" in [
+        found.message for found in rule_issues(plan)
+    ]
 
 
 def test_a_local_file_is_uploaded_under_its_name(cloud: AzureCloud, folder: Path) -> None:
@@ -239,10 +287,14 @@ def test_a_local_file_is_uploaded_under_its_name(cloud: AzureCloud, folder: Path
     _, body = put(cloud, inputs={"train": "./data.csv"})
     place = body["properties"]["inputs"]["train"]
     assert place["jobInputType"] == "uri_file"
-    assert cloud.blobs(place["uri"].removeprefix(f"{STORE}/")) == {place["uri"].removeprefix(f"{STORE}/"): b"1,2"}
+    assert cloud.blobs(place["uri"].removeprefix(f"{STORE}/")) == {
+        place["uri"].removeprefix(f"{STORE}/"): b"1,2"
+    }
 
 
-def test_an_upload_that_failed_is_not_taken_for_a_whole_one(cloud: AzureCloud, folder: Path) -> None:
+def test_an_upload_that_failed_is_not_taken_for_a_whole_one(
+    cloud: AzureCloud, folder: Path
+) -> None:
     (folder / "data").mkdir()
     for name in "abc":
         (folder / "data" / name).write_text(f"{name} {folder}")
@@ -253,15 +305,21 @@ def test_an_upload_that_failed_is_not_taken_for_a_whole_one(cloud: AzureCloud, f
     assert failed.value.message.endswith("nothing was started")
     cloud.endpoint.reset()
     run = submitted("half-2", inputs={"train": "./data"})
-    place = cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    place = (
+        cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    )
     assert len(cloud.blobs(place)) == 3
 
 
-def test_a_build_context_is_uploaded_once_and_known_by_its_content(cloud: AzureCloud, folder: Path) -> None:
+def test_a_build_context_is_uploaded_once_and_known_by_its_content(
+    cloud: AzureCloud, folder: Path
+) -> None:
     (folder / "docker").mkdir()
     (folder / "docker" / "Dockerfile").write_text(f"FROM scratch\nLABEL test={folder.name}\n")
     for _ in range(2):
-        with suppress(CloudError):  # builds are not imitated: what is asked for is seen all the same
+        with suppress(
+            CloudError
+        ):  # builds are not imitated: what is asked for is seen all the same
             put(cloud, image={"build": "docker/Dockerfile"})
         (environment,) = sent(cloud, "PutEnvironment")
         build = environment["properties"]["build"]
@@ -272,7 +330,9 @@ def test_a_build_context_is_uploaded_once_and_known_by_its_content(cloud: AzureC
 
 
 def test_a_registered_data_asset_is_asked_for_by_its_id(cloud: AzureCloud) -> None:
-    with suppress(CloudError):  # data assets are not imitated: what is asked for is seen all the same
+    with suppress(
+        CloudError
+    ):  # data assets are not imitated: what is asked for is seen all the same
         put(cloud, inputs={"train": "azureml:mnist:3"})
     (body,) = sent(cloud, "PutJob")
     assert body["properties"]["inputs"]["train"] == {
@@ -282,7 +342,9 @@ def test_a_registered_data_asset_is_asked_for_by_its_id(cloud: AzureCloud) -> No
     }
 
 
-def test_no_secret_is_sent_or_kept(cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_sent_or_kept(
+    cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
     remote = f"https://somebody:{SECRET}@git.example/repository.git"
     for words in (["init", "-q"], ["remote", "add", "origin", remote]):

@@ -1,4 +1,6 @@
-"""What the command line says when Azure says no: each trouble in words of its own, with a next step."""
+"""What the command line says when Azure says no: each trouble in words of its own, with a next
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,25 @@ echo "To re-authenticate, please run: az login" >&2
 exit 1
 """
 WORDS = {
-    "a wrong subscription": ("subscription '99999999-0000-0000-0000-000000000000'", "check azure.subscription"),
+    "a wrong subscription": (
+        "subscription '99999999-0000-0000-0000-000000000000'",
+        "check azure.subscription",
+    ),
     "a wrong resource group": ("Resource group 'nowhere'", "check azure.resource_group"),
     "a wrong workspace": ("workspaces/nowhere", "check azure.workspace"),
     "an expired token": ("the credentials have expired: The access token", "hint: az login"),
     "an expired login": ("the credentials have expired: DefaultAzureCredential", "hint: az login"),
     "nobody logged in": ("no Azure credentials", "hint: az login (or AZURE_CLIENT_ID"),
     "no az": ("Azure CLI not found on path", "hint: az login (or AZURE_CLIENT_ID"),
-    "no variables": ("Environment variables are not fully configured", "hint: az login (or AZURE_CLIENT_ID"),
+    "no variables": (
+        "Environment variables are not fully configured",
+        "hint: az login (or AZURE_CLIENT_ID",
+    ),
     "a missing role": ("not authorized", "jobs/write: AzureML Data Scientist on the workspace"),
-    "a missing role of storage": ("not authorized", "Storage Blob Data Contributor on the workspace's storage account"),
+    "a missing role of storage": (
+        "not authorized",
+        "Storage Blob Data Contributor on the workspace's storage account",
+    ),
     "an expired signature": (
         "or this machine's clock is wrong",
         "hint: check this machine's clock with date -u; az login",
@@ -65,7 +76,11 @@ def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
         case "an expired signature":
             cloud.endpoint.fault("expired", "blob", "PutBlob", times=ALWAYS)
         case "no network":
-            return {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": ""}
+            return {
+                "HTTPS_PROXY": "http://127.0.0.1:9",
+                "https_proxy": "http://127.0.0.1:9",
+                "NO_PROXY": "",
+            }
     return {}
 
 
@@ -114,7 +129,9 @@ def test_a_successful_submit_prints_only_our_own_messages(own_process: CommandLi
     without_noise(result.err)
     begins = [line.split()[0] for line in result.err.splitlines()]
     assert begins == ["quiet-1", "cost:", "note:", "follow", "wait"]
-    assert "is not looked up before the start" in result.err, "no registry answers where the image of these jobs is"
+    assert "is not looked up before the start" in result.err, (
+        "no registry answers where the image of these jobs is"
+    )
 
 
 @pytest.fixture
@@ -125,7 +142,9 @@ def without_sdk(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "stub")}
 
 
-def test_without_the_sdk_one_is_told_how_to_install_it(own_process: CommandLine, without_sdk: dict[str, str]) -> None:
+def test_without_the_sdk_one_is_told_how_to_install_it(
+    own_process: CommandLine, without_sdk: dict[str, str]
+) -> None:
     result = own_process.run(*SUBMIT, **without_sdk)
     assert (result.code, result.out) == (3, "")
     assert "azure-ai-ml is not installed" in result.err

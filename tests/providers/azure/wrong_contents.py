@@ -1,4 +1,6 @@
-"""The table of wrong Azure ML requests, continued: image, inputs, names, secrets, tags, ways into the job."""
+"""The table of wrong Azure ML requests, continued: image, inputs, names, secrets, tags, ways into
+the job.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,23 @@ ROWS = [
         job="image: azureml://registries/azureml/environments/acpt\n",
     ),
     row(
-        "image with a space", "1:9", "image.azure: 'my image' is not an image address", job="image: {azure: my image}\n"
+        "image with a space",
+        "1:9",
+        "image.azure: 'my image' is not an image address",
+        job="image: {azure: my image}\n",
     ),
-    row("image in capitals", "1:1", "image: 'Mine/Train:1' is not an image address", job="image: Mine/Train:1\n"),
-    row("image with half a digest", "1:1", "is not an image address", job="image: mine/train@sha256:abc\n"),
+    row(
+        "image in capitals",
+        "1:1",
+        "image: 'Mine/Train:1' is not an image address",
+        job="image: Mine/Train:1\n",
+    ),
+    row(
+        "image with half a digest",
+        "1:1",
+        "is not an image address",
+        job="image: mine/train@sha256:abc\n",
+    ),
     row(
         "Dockerfile that is not there",
         "1:9",
@@ -188,7 +203,12 @@ ROWS = [
         "tags.cloudtrain-run: names that begin with cloudtrain- are reserved",
         job="tags: {cloudtrain-run: x}\n",
     ),
-    row("tag without a name", "1:8", "a tag's name has 1 to 100 characters, this one 0", job="tags: {'': x}\n"),
+    row(
+        "tag without a name",
+        "1:8",
+        "a tag's name has 1 to 100 characters, this one 0",
+        job="tags: {'': x}\n",
+    ),
     row(
         "tag name too long",
         "1:8",
@@ -234,7 +254,12 @@ ROWS = [
         "known: ssh, jupyter",
         job="azure: {services: [telnet]}\n",
     ),
-    row("ssh without a key", "1:9", "azure.services: ssh needs your public key", job="azure: {services: ssh}\n"),
+    row(
+        "ssh without a key",
+        "1:9",
+        "azure.services: ssh needs your public key",
+        job="azure: {services: ssh}\n",
+    ),
     row(
         "a key without ssh",
         "1:9",

@@ -1,4 +1,6 @@
-"""The table of wrong Azure ML requests: a job.yaml, the line to blame, and what must be said of it. One row each."""
+"""The table of wrong Azure ML requests: a job.yaml, the line to blame, and what must be said of it.
+One row each.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,26 @@ from tests.providers.wrong_rows import row
 H200 = "resources: {instance: {azure: Standard_ND96isr_H200_v5}, gpus: 8}\n"
 """The machine whose price nobody knows."""
 HOUR = "limits: {max_runtime: 1 h}\n"
-UNPRICED = "limits: the price of this machine is not known, and nothing limits what the job may cost"
+UNPRICED = (
+    "limits: the price of this machine is not known, and nothing limits what the job may cost"
+)
 
 ROWS = [
     # names
-    row("run id with an underscore", "", "'bad_id' is not a valid run id", job="{}\n", run_id="bad_id"),
+    row(
+        "run id with an underscore",
+        "",
+        "'bad_id' is not a valid run id",
+        job="{}\n",
+        run_id="bad_id",
+    ),
     row("run id of 64 characters", "", "is not a valid run id", job="{}\n", run_id="a" * 64),
-    row("job name with an underscore", "1:1", "name: 'bad_name' is not a valid job name", job="name: bad_name\n"),
+    row(
+        "job name with an underscore",
+        "1:1",
+        "name: 'bad_name' is not a valid job name",
+        job="name: bad_name\n",
+    ),
     # machines
     row(
         "size without Standard_",
@@ -51,7 +66,10 @@ ROWS = [
         "more GPUs than the second size has",
         "1:58",
         "Standard_NC4as_T4_v3 has 1 x T4, the job uses 8 per node",
-        job="resources: {instance: {azure: [Standard_ND96isr_H100_v5, Standard_NC4as_T4_v3]}, gpus: 8}\n",
+        job=(
+            "resources: {instance: {azure: [Standard_ND96isr_H100_v5, Standard_NC4as_T4_v3]}, gpus:"
+            " 8}\n"
+        ),
     ),
     row(
         "a GPU machine for a CPU job",
@@ -79,8 +97,18 @@ ROWS = [
         "8 (Standard_ND96isr_H100_v5)",
         job="resources: {gpus: 4, gpu: H100}\n",
     ),
-    row("a count that no size of any model has", "1:13", "no azure instance type has 7", job="resources: {gpus: 7}\n"),
-    row("a GPU that only AWS has", "1:22", "no azure instance type has 1 x L4", job="resources: {gpus: 1, gpu: L4}\n"),
+    row(
+        "a count that no size of any model has",
+        "1:13",
+        "no azure instance type has 7",
+        job="resources: {gpus: 7}\n",
+    ),
+    row(
+        "a GPU that only AWS has",
+        "1:22",
+        "no azure instance type has 1 x L4",
+        job="resources: {gpus: 1, gpu: L4}\n",
+    ),
     row(
         "two GPUs that only AWS has",
         "1:32",
@@ -94,8 +122,18 @@ ROWS = [
         "unknown GPU 'A100-80' (did you mean 'A100-80GB'?)",
         job="resources: {gpus: 1, gpu: A100-80}\n",
     ),
-    row("101 nodes", "1:13", "resources.nodes: 101 nodes are more than azure runs", job="resources: {nodes: 101}\n"),
-    row("shared memory for nobody", "1:13", "resources.shm: is less than a MiB", job="resources: {shm: 1 KB}\n"),
+    row(
+        "101 nodes",
+        "1:13",
+        "resources.nodes: 101 nodes are more than azure runs",
+        job="resources: {nodes: 101}\n",
+    ),
+    row(
+        "shared memory for nobody",
+        "1:13",
+        "resources.shm: is less than a MiB",
+        job="resources: {shm: 1 KB}\n",
+    ),
     # serverless, spot and clusters
     row(
         "spot with a tier",
@@ -116,9 +154,18 @@ ROWS = [
         job="azure: {tier: basic}\n" + HOUR,
         CLOUDTRAIN_AZURE_COMPUTE="my-cluster",
     ),
-    row("spot as a tier", "1:9", "azure.tier: ", "basic, standard or premium", job="azure: {tier: spot}\n"),
     row(
-        "cluster with an underscore", "1:9", "azure.compute: 'my_gpus' is no", job="azure: {compute: my_gpus}\n" + HOUR
+        "spot as a tier",
+        "1:9",
+        "azure.tier: ",
+        "basic, standard or premium",
+        job="azure: {tier: spot}\n",
+    ),
+    row(
+        "cluster with an underscore",
+        "1:9",
+        "azure.compute: 'my_gpus' is no",
+        job="azure: {compute: my_gpus}\n" + HOUR,
     ),
     row(
         "cluster with an underscore, said as in Azure's YAML",
@@ -153,7 +200,12 @@ ROWS = [
         "limits.max_cost: 0.01 USD pay for 0 s",
         job="resources: {gpus: 8, gpu: H100}\nlimits: {max_cost: 0.01 USD}\n",
     ),
-    row("money without its currency", "1:10", "limits.max_cost: 5 has no unit", job="limits: {max_cost: 5}\n"),
+    row(
+        "money without its currency",
+        "1:10",
+        "limits.max_cost: 5 has no unit",
+        job="limits: {max_cost: 5}\n",
+    ),
     row(
         "money for a machine of unknown price",
         "2:10",
@@ -168,10 +220,32 @@ ROWS = [
         "hint: name the cluster's machines with resources.instance, or replace max_cost",
         job="azure: {compute: my-cluster}\nlimits: {max_cost: 50 USD}\n",
     ),
-    row("no limit for a machine of unknown price", "job.yaml: ", UNPRICED, "hint: set limits.max_runtime", job=H200),
-    row("no limit for a cluster of unknown machines", "job.yaml: ", UNPRICED, job="azure: {compute: my-cluster}\n"),
-    row("a price of another location is no price", "job.yaml: ", UNPRICED, job="azure: {location: West Europe}\n"),
-    row("no location, and no limit", "job.yaml: ", UNPRICED, job="{}\n", CLOUDTRAIN_AZURE_LOCATION=""),
+    row(
+        "no limit for a machine of unknown price",
+        "job.yaml: ",
+        UNPRICED,
+        "hint: set limits.max_runtime",
+        job=H200,
+    ),
+    row(
+        "no limit for a cluster of unknown machines",
+        "job.yaml: ",
+        UNPRICED,
+        job="azure: {compute: my-cluster}\n",
+    ),
+    row(
+        "a price of another location is no price",
+        "job.yaml: ",
+        UNPRICED,
+        job="azure: {location: West Europe}\n",
+    ),
+    row(
+        "no location, and no limit",
+        "job.yaml: ",
+        UNPRICED,
+        job="{}\n",
+        CLOUDTRAIN_AZURE_LOCATION="",
+    ),
     row(
         "no location to hold an amount by",
         "1:10",
@@ -240,7 +314,12 @@ ROWS = [
         "azure.resource_group: 'my.group.' is no",
         job="azure: {resource_group: my.group.}\n",
     ),
-    row("workspace of two letters", "1:9", "azure.workspace: 'ab' is no workspace", job="azure: {workspace: ab}\n"),
+    row(
+        "workspace of two letters",
+        "1:9",
+        "azure.workspace: 'ab' is no workspace",
+        job="azure: {workspace: ab}\n",
+    ),
     row(
         "location that is none",
         "1:9",
@@ -260,8 +339,19 @@ ROWS = [
         job="{}\n",
         CLOUDTRAIN_AZURE_DATASTORE="azureml://datastores/mine",
     ),
-    row("AWS's fact in Azure's section", "1:9", "azure.region: unknown key", job="azure: {region: eastus}\n"),
-    row("a job that acts as nobody", "1:9", "azure.identity: ", "managed or user", job="azure: {identity: me}\n"),
+    row(
+        "AWS's fact in Azure's section",
+        "1:9",
+        "azure.region: unknown key",
+        job="azure: {region: eastus}\n",
+    ),
+    row(
+        "a job that acts as nobody",
+        "1:9",
+        "azure.identity: ",
+        "managed or user",
+        job="azure: {identity: me}\n",
+    ),
     row(
         "looks without a pause",
         "environment CLOUDTRAIN_AZURE_POLL: azure.poll: ",

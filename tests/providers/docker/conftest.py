@@ -1,4 +1,6 @@
-"""Fixtures of the container tests: one node's container without torch, run by the process that watches it."""
+"""Fixtures of the container tests: one node's container without torch, run by the process that
+watches it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.providers.docker.container_spec import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.providers.docker.container_spec import (
+    DATA_LABEL,
+    NODE_LABEL,
+    RUN_LABEL,
+    Bind,
+    ContainerSpec,
+)
 from cloudtrain.providers.local.processes import run_module
 from tests.support.engine import left_of
 from tests.support.waiting import eventually
@@ -26,7 +34,9 @@ Begin = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def make_spec(docker: DockerClient, image: str, tmp_path: Path) -> Iterator[MakeSpec]:
-    """A container of a small Python program, on a network of its own, with a folder at /out; it leaves nothing."""
+    """A container of a small Python program, on a network of its own, with a folder at /out; it
+    leaves nothing.
+    """
     labels = {RUN_LABEL: "run-1", DATA_LABEL: str(tmp_path), NODE_LABEL: "0"}
     network = f"cloudtrain-test-{uuid.uuid4().hex[:12]}"
     made = docker.networks.create(network, labels=labels)
@@ -54,7 +64,9 @@ def make_spec(docker: DockerClient, image: str, tmp_path: Path) -> Iterator[Make
     try:  # whatever became of it
         eventually(lambda: left_of(docker, tmp_path) == [network])
     finally:
-        for container in docker.containers.list(all=True, filters={"label": f"{DATA_LABEL}={tmp_path}"}):
+        for container in docker.containers.list(
+            all=True, filters={"label": f"{DATA_LABEL}={tmp_path}"}
+        ):
             container.remove(force=True, v=True)
         made.remove()
 
@@ -69,7 +81,9 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         file.write_text(json.dumps(spec.to_json()))
         argv = [*run_module("docker.node"), str(file)]
         own = {**os.environ, "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()), **env}
-        begun.append(subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        begun.append(
+            subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
         return begun[-1]
 
     yield start

@@ -1,4 +1,6 @@
-"""The engine is restarted under a container: it goes on or ends as the engine has it, and every line comes once."""
+"""The engine is restarted under a container: it goes on or ends as the engine has it, and every
+line comes once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.docker.container_spec import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.providers.docker.container_spec import (
+    DATA_LABEL,
+    NODE_LABEL,
+    RUN_LABEL,
+    Bind,
+    ContainerSpec,
+)
 from tests.providers.docker.conftest import Begin
 from tests.support.dockerd import IMAGE, NETWORK, Dockerd, of_this_machine, own_dockerd
 from tests.support.limits import HANG_SECONDS
@@ -71,7 +79,9 @@ def test_a_run_that_goes_on_is_followed_and_every_line_arrives_once(
     last = count(tmp_path)
     told = [line for line in lines if line.startswith(("line ", "half ", "of "))]
     assert process.returncode == 7
-    assert [line for line in lines if line.startswith("error ")] == [f"error {i + 1}" for i in range(last)]
+    assert [line for line in lines if line.startswith("error ")] == [
+        f"error {i + 1}" for i in range(last)
+    ]
     assert told == [line for i in range(last) for line in (f"line {i + 1}", f"half of {i + 1}")]
     assert lines.count(f"last {last}") == 1
     assert "[node 0] the Docker engine was lost and is back after " in out.decode()
@@ -79,8 +89,12 @@ def test_a_run_that_goes_on_is_followed_and_every_line_arrives_once(
         assert client.containers.list(all=True) == []
 
 
-@pytest.mark.parametrize("dockerd", [("--shutdown-timeout", "1")], indirect=True, ids=["no live-restore"])
-def test_a_rank_killed_by_the_engine_is_attributed_to_it(dockerd: Dockerd, begin: Begin, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dockerd", [("--shutdown-timeout", "1")], indirect=True, ids=["no live-restore"]
+)
+def test_a_rank_killed_by_the_engine_is_attributed_to_it(
+    dockerd: Dockerd, begin: Begin, tmp_path: Path
+) -> None:
     stubborn = ("/bin/sh", "-c", "trap '' TERM; echo listening; while true; do sleep 1; done")
     process = begin(replace(counting(tmp_path), argv=stubborn), DOCKER_HOST=dockerd.host)
     assert process.stdout is not None
@@ -94,7 +108,9 @@ def test_a_rank_killed_by_the_engine_is_attributed_to_it(dockerd: Dockerd, begin
 
 
 @pytest.mark.parametrize("dockerd", [()], indirect=True, ids=["no live-restore"])
-def test_what_ended_with_the_engine_is_told_and_removed(dockerd: Dockerd, begin: Begin, tmp_path: Path) -> None:
+def test_what_ended_with_the_engine_is_told_and_removed(
+    dockerd: Dockerd, begin: Begin, tmp_path: Path
+) -> None:
     process = begin_counting(begin, dockerd, tmp_path)
     dockerd.end()
     dockerd.start()

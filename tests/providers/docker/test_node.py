@@ -1,4 +1,6 @@
-"""One node's container as a process: its output, its exit code, its signals, and that nothing of it stays."""
+"""One node's container as a process: its output, its exit code, its signals, and that nothing of it
+stays.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,16 @@ def finished(process: subprocess.Popen[bytes]) -> tuple[int, bytes, list[dict[st
     out, _ = process.communicate(timeout=HANG_SECONDS)
     lines = out.split(b"\n")
     marked = [line[15:] for line in lines if line.startswith(b"::cloudtrain:: ")]
-    return process.returncode, b"\n".join(line for line in lines if line[:2] != b"::"), [json.loads(m) for m in marked]
+    return (
+        process.returncode,
+        b"\n".join(line for line in lines if line[:2] != b"::"),
+        [json.loads(m) for m in marked],
+    )
 
 
-def test_its_output_arrives_byte_by_byte_and_line_by_line(make_spec: MakeSpec, begin: Begin) -> None:
+def test_its_output_arrives_byte_by_byte_and_line_by_line(
+    make_spec: MakeSpec, begin: Begin
+) -> None:
     program = (
         "import os,sys\n"
         "os.write(1, b'half a '); os.write(2, b'error\\n'); os.write(1, b'line\\n\\xff\\x00\\n')\n"
@@ -61,17 +69,23 @@ def test_its_output_arrives_byte_by_byte_and_line_by_line(make_spec: MakeSpec, b
     assert events[0]["message"] == "its container exited with code 7: no newline"
 
 
-def test_a_line_can_be_read_while_the_container_still_runs(make_spec: MakeSpec, begin: Begin) -> None:
+def test_a_line_can_be_read_while_the_container_still_runs(
+    make_spec: MakeSpec, begin: Begin
+) -> None:
     process = begin(make_spec(LISTENING.format(before=0, handler="leave")))
     assert process.stdout is not None
     assert process.stdout.readline() == b"listening\n"
     process.terminate()
     code, text, events = finished(process)
     assert (code, text) == (5, b"asked\n")
-    assert [(e["type"], e["outcome"], e["forced"]) for e in events] == [("node_ended", "stopped", False)]
+    assert [(e["type"], e["outcome"], e["forced"]) for e in events] == [
+        ("node_ended", "stopped", False)
+    ]
 
 
-def test_a_stop_before_the_program_listens_is_not_lost(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
+def test_a_stop_before_the_program_listens_is_not_lost(
+    make_spec: MakeSpec, begin: Begin, docker: DockerClient
+) -> None:
     spec = make_spec(LISTENING.format(before=3, handler="leave"))
     process = begin(spec)
     eventually(lambda: docker.containers.list(filters={"name": spec.name}))
@@ -79,8 +93,12 @@ def test_a_stop_before_the_program_listens_is_not_lost(make_spec: MakeSpec, begi
     assert finished(process)[:2] == (5, b"listening\nasked\n")
 
 
-def test_what_ignores_a_stop_is_killed_within_the_grace_period(make_spec: MakeSpec, begin: Begin) -> None:
-    process = begin(make_spec(LISTENING.format(before=0, handler="signal.SIG_IGN"), grace_seconds=4))
+def test_what_ignores_a_stop_is_killed_within_the_grace_period(
+    make_spec: MakeSpec, begin: Begin
+) -> None:
+    process = begin(
+        make_spec(LISTENING.format(before=0, handler="signal.SIG_IGN"), grace_seconds=4)
+    )
     assert process.stdout is not None
     process.stdout.readline()
     process.terminate()
@@ -92,10 +110,11 @@ def test_it_ends_with_its_supervisor(make_spec: MakeSpec, tmp_path: Path) -> Non
     spec = make_spec(LISTENING.format(before=0, handler="leave"))
     (tmp_path / "container.json").write_text(json.dumps(spec.to_json()))
     parent = (
-        "import os, subprocess, sys\nfrom cloudtrain.providers.local.processes import run_module\n"
-        "env = {**os.environ, 'CLOUDTRAIN_SUPERVISOR_PID': str(os.getpid())}\n"
-        "child = subprocess.Popen([*run_module('docker.node'), sys.argv[1]], env=env, stdout=subprocess.PIPE)\n"
-        "print(child.stdout.readline().decode(), flush=True)\nsys.stdin.read()\n"
+        "import os, subprocess, sys\nfrom cloudtrain.providers.local.processes import"
+        " run_module\nenv = {**os.environ, 'CLOUDTRAIN_SUPERVISOR_PID': str(os.getpid())}\nchild ="
+        " subprocess.Popen([*run_module('docker.node'), sys.argv[1]], env=env,"
+        " stdout=subprocess.PIPE)\nprint(child.stdout.readline().decode(),"
+        " flush=True)\nsys.stdin.read()\n"
     )
     pipe = subprocess.PIPE
     supervisor = subprocess.Popen(
@@ -111,10 +130,11 @@ def test_secrets_and_variables_are_in_the_environment_and_the_user_has_a_home(
     make_spec: MakeSpec, begin: Begin, tmp_path: Path
 ) -> None:
     program = (
-        "import getpass, os, pathlib\n"
-        "print(os.environ['GREETING'], os.environ['TOKEN'], pathlib.Path.home(), getpass.getuser(), os.getuid())\n"
-        "pathlib.Path('/out/file').write_text('mine'); pathlib.Path('/tmp/x').write_text('room')\n"
-        "print('SECRETS', [name for name in os.environ if name.startswith('CLOUDTRAIN_')])\n"
+        "import getpass, os, pathlib\nprint(os.environ['GREETING'], os.environ['TOKEN'],"
+        " pathlib.Path.home(), getpass.getuser(),"
+        " os.getuid())\npathlib.Path('/out/file').write_text('mine');"
+        " pathlib.Path('/tmp/x').write_text('room')\nprint('SECRETS', [name for name in os.environ"
+        " if name.startswith('CLOUDTRAIN_')])\n"
     )
     (tmp_path / "out").chmod(0o777)
     spec = make_spec(program, secrets=("TOKEN",), user="12345:12346")
@@ -125,7 +145,9 @@ def test_secrets_and_variables_are_in_the_environment_and_the_user_has_a_home(
     assert "hunter2" not in (tmp_path / "container.json").read_text()
 
 
-def test_what_is_mounted_read_only_cannot_be_written(make_spec: MakeSpec, begin: Begin, tmp_path: Path) -> None:
+def test_what_is_mounted_read_only_cannot_be_written(
+    make_spec: MakeSpec, begin: Begin, tmp_path: Path
+) -> None:
     (tmp_path / "in:put, é").mkdir()
     binds = (Bind(source=str(tmp_path / "in:put, é"), target="/in", read_only=True),)
     code, text, _ = finished(begin(make_spec("open('/in/x', 'w')", binds=binds)))
@@ -148,7 +170,12 @@ print(json.dumps({
     "input": Path("/in/data.csv").read_text(),
 }))
 """
-CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID = 1 << 0, 1 << 1, 1 << 3, 1 << 5, 1 << 6, 1 << 7
+CHOWN = 1 << 0
+DAC_OVERRIDE = 1 << 1
+FOWNER = 1 << 3
+KILL = 1 << 5
+SETGID = 1 << 6
+SETUID = 1 << 7
 """By capabilities(7)."""
 
 
@@ -187,16 +214,24 @@ def test_a_container_has_the_permissions_of_its_user_and_no_more(
 def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Begin) -> None:
     eat = "b = bytearray(400_000_000); print(len(b))"
     program = (
-        f"import subprocess,sys; sys.exit(subprocess.call([sys.executable, '-c', {eat!r}]) != 0)" if child else eat
+        f"import subprocess,sys; sys.exit(subprocess.call([sys.executable, '-c', {eat!r}]) != 0)"
+        if child
+        else eat
     )
     code, text, events = finished(begin(make_spec(program, memory_bytes=100_000_000)))
     why = "out of host memory: its container reached the limit of 100 MB"
     assert f"[node 0] the kernel killed a process of this container: {why}".encode() in text
-    how = "its container exited with code 1 and said nothing" if child else "its container was killed by SIGKILL"
+    how = (
+        "its container exited with code 1 and said nothing"
+        if child
+        else "its container was killed by SIGKILL"
+    )
     assert (code, events[0]["message"]) == (1 if child else 137, f"{how} ({why})")
 
 
-def test_the_launcher_s_report_of_a_killed_rank_is_made_more_precise(make_spec: MakeSpec, begin: Begin) -> None:
+def test_the_launcher_s_report_of_a_killed_rank_is_made_more_precise(
+    make_spec: MakeSpec, begin: Begin
+) -> None:
     program = (
         "import json, subprocess, sys\n"
         "subprocess.call([sys.executable, '-c', 'bytearray(400_000_000)'])\n"
@@ -211,12 +246,16 @@ def test_the_launcher_s_report_of_a_killed_rank_is_made_more_precise(make_spec: 
     assert (code, first["error"]["message"]) == (1, "was killed by SIGKILL (out of host memory?)")
     assert last["error"] == {
         **first["error"],
-        "message": "was killed by SIGKILL (out of host memory: its container reached the limit of 100 MB)",
+        "message": (
+            "was killed by SIGKILL (out of host memory: its container reached the limit of 100 MB)"
+        ),
     }
     assert last["seq"] != first["seq"]
 
 
-def test_a_killed_container_is_told_by_the_signal(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
+def test_a_killed_container_is_told_by_the_signal(
+    make_spec: MakeSpec, begin: Begin, docker: DockerClient
+) -> None:
     spec = make_spec(LISTENING.format(before=0, handler="leave"))
     process = begin(spec)
     assert process.stdout is not None
@@ -229,10 +268,20 @@ def test_a_killed_container_is_told_by_the_signal(make_spec: MakeSpec, begin: Be
     assert "docker kill" in told
 
 
-def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(make_spec: MakeSpec, begin: Begin) -> None:
+def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(
+    make_spec: MakeSpec, begin: Begin
+) -> None:
     error = {"rank": 1, "node": 0, "time": 1.5, "exception": "SIGKILL"}
     error["message"] = "was killed by SIGKILL (out of host memory?)"
-    event = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "failed", "error": error}
+    event = {
+        "type": "node_ended",
+        "time": 2,
+        "node": 0,
+        "rank": -1,
+        "seq": 1,
+        "outcome": "failed",
+        "error": error,
+    }
     code, _, events = finished(
         begin(make_spec(f"print('::cloudtrain:: ' + {json.dumps(event)!r}); raise SystemExit(1)"))
     )
@@ -242,10 +291,16 @@ def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(make_spec: MakeS
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such program": ({"argv": ("no-such-program",)}, "lacks what the job starts with: "),
-    "no such image": ({"image": "cloudtrain-test:none"}, "there is no image cloudtrain-test:none on this machine"),
+    "no such image": (
+        {"image": "cloudtrain-test:none"},
+        "there is no image cloudtrain-test:none on this machine",
+    ),
     "no GPU": ({"gpus": ("0",)}, "this Docker engine cannot give GPUs to containers"),
     "no such network": ({"network": "cloudtrain-none"}, "Docker would not start cloudtrain-test"),
-    "no such folder": ({"binds": (Bind(source="/no/such", target="/in"),)}, "cannot see a folder of this machine"),
+    "no such folder": (
+        {"binds": (Bind(source="/no/such", target="/in"),)},
+        "cannot see a folder of this machine",
+    ),
 }
 
 
@@ -265,10 +320,15 @@ def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_ou
     make_spec: MakeSpec, begin: Begin, docker: DockerClient, image: str
 ) -> None:
     _, _, events = finished(begin(make_spec("", argv=("/bin/sh", "-c", "PATH=; exec python3"))))
-    assert events[0]["message"] == "its container exited with code 127: /bin/sh: 1: exec: python3: not found"
+    assert (
+        events[0]["message"]
+        == "its container exited with code 127: /bin/sh: 1: exec: python3: not found"
+    )
     assert hint_for(Cause.read(events[0])) == "an image needs python3 with torch on its PATH"
     foreign = f"{image}-foreign"
-    docker.api.import_image_from_data(_foreign_program(), repository=foreign.split(":")[0], tag=foreign.split(":")[1])
+    docker.api.import_image_from_data(
+        _foreign_program(), repository=foreign.split(":")[0], tag=foreign.split(":")[1]
+    )
     try:
         _, _, events = finished(begin(make_spec("", image=foreign)))
     finally:
@@ -278,17 +338,22 @@ def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_ou
 
 
 def _foreign_program() -> bytes:
-    """An image whose python3 is a program for a processor that nobody has: an archive of that one file."""
+    """An image whose python3 is a program for a processor that nobody has: an archive of that one
+    file.
+    """
     header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xff\x7f\x01" + bytes(43)
     member = tarfile.TarInfo("bin/python3")
-    member.size, member.mode = len(header), 0o755
+    member.size = len(header)
+    member.mode = 0o755
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(member, io.BytesIO(header))
     return buffer.getvalue()
 
 
-def test_a_volume_of_the_image_goes_with_its_container(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
+def test_a_volume_of_the_image_goes_with_its_container(
+    make_spec: MakeSpec, begin: Begin, docker: DockerClient
+) -> None:
     spec = make_spec(LISTENING.format(before=0, handler="leave"))
     process = begin(spec)
     assert process.stdout is not None
@@ -300,8 +365,18 @@ def test_a_volume_of_the_image_goes_with_its_container(make_spec: MakeSpec, begi
     assert volume not in {found.name for found in docker.volumes.list()}
 
 
-def test_a_launcher_stopped_by_its_platform_is_reported_as_such(make_spec: MakeSpec, begin: Begin) -> None:
-    event = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "stopped", "error": None}
+def test_a_launcher_stopped_by_its_platform_is_reported_as_such(
+    make_spec: MakeSpec, begin: Begin
+) -> None:
+    event = {
+        "type": "node_ended",
+        "time": 2,
+        "node": 0,
+        "rank": -1,
+        "seq": 1,
+        "outcome": "stopped",
+        "error": None,
+    }
     event |= {"why": "sigterm", "stop_asked": 1.5}
     program = f"import json; print('::cloudtrain:: ' + json.dumps({event!r})); raise SystemExit(5)"
     code, _, events = finished(begin(make_spec(program)))

@@ -1,4 +1,6 @@
-"""What a SageMaker job needs of an account, asked by calls that only read: one module for each part of the account."""
+"""What a SageMaker job needs of an account, asked by calls that only read: one module for each part
+of the account.
+"""
 
 from __future__ import annotations
 
@@ -54,5 +56,7 @@ class Caller:
     """Who these credentials are."""
 
     arn: str
-    """`arn:aws:iam::123456789012:user/alice`, `arn:aws:sts::123456789012:assumed-role/NAME/SESSION`."""
+    """`arn:aws:iam::123456789012:user/alice`,
+    `arn:aws:sts::123456789012:assumed-role/NAME/SESSION`.
+    """
     account: str

@@ -1,4 +1,6 @@
-"""Who the credentials are, whether the clock is right, and whether SageMaker may assume the execution role."""
+"""Who the credentials are, whether the clock is right, and whether SageMaker may assume the
+execution role.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
 
 def account_check(account: Account, caller: Caller) -> Check:
     """Whether the role is one of the same account: SageMaker takes no other's."""
-    asked = Question("account", f"are these credentials of the role's account, {account.number}", _ROLE_AT)
+    asked = Question(
+        "account", f"are these credentials of the role's account, {account.number}", _ROLE_AT
+    )
     if caller.account == account.number:
         return asked.ok("they are")
     fix = "credentials of that account (AWS_PROFILE, --profile), or a role of this one in aws.role"
@@ -45,8 +49,12 @@ def account_check(account: Account, caller: Caller) -> Check:
 
 
 def role_check(account: Account) -> Check:
-    """Whether the execution role is there, and lets SageMaker assume it for jobs of this account and region."""
-    asked = Question("execution role", f"is {account.role_name} there, and may SageMaker assume it", _ROLE_AT)
+    """Whether the execution role is there, and lets SageMaker assume it for jobs of this account
+    and region.
+    """
+    asked = Question(
+        "execution role", f"is {account.role_name} there, and may SageMaker assume it", _ROLE_AT
+    )
 
     def ask() -> Check:
         try:
@@ -55,14 +63,20 @@ def role_check(account: Account) -> Check:
             if error.code != "NoSuchEntity":
                 raise
             return asked.wrong(
-                "there is no such role", "cloudtrain infra up --provider aws makes one; or name yours in aws.role"
+                "there is no such role",
+                "cloudtrain infra up --provider aws makes one; or name yours in aws.role",
             )
         if role["Arn"] != account.config.role:
-            return asked.wrong(f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}")
-        why = distrust(role.get("AssumeRolePolicyDocument") or {}, account.number, account.config.region)
+            return asked.wrong(
+                f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}"
+            )
+        why = distrust(
+            role.get("AssumeRolePolicyDocument") or {}, account.number, account.config.region
+        )
         if why:
             fix = (
-                f"add {SERVICE} to its trust policy: aws iam update-assume-role-policy --role-name {account.role_name}"
+                f"add {SERVICE} to its trust policy: aws iam update-assume-role-policy --role-name"
+                f" {account.role_name}"
             )
             return asked.wrong(why, fix)
         return asked.ok("it is, and trusts SageMaker")
@@ -73,12 +87,14 @@ def role_check(account: Account) -> Check:
 def distrust(policy: Mapping[str, Any], number: str, region: str) -> str:
     """Why a trust policy does not let SageMaker assume the role for a job; empty if it does.
 
-    After "SageMaker roles" (developer guide) and "Cross-service confused deputy prevention": SageMaker says which
-    account and which job it acts for, as aws:SourceAccount and aws:SourceArn.
+    After "SageMaker roles" (developer guide) and "Cross-service confused deputy prevention":
+    SageMaker says which account and which job it acts for, as aws:SourceAccount and aws:SourceArn.
     """
     statements = _as_list(policy.get("Statement"))
     about = [each for each in statements if _names_sagemaker(each) and _assumes(each)]
-    if any(each.get("Effect") == "Deny" and not _conditions(each, number, region) for each in about):
+    if any(
+        each.get("Effect") == "Deny" and not _conditions(each, number, region) for each in about
+    ):
         return "its trust policy denies SageMaker to assume it"
     allowed = [each for each in about if each.get("Effect") == "Allow"]
     if not allowed:
@@ -93,7 +109,10 @@ def _names_sagemaker(statement: Mapping[str, Any]) -> bool:
 
 
 def _assumes(statement: Mapping[str, Any]) -> bool:
-    return any(fnmatchcase("sts:assumerole", action.lower()) for action in _as_list(statement.get("Action")))
+    return any(
+        fnmatchcase("sts:assumerole", action.lower())
+        for action in _as_list(statement.get("Action"))
+    )
 
 
 def _principals(statement: Mapping[str, Any]) -> list[str]:
@@ -104,19 +123,31 @@ def _principals(statement: Mapping[str, Any]) -> list[str]:
 
 
 def _conditions(statement: Mapping[str, Any], number: str, region: str) -> str:
-    """Why its conditions are not met by a job of this account and region; empty if they are, or are about others."""
+    """Why its conditions are not met by a job of this account and region; empty if they are, or are
+    about others.
+    """
     said = {
         "aws:sourceaccount": number,
         "aws:sourcearn": f"arn:aws:sagemaker:{region}:{number}:training-job/name",
     }
     for operator, keys in (statement.get("Condition") or {}).items():
         for key, values in keys.items():
-            value, wanted = said.get(key.lower()), _as_list(values)
-            if value is None or operator.startswith("ForAnyValue") or operator.lower().startswith(("null", "bool")):
+            value = said.get(key.lower())
+            wanted = _as_list(values)
+            if (
+                value is None
+                or operator.startswith("ForAnyValue")
+                or operator.lower().startswith(("null", "bool"))
+            ):
                 continue
-            matches = any(fnmatchcase(value, each.replace("arn:aws-*", "arn:aws*")) for each in wanted)
+            matches = any(
+                fnmatchcase(value, each.replace("arn:aws-*", "arn:aws*")) for each in wanted
+            )
             if matches == ("Not" in operator):
-                return f"it trusts SageMaker only where {key} is {', '.join(wanted)}, and a job's is {value}"
+                return (
+                    f"it trusts SageMaker only where {key} is {', '.join(wanted)}, and a job's is"
+                    f" {value}"
+                )
     return ""
 
 

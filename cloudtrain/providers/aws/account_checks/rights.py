@@ -1,6 +1,8 @@
-"""What the submitting identity and the job's role are allowed, by IAM's own simulator (SimulatePrincipalPolicy).
+"""What the submitting identity and the job's role are allowed, by IAM's own simulator
+(SimulatePrincipalPolicy).
 
-The simulator looks at the policies of the identity alone: what a bucket's own policy grants besides is not seen.
+The simulator looks at the policies of the identity alone: what a bucket's own policy grants besides
+is not seen.
 """
 
 from __future__ import annotations
@@ -19,11 +21,18 @@ from cloudtrain.providers.cloud.paths import PREFIX
 from cloudtrain.providers.cloud.tags import TAG_PREFIX
 
 _ROLE_AT = ("aws", "role")
-_CREATED = {"sagemaker:TaggingAction": "CreateTrainingJob", f"aws:RequestTag/{TAG_PREFIX}run": "any"}
+_CREATED = {
+    "sagemaker:TaggingAction": "CreateTrainingJob",
+    f"aws:RequestTag/{TAG_PREFIX}run": "any",
+}
 """Condition keys of CreateTrainingJob and of the AddTags that it implies."""
 _TAGGED = {f"aws:ResourceTag/{TAG_PREFIX}run": "any"}
 """Condition keys of calls about a job that exists."""
-_CHANNELS = tuple(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data"))
+_CHANNELS = tuple(
+    f"ssmmessages:{verb}{kind}Channel"
+    for verb in ("Create", "Open")
+    for kind in ("Control", "Data")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +46,25 @@ class Need:
 
 def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
     """PassRole, what a submit does, what the job does."""
-    asked = Question("PassRole", f"may these credentials give a job the role {account.role_name}", _ROLE_AT)
+    asked = Question(
+        "PassRole", f"may these credentials give a job the role {account.role_name}", _ROLE_AT
+    )
     role = account.config.role
-    yield _check(account, asked, caller.arn, [Need(role, ("iam:PassRole",), {"iam:PassedToService": SERVICE})])
-    asked = Question("submitting", "may these credentials store sources, and start, follow and stop jobs")
+    yield _check(
+        account,
+        asked,
+        caller.arn,
+        [Need(role, ("iam:PassRole",), {"iam:PassedToService": SERVICE})],
+    )
+    asked = Question(
+        "submitting", "may these credentials store sources, and start, follow and stop jobs"
+    )
     yield _check(account, asked, caller.arn, needs_of_submit(account))
-    asked = Question("role's rights", "may the job read and write the bucket, write logs and pull its image", _ROLE_AT)
+    asked = Question(
+        "role's rights",
+        "may the job read and write the bucket, write logs and pull its image",
+        _ROLE_AT,
+    )
     yield _check(account, asked, role, needs_of_job(account))
 
 
@@ -56,7 +78,10 @@ def _check(account: Account, asked: Question, principal: str, needs: Sequence[Ne
         for need in needs:
             denied = _denied(account, identity, need)
             if denied:
-                fix = f"allow {', '.join(denied)} on {need.resource}, in a policy of {identity.rpartition(':')[2]}"
+                fix = (
+                    f"allow {', '.join(denied)} on {need.resource}, in a policy of"
+                    f" {identity.rpartition(':')[2]}"
+                )
                 return asked.wrong(f"{', '.join(denied)} on {need.resource} is not allowed", fix)
         return asked.ok("yes, by IAM's simulator")
 
@@ -109,7 +134,8 @@ def _of_secret(account: Account, store: str, name: str) -> list[Need]:
     if name.startswith("arn:"):
         resource = name
     elif store == "secretsmanager":
-        resource = f"arn:{account.partition}:secretsmanager:{where}:secret:{name}-??????"  # as IAM's own pages write it
+        # as IAM's own pages write it
+        resource = f"arn:{account.partition}:secretsmanager:{where}:secret:{name}-??????"
     else:
         resource = f"arn:{account.partition}:ssm:{where}:parameter/{name.removeprefix('/')}"
     actions = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
@@ -125,7 +151,9 @@ def _objects(account: Account, below: str = "") -> str:
 
 
 def _identity(account: Account, principal: str) -> str:
-    """The ARN that the simulator takes: of a session it takes the role's; empty for an identity of another kind."""
+    """The ARN that the simulator takes: of a session it takes the role's; empty for an identity of
+    another kind.
+    """
     session = re.fullmatch(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.+", principal)
     if session is None:
         return principal if re.search(r":(user|role|group)/", principal) else ""

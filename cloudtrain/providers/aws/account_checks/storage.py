@@ -22,7 +22,8 @@ def storage_checks(account: Account) -> Iterator[Check]:
 
 
 def _bucket(account: Account) -> Check:
-    name, region = account.config.bucket, account.config.region
+    name = account.config.bucket
+    region = account.config.region
     asked = Question("bucket", f"is {name} there, and in {region}", ("aws", "bucket"))
 
     def ask() -> Check:
@@ -33,14 +34,19 @@ def _bucket(account: Account) -> Check:
                 fix = "cloudtrain infra up --provider aws makes one; or name yours in aws.bucket"
                 return asked.wrong("there is no such bucket", fix)
             if error.is_denied:
-                fix = f"allow s3:ListBucket on it; if it is not yours, name another in aws.bucket ({error.what})"
+                fix = (
+                    "allow s3:ListBucket on it; if it is not yours, name another in aws.bucket"
+                    f" ({error.what})"
+                )
                 return asked.not_allowed("S3 does not say whether it is there", fix)
             raise
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         there = answer.get("BucketRegion") or headers.get("x-amz-bucket-region", region)
         if there != region:
             fix = f"a bucket in {region}, or aws.region: {there}"
-            return asked.wrong(f"it is in {there}, and a job reads and writes in its own region", fix)
+            return asked.wrong(
+                f"it is in {there}, and a job reads and writes in its own region", fix
+            )
         return asked.ok("it is")
 
     return asked.answered_by(ask)
@@ -55,11 +61,17 @@ def _key(account: Account, key: str) -> Check:
         except CloudError as error:
             if error.code != "NotFoundException":
                 raise
-            return asked.wrong("there is no such key in this region", "aws kms list-aliases shows those there are")
+            return asked.wrong(
+                "there is no such key in this region", "aws kms list-aliases shows those there are"
+            )
         if about["KeyState"] != "Enabled":
-            return asked.wrong(f"its state is {about['KeyState']}", f"aws kms enable-key --key-id {about['KeyId']}")
+            return asked.wrong(
+                f"its state is {about['KeyState']}", f"aws kms enable-key --key-id {about['KeyId']}"
+            )
         if about.get("KeyUsage", "ENCRYPT_DECRYPT") != "ENCRYPT_DECRYPT":
-            return asked.wrong(f"it is a key for {about['KeyUsage']}", "a symmetric key for ENCRYPT_DECRYPT")
+            return asked.wrong(
+                f"it is a key for {about['KeyUsage']}", "a symmetric key for ENCRYPT_DECRYPT"
+            )
         return asked.ok("it can")
 
     return asked.answered_by(ask)
@@ -67,18 +79,26 @@ def _key(account: Account, key: str) -> Check:
 
 def _repository(account: Account, address: str) -> Check:
     """That of an image which is built and pushed first: cloudtrain makes no repository."""
-    place, name = ECR.fullmatch(address), parse_address(address).repository
-    asked = Question("repository", f"is {name} there for the image to be pushed to", ("aws", "repository"))
+    place = ECR.fullmatch(address)
+    name = parse_address(address).repository
+    asked = Question(
+        "repository", f"is {name} there for the image to be pushed to", ("aws", "repository")
+    )
     if place is None:
         return asked.not_applicable(f"{address} is not in ECR")
 
     def ask() -> Check:
         try:
-            account.cloud.call("ecr", "describe_repositories", registryId=place[1], repositoryNames=[name])
+            account.cloud.call(
+                "ecr", "describe_repositories", registryId=place[1], repositoryNames=[name]
+            )
         except CloudError as error:
             if error.code != "RepositoryNotFoundException":
                 raise
-            fix = f"aws ecr create-repository --repository-name {name} --region {account.config.region}"
+            fix = (
+                f"aws ecr create-repository --repository-name {name} --region"
+                f" {account.config.region}"
+            )
             return asked.wrong("there is no such repository", fix)
         return asked.ok("it is")
 

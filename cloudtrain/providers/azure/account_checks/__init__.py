@@ -1,4 +1,6 @@
-"""What an Azure ML job needs of a subscription, asked by requests that only read: one module for each part of it."""
+"""What an Azure ML job needs of a subscription, asked by requests that only read: one module for
+each part of it.
+"""
 
 from __future__ import annotations
 

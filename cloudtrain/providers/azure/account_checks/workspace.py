@@ -1,4 +1,6 @@
-"""Whether the workspace is there, where the settings say, and has the machines of the job: a cluster, or quota."""
+"""Whether the workspace is there, where the settings say, and has the machines of the job: a
+cluster, or quota.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +19,51 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.config import AzureConfig
 
 
-def workspace_checks(arm: ResourceManager, config: AzureConfig, found: dict[str, Any]) -> Iterator[Check]:
-    """Whether it is there and in the location of the settings; and the clock. `found`: takes what ARM says of it."""
+def workspace_checks(
+    arm: ResourceManager, config: AzureConfig, found: dict[str, Any]
+) -> Iterator[Check]:
+    """Whether it is there and in the location of the settings; and the clock. `found`: takes what
+    ARM says of it.
+    """
     asked = Question("workspace", f"is {config.workspace} there and ready", ("azure", "workspace"))
     try:
         answer = arm.get(workspace_id(config), ML_VERSION)
     except CloudError as error:
         is_missing = error.code in ("NoWorkspace", "NotFound")
-        yield asked.wrong(error.what, error.hint or "az ml workspace list") if is_missing else asked.failed(error)
+        yield (
+            asked.wrong(error.what, error.hint or "az ml workspace list")
+            if is_missing
+            else asked.failed(error)
+        )
         return
     yield clock_check(answer.date, time.time())
     found.update(answer.document)
-    there, state = str(found.get("location") or ""), (found.get("properties") or {}).get("provisioningState")
+    there = str(found.get("location") or "")
+    state = (found.get("properties") or {}).get("provisioningState")
     if config.location and there and there != config.location:
         yield asked.wrong(f"it is in {there}, not in {config.location}", f"azure.location: {there}")
     elif state not in (None, "Succeeded"):
-        yield asked.wrong(f"its state is {state}", "az ml workspace show tells more; wait, or make it again")
+        yield asked.wrong(
+            f"its state is {state}", "az ml workspace show tells more; wait, or make it again"
+        )
     else:
         yield asked.ok(f"it is, in {there}")
 
 
 def machines_check(account: Account) -> Check:
     """Whether the cluster can run the job, or the quota allows its machines."""
-    config, spec, types = account.config, account.spec, account.target.instances
-    gpus, nodes = account.target.gpus or 0, spec.resources.nodes
+    config = account.config
+    spec = account.spec
+    types = account.target.instances
+    gpus = account.target.gpus or 0
+    nodes = spec.resources.nodes
     compute = config.compute or ""
     asked = (
-        Question("compute", f"has the cluster {compute} {nodes} nodes of the planned kind", ("azure", "compute"))
+        Question(
+            "compute",
+            f"has the cluster {compute} {nodes} nodes of the planned kind",
+            ("azure", "compute"),
+        )
         if compute
         else Question("quota", f"may {spec.machines} x {types[0]} run at once", spec.machines_at)
     )
@@ -53,7 +73,9 @@ def machines_check(account: Account) -> Check:
             if compute:
                 refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
                 return _state(account, asked)
-            quotas = refuse_serverless(account.cloud, types[0], spec.machines, spot=spec.resources.spot)
+            quotas = refuse_serverless(
+                account.cloud, types[0], spec.machines, spot=spec.resources.spot
+            )
         except RefusedError as error:
             return asked.wrong(error.what, error.hint or "")
         if not quotas:
@@ -68,5 +90,7 @@ def _state(account: Account, asked: Question) -> Check:
     found = account.arm.get(f"{account.scope}/computes/{account.config.compute}", ML_VERSION)
     state = found.document["properties"].get("provisioningState")
     if state not in (None, "Succeeded"):
-        return asked.wrong(f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why")
+        return asked.wrong(
+            f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why"
+        )
     return asked.ok("it has")

@@ -1,1 +1,3 @@
-"""Sets up what Azure ML jobs need in a resource group. Only `client` calls the SDK of Azure Resource Manager."""
+"""Sets up what Azure ML jobs need in a resource group. Only `client` calls the SDK of Azure
+Resource Manager.
+"""

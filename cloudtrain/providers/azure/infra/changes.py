@@ -1,4 +1,6 @@
-"""Azure's prediction of what a deployment changes (what-if) as changes of ours, with what they cost while idle."""
+"""Azure's prediction of what a deployment changes (what-if) as changes of ours, with what they cost
+while idle.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +22,43 @@ from cloudtrain.providers.azure.infra.kinds import (
     words_of,
 )
 
-_ACTIONS: Mapping[str, Action] = {"Create": "create", "Modify": "update", "Deploy": "update", "Delete": "delete"}
-"""After "Change types" of Microsoft's page on what-if. Those left out (Ignore, NoChange, NoEffect) change nothing."""
+_ACTIONS: Mapping[str, Action] = {
+    "Create": "create",
+    "Modify": "update",
+    "Deploy": "update",
+    "Delete": "delete",
+}
+"""After "Change types" of Microsoft's page on what-if. Those left out (Ignore, NoChange, NoEffect)
+change nothing.
+"""
 
 MAX_PATHS = 3
 """How many changed properties are named."""
 
 
 def predicted_changes(found: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
-    """What would be done to each resource; one that stays as it is is told only if it costs something."""
-    changes = [_change(each) for each in sorted(found, key=lambda each: rank(type_of(each["resourceId"])))]
+    """What would be done to each resource; one that stays as it is is told only if it costs
+    something.
+    """
+    changes = [
+        _change(each) for each in sorted(found, key=lambda each: rank(type_of(each["resourceId"])))
+    ]
     return tuple(each for each in changes if each is not None)
 
 
 def unpredictable(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """Notes about resources of which Azure cannot tell what would change."""
     return [
-        f"Azure cannot tell what would change of {words_of(type_of(each['resourceId']))} {name_of(each['resourceId'])}"
+        f"Azure cannot tell what would change of {words_of(type_of(each['resourceId']))}"
+        f" {name_of(each['resourceId'])}"
         for each in found
         if each.get("changeType") == "Unsupported"
     ]
 
 
 def _change(each: Mapping[str, Any]) -> Change | None:
-    resource, type_ = each["resourceId"], type_of(each["resourceId"])
+    resource = each["resourceId"]
+    type_ = type_of(each["resourceId"])
     there = each.get("after") or each.get("before") or {}
     cost = idle_cost("azure", type_, str((there.get("sku") or {}).get("name", "")))
     kind = each.get("changeType", "")
@@ -62,13 +77,16 @@ def _change(each: Mapping[str, Any]) -> Change | None:
 
 
 def _shown_name(resource: str, type_: str, there: Mapping[str, Any]) -> str:
-    """The name; of roles and role assignments, whose names are numbers, the role and what it is for."""
+    """The name; of roles and role assignments, whose names are numbers, the role and what it is
+    for.
+    """
     properties = there.get("properties") or {}
     if type_ == ROLE_DEFINITION:
         return str(properties.get("roleName") or name_of(resource))
     if type_ != ROLE_ASSIGNMENT:
         return name_of(resource)
-    role, scope = name_of(str(properties.get("roleDefinitionId", ""))), resource.rpartition("/providers/")[0]
+    role = name_of(str(properties.get("roleDefinitionId", "")))
+    scope = resource.rpartition("/providers/")[0]
     # Of an identity that does not exist yet Azure tells the expression that will be its id.
     principal = str(properties.get("principalId", ""))
     identity = re.search(r"userAssignedIdentities/([\w-]+)", principal)

@@ -1,4 +1,6 @@
-"""Deployments, and the resources of one resource group. The only module that calls the SDK for deployments."""
+"""Deployments, and the resources of one resource group. The only module that calls the SDK for
+deployments.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ class ResourceGroup:
     """One resource group, with the user's credentials. Every method may raise CloudError."""
 
     def __init__(self, subscription: str, name: str, poll_seconds: float) -> None:
-        self.subscription, self.name = subscription, name
+        self.subscription = subscription
+        self.name = name
         self.id = f"/subscriptions/{subscription}/resourceGroups/{name}"
-        self._poll, self._arm = poll_seconds, ResourceManager()
+        self._poll = poll_seconds
+        self._arm = ResourceManager()
 
     def me(self) -> tuple[str, str]:
-        """Whose credentials these are: the object id, and `user` or `app`. CloudError where the token does not say."""
+        """Whose credentials these are: the object id, and `user` or `app`. CloudError where the
+        token does not say.
+        """
         claims = self._arm.claims()
         if not claims.get("oid"):
             hint = "--set submitters=OBJECT_ID: az ad signed-in-user show --query id"
@@ -50,18 +56,28 @@ class ResourceGroup:
 
     def what_if(self, deployment: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The changes that a deployment would make, one for each resource, as Azure words them."""
-        body = {"properties": {**document, "whatIfSettings": {"resultFormat": "FullResourcePayloads"}}}
+        body = {
+            "properties": {**document, "whatIfSettings": {"resultFormat": "FullResourcePayloads"}}
+        }
         with self._calling("asking what would change"):
-            found = self._client.deployments.begin_what_if(self.name, deployment, body).result().as_dict()
+            found = (
+                self._client.deployments.begin_what_if(self.name, deployment, body)
+                .result()
+                .as_dict()
+            )
         if error := found.get("error"):
             raise explained(root_failures(error), f"asking what would change in {self.name}")
         return list((found.get("properties") or {}).get("changes") or [])
 
     def deploy(self, deployment: str, document: Mapping[str, Any]) -> None:
-        """Begin a deployment, without waiting for it. One that has the same content changes nothing."""
+        """Begin a deployment, without waiting for it. One that has the same content changes
+        nothing.
+        """
         with self._calling("beginning the deployment"):
             body = {"properties": dict(document)}
-            self._client.deployments.begin_create_or_update(self.name, deployment, body, polling=False)
+            self._client.deployments.begin_create_or_update(
+                self.name, deployment, body, polling=False
+            )
 
     def deployment(self, name: str) -> dict[str, Any] | None:
         """The properties of a deployment; None if Azure knows none of that name."""
@@ -90,10 +106,16 @@ class ResourceGroup:
             answer = self._arm.request("GET", resource, {"api-version": version}, allowed=(404,))
         return None if answer.status_code == 404 else dict(answer.json())
 
-    def list(self, collection: str, version: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """The resources of a collection, such as `.../resources`; none if what it belongs to does not exist."""
+    def list(
+        self, collection: str, version: str, query: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """The resources of a collection, such as `.../resources`; none if what it belongs to does
+        not exist.
+        """
         with self._calling("listing resources"):
-            pages = self._arm.pages(collection, {**(query or {}), "api-version": version}, allowed=(404,))
+            pages = self._arm.pages(
+                collection, {**(query or {}), "api-version": version}, allowed=(404,)
+            )
             return [dict(each) for page in pages for each in page]
 
     def delete(self, resource: str, version: str, query: Mapping[str, str] | None = None) -> bool:
@@ -109,13 +131,15 @@ class ResourceGroup:
         """Delete the group where nothing is in it, without waiting for it."""
         if self.list(f"{self.id}/resources", GROUPS_VERSION) == []:
             with self._calling("deleting the empty resource group"):
-                self._arm.request("DELETE", self.id, {"api-version": GROUPS_VERSION}, allowed=(404,))
+                self._arm.request(
+                    "DELETE", self.id, {"api-version": GROUPS_VERSION}, allowed=(404,)
+                )
 
     def _wait(self, answer: HttpResponse) -> None:
         """Until an operation that was accepted has ended, as its headers say where to look.
 
-        After "Track asynchronous Azure operations": Azure-AsyncOperation tells a status, Location answers 202 until
-        it is done.
+        After "Track asynchronous Azure operations": Azure-AsyncOperation tells a status, Location
+        answers 202 until it is done.
         """
         status_address = answer.headers.get("Azure-AsyncOperation")
         address = status_address or answer.headers.get("Location")
@@ -123,11 +147,16 @@ class ResourceGroup:
             time.sleep(float(answer.headers.get("Retry-After") or self._poll))
             polled = self._arm.request("GET", address, {}, allowed=(404,))
             if not status_address:
-                answer, address = polled, polled.headers.get("Location") or address
+                answer = polled
+                address = polled.headers.get("Location") or address
                 continue
-            state = str(polled.json().get("status", "")) if polled.status_code == 200 else "Succeeded"
+            state = (
+                str(polled.json().get("status", "")) if polled.status_code == 200 else "Succeeded"
+            )
             if state in ("Failed", "Canceled"):
-                raise explained(root_failures(polled.json().get("error") or {}), "deleting a resource")
+                raise explained(
+                    root_failures(polled.json().get("error") or {}), "deleting a resource"
+                )
             if state == "Succeeded":
                 return
 
@@ -144,7 +173,9 @@ class ResourceGroup:
         )
 
     def _calling(self, what: str) -> AbstractContextManager[None]:
-        """`calling`, in this group, whose refusals `explained` knows more of than the jobs' own errors."""
+        """`calling`, in this group, whose refusals `explained` knows more of than the jobs' own
+        errors.
+        """
         return calling(what, f"the resource group {self.name}", self._explanation)
 
     def _explanation(self, error: Exception, what: str) -> CloudError | None:
@@ -155,7 +186,12 @@ class ResourceGroup:
 def _failures_in(error: Exception) -> tuple[Failure, ...]:
     """What Resource Manager says is wrong, in a refusal of the request itself."""
     status = getattr(error, "status_code", None)
-    if not isinstance(error, HttpResponseError) or status is None or status in (401, 408, 429) or status >= 500:
+    if (
+        not isinstance(error, HttpResponseError)
+        or status is None
+        or status in (401, 408, 429)
+        or status >= 500
+    ):
         return ()
     read: Callable[[], Any] = getattr(error.response, "json", dict)
     try:

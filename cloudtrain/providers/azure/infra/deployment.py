@@ -1,4 +1,6 @@
-"""The deployment of an Azure account: planned by what-if, carried out by Resource Manager, shown and removed."""
+"""The deployment of an Azure account: planned by what-if, carried out by Resource Manager, shown
+and removed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import DENIED, CloudError, UsageError
 from cloudtrain.infrastructure import Infrastructure, Report
-from cloudtrain.infrastructure.changes import ChangePlan, Deployment, DeploymentState, Resource, ResourceEvent
+from cloudtrain.infrastructure.changes import (
+    ChangePlan,
+    Deployment,
+    DeploymentState,
+    Resource,
+    ResourceEvent,
+)
 from cloudtrain.infrastructure.parameters import defaults
 from cloudtrain.providers.azure.account import cli_default_account
 from cloudtrain.providers.azure.declaration import DECLARATION
@@ -34,25 +42,41 @@ if TYPE_CHECKING:
 NAME = r"[a-z](?!.*--)[a-z0-9-]{1,14}[a-z0-9]"
 """Names of everything else begin with the deployment's."""
 
-_STATES: Mapping[str, DeploymentState] = {"Succeeded": "ready", "Failed": "failed", "Canceled": "failed"}
+_STATES: Mapping[str, DeploymentState] = {
+    "Succeeded": "ready",
+    "Failed": "failed",
+    "Canceled": "failed",
+}
 _TOLD = {"vault": "key vault", "github_client_id": "client id for GitHub"}
 """Outputs of the template that are no settings -> what people are told that they are."""
 
 
 class AzureInfrastructure(Infrastructure):
-    """One deployment: a resource group with a workspace of the deployment's name, and all that it needs."""
+    """One deployment: a resource group with a workspace of the deployment's name, and all that it
+    needs.
+    """
 
     parameters = PARAMETERS
     formats = ("arm",)
 
     def __init__(self, settings: Settings, name: str, region: str) -> None:
-        """`region`: empty for that of the settings. Nothing is asked, so that the template needs no account."""
-        self.name, self._settings, self._region = name, settings, region
+        """`region`: empty for that of the settings. Nothing is asked, so that the template needs no
+        account.
+        """
+        self.name = name
+        self._settings = settings
+        self._region = region
 
     def plan_up(self, values: Mapping[str, str]) -> ChangePlan:
-        """See `Infrastructure.plan_up`. A resource group that does not exist is created, empty, to ask Azure in it."""
+        """See `Infrastructure.plan_up`. A resource group that does not exist is created, empty, to
+        ask Azure in it.
+        """
         known = self._group.deployment(self.name) or {}
-        there = {key: each["value"] for key, each in (known.get("parameters") or {}).items() if "value" in each}
+        there = {
+            key: each["value"]
+            for key, each in (known.get("parameters") or {}).items()
+            if "value" in each
+        }
         chosen = {**defaults(PARAMETERS), **chosen_values(there), **values}
         if ME in chosen["submitters"].split(","):
             chosen = resolved(chosen, self._group.me())
@@ -72,7 +96,8 @@ class AzureInfrastructure(Infrastructure):
             notes.append("a deployment is under way: infra up waits for it first")
         if found is None:
             notes.append(
-                f"the resource group {self._group.name} was created to ask Azure; it is empty and costs nothing"
+                f"the resource group {self._group.name} was created to ask Azure; it is empty and"
+                " costs nothing"
             )
         return ChangePlan(
             provider=DECLARATION.name,
@@ -85,7 +110,9 @@ class AzureInfrastructure(Infrastructure):
         )
 
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
-        """See `Infrastructure.up`. A deployment that is under way is waited for, then this one begins."""
+        """See `Infrastructure.up`. A deployment that is under way is waited for, then this one
+        begins.
+        """
         if not plan.is_empty:
             self._watch(Steps(plan, report), raising=False)
             self._group.deploy(self.name, plan.reference["document"])
@@ -98,14 +125,20 @@ class AzureInfrastructure(Infrastructure):
             self._group.delete_if_empty()
 
     def show(self) -> Deployment:
-        """See `Infrastructure.show`: Azure's record of the deployment, and the resources that bear its tag."""
+        """See `Infrastructure.show`: Azure's record of the deployment, and the resources that bear
+        its tag.
+        """
         known = self._group.deployment(self.name)
         found = removal.existing(self._group, self.name) if self._group.location() else []
         state: DeploymentState = "absent"
         if known is not None:
             state = _STATES.get(known["provisioningState"], "changing")
-        told = {key: str(each["value"]) for key, each in ((known or {}).get("outputs") or {}).items()}
-        there = {key: each.get("value") for key, each in ((known or {}).get("parameters") or {}).items()}
+        told = {
+            key: str(each["value"]) for key, each in ((known or {}).get("outputs") or {}).items()
+        }
+        there = {
+            key: each.get("value") for key, each in ((known or {}).get("parameters") or {}).items()
+        }
         failures = root_failures((known or {}).get("error") or {}) if state == "failed" else ()
         return Deployment(
             provider=DECLARATION.name,
@@ -132,13 +165,17 @@ class AzureInfrastructure(Infrastructure):
         )
 
     def plan_down(self, *, delete_data: bool) -> ChangePlan:
-        """See `Infrastructure.plan_down`. Only what bears the deployment's tag is touched, and never the group."""
+        """See `Infrastructure.plan_down`. Only what bears the deployment's tag is touched, and
+        never the group.
+        """
         found = removal.existing(self._group, self.name) if self._group.location() else []
         reasons = {} if delete_data else removal.kept(found, self.name)
         going = [each for each in found if each.type == kinds.IDENTITY and each.id not in reasons]
         roles = removal.role_assignments(self._group, self.name, going)
         own = removal.own_roles(self._group, self.name) if found else []
-        ordered = removal.in_order([*{each.id.lower(): each for each in (*own, *roles, *found)}.values()])
+        ordered = removal.in_order(
+            [*{each.id.lower(): each for each in (*own, *roles, *found)}.values()]
+        )
         changes = tuple(removal.removal(each, reasons.get(each.id, "")) for each in ordered)
         deletions = [each for each in ordered if each.id not in reasons]
         return ChangePlan(
@@ -146,14 +183,19 @@ class AzureInfrastructure(Infrastructure):
             name=self.name,
             where=self._where(""),
             changes=changes,
-            notes=tuple(removal.notes(changes, self._group.name, delete_data=delete_data)) if deletions else (),
+            notes=(
+                tuple(removal.notes(changes, self._group.name, delete_data=delete_data))
+                if deletions
+                else ()
+            ),
             reference={"delete": deletions, "delete_data": delete_data},
         )
 
     def down(self, plan: ChangePlan, report: Report) -> None:
         """See `Infrastructure.down`. Azure's record of the deployment is deleted last."""
         for each in plan.reference["delete"]:
-            kind, name = kinds.words_of(each.type), each.shown or kinds.name_of(each.id)
+            kind = kinds.words_of(each.type)
+            name = each.shown or kinds.name_of(each.id)
             report(ResourceEvent(resource=name, kind=kind, state="deleting"))
             query = removal.delete_query(each, delete_data=plan.reference["delete_data"])
             self._group.delete(each.id, kinds.api_versions()[each.type], query)
@@ -184,8 +226,12 @@ class AzureInfrastructure(Infrastructure):
     def _document(self, chosen: Mapping[str, str], location: str) -> dict[str, Any]:
         """What Resource Manager is sent: the template and all its parameters."""
         group = self._group.id
-        budget = self._group.get(f"{group}/providers/{kinds.BUDGET}/{self.name}", kinds.api_versions()[kinds.BUDGET])
-        start = ((budget or {}).get("properties") or {}).get("timePeriod", {}).get("startDate", "")[:10]
+        budget = self._group.get(
+            f"{group}/providers/{kinds.BUDGET}/{self.name}", kinds.api_versions()[kinds.BUDGET]
+        )
+        start = (
+            ((budget or {}).get("properties") or {}).get("timePeriod", {}).get("startDate", "")[:10]
+        )
         values = {
             **template_parameters(chosen),
             "name": self.name,
@@ -197,13 +243,18 @@ class AzureInfrastructure(Infrastructure):
         return {"mode": "Incremental", "template": kinds.template(), "parameters": parameters}
 
     def _vault_is_deleted(self) -> bool:
-        """Whether Azure keeps a deleted key vault of this deployment, whose name a new one could not have."""
-        collection = f"/subscriptions/{self._group.subscription}/providers/Microsoft.KeyVault/deletedVaults"
+        """Whether Azure keeps a deleted key vault of this deployment, whose name a new one could
+        not have.
+        """
+        collection = (
+            f"/subscriptions/{self._group.subscription}/providers/Microsoft.KeyVault/deletedVaults"
+        )
         try:
             deleted = self._group.list(collection, kinds.api_versions()[kinds.VAULT])
         except CloudError as error:
             if error.code == DENIED:
-                return False  # it is read in the whole subscription; if there is one, the deployment says so
+                # it is read in the whole subscription; if there is one, the deployment says so
+                return False
             raise
         start = f"{self._group.id}/providers/{kinds.VAULT}/".lower()
         return any(
@@ -213,16 +264,24 @@ class AzureInfrastructure(Infrastructure):
         )
 
     def _location(self, there: str | None) -> str:
-        """`--region`, else where the deployment is, else the setting, the group's or that of the Azure CLI."""
+        """`--region`, else where the deployment is, else the setting, the group's or that of the
+        Azure CLI.
+        """
         chosen = self._region or there or self._settings.get("azure.location")
         default = cli_default_account().get("location")
         location = chosen or (default[0] if default else "")
         if not location:
-            raise UsageError("no region is set", hint="--region eastus, or [azure] location in cloudtrain.toml")
+            raise UsageError(
+                "no region is set", hint="--region eastus, or [azure] location in cloudtrain.toml"
+            )
         return re.sub(r"[\s-]", "", str(location)).lower()
 
     def _where(self, location: str) -> str:
-        parts = (f"subscription {self._group.subscription}", f"resource group {self._group.name}", location)
+        parts = (
+            f"subscription {self._group.subscription}",
+            f"resource group {self._group.name}",
+            location,
+        )
         return ", ".join(filter(None, parts))
 
     @cached_property
@@ -235,7 +294,8 @@ class AzureInfrastructure(Infrastructure):
         subscription = self._settings.get("azure.subscription") or (default[0] if default else None)
         if not subscription:
             raise UsageError(
-                "azure.subscription is not set", hint="az login, or [azure] subscription in cloudtrain.toml"
+                "azure.subscription is not set",
+                hint="az login, or [azure] subscription in cloudtrain.toml",
             )
         try:
             from cloudtrain.providers.azure.infra.client import ResourceGroup

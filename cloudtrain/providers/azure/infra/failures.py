@@ -1,4 +1,6 @@
-"""Why a deployment failed: the errors at the root of what Azure tells, and what to do about each. No network."""
+"""Why a deployment failed: the errors at the root of what Azure tells, and what to do about each.
+No network.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import Any
 from cloudtrain.errors import DENIED, CloudError
 
 _SHELLS = {
-    *("DeploymentFailed", "ResourceDeploymentFailure", "InvalidTemplateDeployment", "BadRequest", "Conflict"),
+    *(
+        "DeploymentFailed",
+        "ResourceDeploymentFailure",
+        "InvalidTemplateDeployment",
+        "BadRequest",
+        "Conflict",
+    ),
     *("MultipleErrorsOccurred", "PreflightValidationCheckFailed", "Forbidden"),
 }
 """Codes that say only that something went wrong; the error inside says what."""
@@ -34,67 +42,79 @@ class _Remedy:
     hint: str
 
 
-# Each is found in "Troubleshoot common Azure deployment errors", the services' own pages, or issues of their tools.
+# Each is found in "Troubleshoot common Azure deployment errors", the services' own pages, or issues
+# of their tools.
 _REMEDIES = (
     _Remedy(
         "exists in deleted state",
-        "infra up brings a deleted key vault back where it may look for it: the role Key Vault Reader on the "
-        "subscription; or: az keyvault recover --name NAME",
+        "infra up brings a deleted key vault back where it may look for it: the role Key Vault"
+        " Reader on the subscription; or: az keyvault recover --name NAME",
     ),
     _Remedy(
         "soft-deleted workspace exists",
-        "a deleted workspace of that name is kept for 14 days: recover it, or delete it for good, in the portal under "
-        "Azure Machine Learning > Recently deleted; or use another --name",
+        "a deleted workspace of that name is kept for 14 days: recover it, or delete it for good,"
+        " in the portal under Azure Machine Learning > Recently deleted; or use another --name",
     ),
     _Remedy(
         "roleassignmentupdatenotpermitted",
-        "a role assignment of an identity that is gone is in the way: az role assignment list --all shows those whose "
-        "principal has no name, az role assignment delete --ids ID removes one",
+        "a role assignment of an identity that is gone is in the way: az role assignment list --all"
+        " shows those whose principal has no name, az role assignment delete --ids ID removes one",
     ),
     _Remedy(
         "roleassignmentexists",
-        "that role was assigned by hand under another name: az role assignment delete --ids ID, and the template "
-        "assigns it",
+        "that role was assigned by hand under another name: az role assignment delete --ids ID, and"
+        " the template assigns it",
     ),
     _Remedy(
         "roledefinitions/write",
-        "to define a role one needs Owner, or User Access Administrator besides Contributor, on the resource group; "
-        "who has Role Based Access Control Administrator instead: --set submitter_role=built-in",
+        "to define a role one needs Owner, or User Access Administrator besides Contributor, on the"
+        " resource group; who has Role Based Access Control Administrator instead: --set"
+        " submitter_role=built-in",
     ),
     _Remedy(
         "roledefinitionhasassignments",
-        "Azure still knows an assignment of that role: the same command again in some minutes; one that somebody made "
-        "by hand elsewhere is shown by az role assignment list --all",
+        "Azure still knows an assignment of that role: the same command again in some minutes; one"
+        " that somebody made by hand elsewhere is shown by az role assignment list --all",
     ),
     _Remedy(
         "roledefinitionwithsamenameexists",
-        "a role of that name is left of an earlier deployment: az role definition delete --name NAME",
+        "a role of that name is left of an earlier deployment: az role definition delete --name"
+        " NAME",
     ),
     _Remedy(
-        "roleassignments/write|does not have (permission|authorization)|authorizationfailed|linkedauthorizationfailed",
-        "who sets up the account needs the role Owner on the resource group, or Contributor and Role Based Access "
-        "Control Administrator: az role assignment create --role ROLE --assignee YOU --scope GROUP_ID",
+        "roleassignments/write|does not have"
+        " (permission|authorization)|authorizationfailed|linkedauthorizationfailed",
+        "who sets up the account needs the role Owner on the resource group, or Contributor and"
+        " Role Based Access Control Administrator: az role assignment create --role ROLE --assignee"
+        " YOU --scope GROUP_ID",
     ),
     _Remedy(
         "principalnotfound",
-        "a submitter's object id is not of this tenant, or of another kind: az ad user show --id NAME --query id; "
-        "ID:group and ID:app for groups and applications",
+        "a submitter's object id is not of this tenant, or of another kind: az ad user show --id"
+        " NAME --query id; ID:group and ID:app for groups and applications",
     ),
     _Remedy(
-        "missingsubscriptionregistration|not registered to use namespace", "az provider register --namespace NAMESPACE"
+        "missingsubscriptionregistration|not registered to use namespace",
+        "az provider register --namespace NAMESPACE",
     ),
-    _Remedy("requestdisallowedbypolicy", "a policy of your organisation forbids it; the message names which one"),
+    _Remedy(
+        "requestdisallowedbypolicy",
+        "a policy of your organisation forbids it; the message names which one",
+    ),
     _Remedy(
         "quota",
         "ask for more in the studio: Quota > Azure Machine Learning; or smaller clusters, "
         "--set clusters=NAME:SIZE:NODES",
     ),
     _Remedy(
-        "skunotavailable|invalidvmsize|vm ?size.*not (supported|available)|not supported in (the )?(current )?region",
-        "az vm list-skus --location LOCATION shows the sizes there are; --set clusters=NAME:SIZE:NODES",
+        "skunotavailable|invalidvmsize|vm ?size.*not (supported|available)|not supported in (the"
+        " )?(current )?region",
+        "az vm list-skus --location LOCATION shows the sizes there are; --set"
+        " clusters=NAME:SIZE:NODES",
     ),
     _Remedy(
-        "start date of budgets", "--set budget=0, then again with the budget: a budget's first month cannot be changed"
+        "start date of budgets",
+        "--set budget=0, then again with the budget: a budget's first month cannot be changed",
     ),
     _Remedy(
         "alreadyexists|nameunavailable|already (taken|in use)|vaultalreadyexists",
@@ -102,19 +122,29 @@ _REMEDIES = (
     ),
     _Remedy(
         "propertychangenotallowed|cannot be (changed|updated)|immutable",
-        "a cluster's size, priority and network are for good: az ml compute delete removes it, or name a new one",
+        "a cluster's size, priority and network are for good: az ml compute delete removes it, or"
+        " name a new one",
     ),
-    _Remedy("deploymentactive", "another deployment of that name is under way; infra show tells when it has ended"),
     _Remedy(
-        "resourcegroupbeingdeleted", "the resource group is just being deleted: wait until az group exists says false"
+        "deploymentactive",
+        "another deployment of that name is under way; infra show tells when it has ended",
     ),
-    _Remedy("locationnotavailable|not available in location|invalidresourcelocation", "--region REGION: another one"),
+    _Remedy(
+        "resourcegroupbeingdeleted",
+        "the resource group is just being deleted: wait until az group exists says false",
+    ),
+    _Remedy(
+        "locationnotavailable|not available in location|invalidresourcelocation",
+        "--region REGION: another one",
+    ),
     _Remedy("scopelocked", "a lock protects it: az lock list --resource-group GROUP shows which"),
 )
 
 
 def root_failures(error: Mapping[str, Any], resource: str = "") -> tuple[Failure, ...]:
-    """The innermost errors of one that Azure tells; those that say no more than others are left out."""
+    """The innermost errors of one that Azure tells; those that say no more than others are left
+    out.
+    """
     return tuple(dict.fromkeys(_roots(error, resource)))
 
 
@@ -130,16 +160,23 @@ def failures_of(operations: Sequence[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def explained(failures: Sequence[Failure], what: str) -> CloudError:
-    """The error for these failures: each with its resource and Azure's reason, and what to do about the first known."""
+    """The error for these failures: each with its resource and Azure's reason, and what to do about
+    the first known.
+    """
     lines = [f"{each.resource}: {each.message} ({each.code})" if each.resource else f"{each.message} ({each.code})"
              for each in failures] or ["Azure gives no reason"]  # fmt: skip
     message = f"{what}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{what}:", *lines])
     texts = [f"{each.code} {each.message}" for each in failures]
-    hint = next((remedy.hint for text in texts for remedy in _REMEDIES if _fits(remedy, text)), None)
-    denied = any(
-        re.search("authorizationfailed|does not have (permission|authorization)", text, re.I) for text in texts
+    hint = next(
+        (remedy.hint for text in texts for remedy in _REMEDIES if _fits(remedy, text)), None
     )
-    return CloudError(message, hint=hint, code=DENIED if denied else failures[0].code if failures else "")
+    denied = any(
+        re.search("authorizationfailed|does not have (permission|authorization)", text, re.I)
+        for text in texts
+    )
+    return CloudError(
+        message, hint=hint, code=DENIED if denied else failures[0].code if failures else ""
+    )
 
 
 def _fits(remedy: _Remedy, text: str) -> bool:
@@ -147,9 +184,12 @@ def _fits(remedy: _Remedy, text: str) -> bool:
 
 
 def _roots(error: Mapping[str, Any], resource: str) -> Iterator[Failure]:
-    code, message = str(error.get("code") or ""), str(error.get("message") or "")
+    code = str(error.get("code") or "")
+    message = str(error.get("message") or "")
     inner = [each for each in error.get("details") or [] if isinstance(each, dict)]
-    inner += [each for each in (_inside(message), error.get("innererror")) if each and each.get("message")]
+    inner += [
+        each for each in (_inside(message), error.get("innererror")) if each and each.get("message")
+    ]
     if inner and (code in _SHELLS or _inside(message)):
         for each in inner:
             yield from _roots(each, resource)

@@ -56,7 +56,9 @@ DELETED_FIRST = (
     *("Microsoft.Network/publicIPAddresses", "Microsoft.Network/networkSecurityGroups"),
     *(IDENTITY, INSIGHTS, LOGS, REGISTRY, STORAGE, VAULT),
 )
-"""The order of deletion: what is used by others goes after them. Parts that go with another are not named."""
+"""The order of deletion: what is used by others goes after them. Parts that go with another are not
+named.
+"""
 
 HOLD_DATA = frozenset({STORAGE, VAULT, REGISTRY})
 """What users have stored: runs and inputs, secrets, images."""
@@ -70,14 +72,18 @@ ROLES: Mapping[str, str] = {
     "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
     "8311e382-0749-4cb8-b61a-304f252e45ec": "AcrPush",
 }
-"""The built-in roles that the template assigns, after "Azure built-in roles" in Microsoft's documentation."""
+"""The built-in roles that the template assigns, after "Azure built-in roles" in Microsoft's
+documentation.
+"""
 
 OWN_ROLE = "cloudtrain submitter"
 """How the name of the role begins that the template defines."""
 
 
 def type_of(resource: str) -> str:
-    """The type of a resource, from its id: provider and types without the names; of an extension, its own."""
+    """The type of a resource, from its id: provider and types without the names; of an extension,
+    its own.
+    """
     provider, *parts = resource.rpartition("/providers/")[2].split("/")
     return "/".join([provider, *parts[::2]])
 

@@ -1,4 +1,6 @@
-"""What can be chosen about an Azure deployment: the values of `--set`, and the template's parameters that they are."""
+"""What can be chosen about an Azure deployment: the values of `--set`, and the template's
+parameters that they are.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ NETWORK = (
 
 
 def _tier_usd_per_month(tier: str) -> float:
-    return usd_per_month("azure", Priced("Microsoft.ContainerRegistry/registries", tier.capitalize()))
+    return usd_per_month(
+        "azure", Priced("Microsoft.ContainerRegistry/registries", tier.capitalize())
+    )
 
 
 def _each(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -77,7 +81,10 @@ def _submitter_text(submitter: Mapping[str, str]) -> str:
 PARAMETERS = (
     Parameter(
         name="clusters",
-        meaning="clusters, NAME:SIZE:NODES, and :spot after it for low priority; separated by commas; none for none",
+        meaning=(
+            "clusters, NAME:SIZE:NODES, and :spot after it for low priority; separated by commas;"
+            " none for none"
+        ),
         default="cpu:Standard_DS3_v2:2,cpu-spot:Standard_DS3_v2:2:spot",
         pattern=rf"none|{_CLUSTER}(,{_CLUSTER})*",
         example="gpu:Standard_NC24ads_A100_v4:4",
@@ -88,7 +95,10 @@ PARAMETERS = (
     ),
     Parameter(
         name="submitters",
-        meaning="who may submit: me, or object ids of Entra ID, ID:user, ID:group, ID:app; separated by commas",
+        meaning=(
+            "who may submit: me, or object ids of Entra ID, ID:user, ID:group, ID:app; separated by"
+            " commas"
+        ),
         default=ME,
         pattern=rf"none|{_SUBMITTER}(,{_SUBMITTER})*",
         example="me,aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee:group",
@@ -99,7 +109,9 @@ PARAMETERS = (
     ),
     Parameter(
         name="submitter_role",
-        meaning="custom: a role with exactly what cloudtrain uses; built-in: AzureML Data Scientist",
+        meaning=(
+            "custom: a role with exactly what cloudtrain uses; built-in: AzureML Data Scientist"
+        ),
         default="custom",
         choices=tuple(_ROLES),
         template="submitterRole",
@@ -119,7 +131,10 @@ PARAMETERS = (
     ),
     Parameter(
         name="network",
-        meaning="new: everything is reached from a private network alone; none: by public names, with roles",
+        meaning=(
+            "new: everything is reached from a private network alone; none: by public names, with"
+            " roles"
+        ),
         default=NONE,
         choices=(NONE, "new"),
         idle_usd_per_month={"new": usd_per_month("azure", *NETWORK)},
@@ -159,12 +174,16 @@ def resolved(values: Mapping[str, str], me: tuple[str, str]) -> dict[str, str]:
 
 
 def template_parameters(values: Mapping[str, str]) -> dict[str, Any]:
-    """The template's parameters for these values; those that depend on the account are not among them."""
+    """The template's parameters for these values; those that depend on the account are not among
+    them.
+    """
     return to_template(PARAMETERS, values)
 
 
 def chosen_values(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """What was chosen for a deployment, by the parameters that Azure keeps with it; absent those it lacks."""
+    """What was chosen for a deployment, by the parameters that Azure keeps with it; absent those it
+    lacks.
+    """
     return from_template(PARAMETERS, parameters)
 
 

@@ -1,4 +1,6 @@
-"""What `infra down` deletes of an Azure deployment, in which order, what stays, and what to know about both."""
+"""What `infra down` deletes of an Azure deployment, in which order, what stays, and what to know
+about both.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.infra.client import ResourceGroup
 
 RECOVERY_DAYS = 14
-"""How long a deleted workspace and a deleted key vault are kept; the template says so of the vault."""
+"""How long a deleted workspace and a deleted key vault are kept; the template says so of the vault.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +39,16 @@ class Found:
 
 def existing(group: ResourceGroup, name: str) -> list[Found]:
     """All there is of a deployment: what bears its tag, the clusters of its workspace, its budget."""
-    query = {"$filter": f"tagName eq '{kinds.TAG}' and tagValue eq '{name}'", "$expand": "provisioningState"}
+    query = {
+        "$filter": f"tagName eq '{kinds.TAG}' and tagValue eq '{name}'",
+        "$expand": "provisioningState",
+    }
     found = [
-        Found(id=each["id"], tier=(each.get("sku") or {}).get("name", ""), state=each.get("provisioningState", ""))
+        Found(
+            id=each["id"],
+            tier=(each.get("sku") or {}).get("name", ""),
+            state=each.get("provisioningState", ""),
+        )
         for each in group.list(f"{group.id}/resources", "2022-09-01", query)
     ]
     workspace = f"{group.id}/providers/{kinds.WORKSPACE}/{name}"
@@ -64,17 +74,27 @@ def role_assignments(group: ResourceGroup, name: str, identities: Sequence[Found
         principal = (about.get("properties") or {}).get("principalId")
         collection = f"{group.id}/providers/{kinds.ROLE_ASSIGNMENT}"
         query = {"$filter": f"principalId eq '{principal}'"}
-        for each in group.list(collection, api_versions()[kinds.ROLE_ASSIGNMENT], query) if principal else ():
+        for each in (
+            group.list(collection, api_versions()[kinds.ROLE_ASSIGNMENT], query)
+            if principal
+            else ()
+        ):
             if each["id"].lower().startswith(f"{group.id}/".lower()):
                 role = name_of(str(each["properties"]["roleDefinitionId"]))
-                shown = f"{kinds.ROLES.get(role, role)} of {name_of(identity.id).removeprefix(f'{name}-')}"
+                shown = (
+                    f"{kinds.ROLES.get(role, role)} of"
+                    f" {name_of(identity.id).removeprefix(f'{name}-')}"
+                )
                 found.append(Found(id=each["id"], shown=shown))
     return found
 
 
 def own_roles(group: ResourceGroup, name: str) -> list[Found]:
-    """The role that the deployment has defined, and before it its assignments, without which it could not go."""
-    collection, version = f"{group.id}/providers/{kinds.ROLE_DEFINITION}", api_versions()[kinds.ROLE_DEFINITION]
+    """The role that the deployment has defined, and before it its assignments, without which it
+    could not go.
+    """
+    collection = f"{group.id}/providers/{kinds.ROLE_DEFINITION}"
+    version = api_versions()[kinds.ROLE_DEFINITION]
     defined = {}
     for each in group.list(collection, version, {"$filter": "type eq 'CustomRole'"}):
         scopes = [str(scope).lower() for scope in each["properties"].get("assignableScopes") or ()]
@@ -84,11 +104,16 @@ def own_roles(group: ResourceGroup, name: str) -> list[Found]:
     collection = f"{group.id}/providers/{kinds.ROLE_ASSIGNMENT}"
     found = [
         Found(id=each["id"], shown=f"{kinds.OWN_ROLE} of {each['properties']['principalId']}")
-        for each in (group.list(collection, api_versions()[kinds.ROLE_ASSIGNMENT]) if defined else ())
+        for each in (
+            group.list(collection, api_versions()[kinds.ROLE_ASSIGNMENT]) if defined else ()
+        )
         if name_of(str(each["properties"]["roleDefinitionId"])) in defined
     ]
     definition = f"{group.id}/providers/{kinds.ROLE_DEFINITION}"
-    return [*found, *(Found(id=f"{definition}/{key}", shown=shown) for key, shown in defined.items())]
+    return [
+        *found,
+        *(Found(id=f"{definition}/{key}", shown=shown) for key, shown in defined.items()),
+    ]
 
 
 def kept(found: Sequence[Found], name: str) -> dict[str, str]:
@@ -100,7 +125,9 @@ def kept(found: Sequence[Found], name: str) -> dict[str, str]:
         elif each.type in (kinds.INSIGHTS, kinds.LOGS) or (
             each.type == kinds.IDENTITY and name_of(each.id) == f"{name}-workspace"
         ):
-            reasons[each.id] = "the workspace can be recovered only with it; --delete-data deletes it"
+            reasons[each.id] = (
+                "the workspace can be recovered only with it; --delete-data deletes it"
+            )
     return reasons
 
 
@@ -131,33 +158,43 @@ def notes(changes: Sequence[Change], group: str, *, delete_data: bool) -> list[s
     found = []
     if words_of(kinds.WORKSPACE) in gone and not delete_data:
         found.append(
-            f"the workspace with its list of jobs can be recovered for {RECOVERY_DAYS} days (portal > Azure Machine "
-            "Learning > Recently deleted); as long its name is taken: recover it before infra up, or use another --name"
+            f"the workspace with its list of jobs can be recovered for {RECOVERY_DAYS} days (portal"
+            " > Azure Machine Learning > Recently deleted); as long its name is taken: recover it"
+            " before infra up, or use another --name"
         )
     if words_of(kinds.WORKSPACE) in gone and delete_data:
         found.append("the workspace is deleted for good, and its list of jobs with it")
     if words_of(kinds.VAULT) in gone:
         found.append(
-            f"Azure keeps the deleted key vault for {RECOVERY_DAYS} days, and nobody can purge it: infra up brings "
-            "it back"
+            f"Azure keeps the deleted key vault for {RECOVERY_DAYS} days, and nobody can purge it:"
+            " infra up brings it back"
         )
-    costs = [each for each in changes if each.action == "keep" and each.idle_cost and each.idle_cost.usd_per_month]
+    costs = [
+        each
+        for each in changes
+        if each.action == "keep" and each.idle_cost and each.idle_cost.usd_per_month
+    ]
     if costs:
         amount = sum(each.idle_cost.usd_per_month or 0 for each in costs if each.idle_cost)
         what = ", ".join(each.kind for each in costs)
         found.append(f"what stays costs {amount:.2f} USD a month ({what}), and what is stored")
     if words_of("Microsoft.Network/privateEndpoints") in gone and not delete_data:
         found.append(
-            "storage and key vault stay closed to public networks: infra up opens the private one again, or: az "
-            "storage account update --public-network-access Enabled"
+            "storage and key vault stay closed to public networks: infra up opens the private one"
+            " again, or: az storage account update --public-network-access Enabled"
         )
     if any(each.action == "keep" and each.holds_data for each in changes):
         found.append("who may submit keeps the roles on what stays, to fetch what is there")
-    return [*found, f"the resource group {group} stays; it costs nothing: az group delete --name {group}"]
+    return [
+        *found,
+        f"the resource group {group} stays; it costs nothing: az group delete --name {group}",
+    ]
 
 
 def delete_query(each: Found, *, delete_data: bool) -> Mapping[str, Any]:
     """What a deletion says besides the id: for good, where Azure would keep it otherwise."""
     if not delete_data:
         return {}
-    return {kinds.WORKSPACE: {"forceToPurge": "true"}, kinds.LOGS: {"force": "true"}}.get(each.type, {})
+    return {kinds.WORKSPACE: {"forceToPurge": "true"}, kinds.LOGS: {"force": "true"}}.get(
+        each.type, {}
+    )

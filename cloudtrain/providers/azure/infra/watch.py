@@ -19,7 +19,9 @@ _STATES: Mapping[tuple[str, str], _State] = {
     ("Running", "update"): "changing",
     ("Succeeded", "update"): "changed",
 }
-"""Azure's word for the state of a step, and what the plan says of its resource. Others need not be told."""
+"""Azure's word for the state of a step, and what the plan says of its resource. Others need not be
+told.
+"""
 
 
 class Steps:
@@ -31,7 +33,9 @@ class Steps:
         self._told: set[tuple[str, str]] = set()
 
     def tell(self, operations: Sequence[Mapping[str, Any]]) -> None:
-        """Report what is new in the steps, of what is to be created or changed; roles only if they failed."""
+        """Report what is new in the steps, of what is to be created or changed; roles only if they
+        failed.
+        """
         for step in operations:
             target = step.get("targetResource") or {}
             state = str(step.get("provisioningState", ""))
@@ -39,7 +43,8 @@ class Steps:
             if not resource or (resource, state) in self._told:
                 continue
             self._told.add((resource, state))
-            kind, name = words_of(type_of(resource)), name_of(resource)
+            kind = words_of(type_of(resource))
+            name = name_of(resource)
             action = self._actions.get((kind, name), "keep")
             said = "failed" if state == "Failed" else _STATES.get((state, action))
             if said:

@@ -1,7 +1,9 @@
-"""Deployments of the imitated Resource Manager: what-if, and the steps by which a template becomes resources.
+"""Deployments of the imitated Resource Manager: what-if, and the steps by which a template becomes
+resources.
 
-After "ARM template deployment what-if operation", "Deployments" in the REST reference, and "Troubleshoot common Azure
-deployment errors" in Microsoft's documentation. A deployment goes on whenever somebody looks at it.
+After "ARM template deployment what-if operation", "Deployments" in the REST reference, and
+"Troubleshoot common Azure deployment errors" in Microsoft's documentation. A deployment goes on
+whenever somebody looks at it.
 """
 
 from __future__ import annotations
@@ -42,26 +44,42 @@ class Deployment:
             name: {"type": declared[name]["type"].capitalize(), "value": value}
             for name, value in self.template.parameters.items()
         }
-        properties: dict[str, Any] = {"provisioningState": self.state, "parameters": parameters, "mode": "Incremental"}
+        properties: dict[str, Any] = {
+            "provisioningState": self.state,
+            "parameters": parameters,
+            "mode": "Incremental",
+        }
         if self.state == "Succeeded":
             properties["outputs"] = self.outputs
         if self.state == "Failed":
-            failed = [each["properties"]["statusMessage"]["error"] for each in self.operations if _failed(each)]
+            failed = [
+                each["properties"]["statusMessage"]["error"]
+                for each in self.operations
+                if _failed(each)
+            ]
             properties["error"] = _failed_error(failed)
         name = self.id.rpartition("/")[2]
-        return {"id": self.id, "name": name, "type": "Microsoft.Resources/deployments", "properties": properties}
+        return {
+            "id": self.id,
+            "name": name,
+            "type": "Microsoft.Resources/deployments",
+            "properties": properties,
+        }
 
 
 class Deployments:
     """All deployments of a group."""
 
     def __init__(self, store: Store, account: Account) -> None:
-        self.store, self.account = store, account
+        self.store = store
+        self.account = account
         self.known: dict[str, Deployment] = {}
         self.steps_at_once = STEPS
 
     def what_if(self, group: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of what-if: one change per resource. ServiceError where a deployment would be refused."""
+        """The answer of what-if: one change per resource. ServiceError where a deployment would be
+        refused.
+        """
         template, planned = self._checked(group, properties)
         changes = []
         for one in planned:
@@ -69,7 +87,12 @@ class Deployments:
             body = template.body(one)
             kind = "Create" if found is None else "NoChange" if found.body == body else "Modify"
             before = found.body if found else None
-            change: dict[str, Any] = {"resourceId": one.id, "changeType": kind, "before": before, "after": body}
+            change: dict[str, Any] = {
+                "resourceId": one.id,
+                "changeType": kind,
+                "before": before,
+                "after": body,
+            }
             if kind == "Modify":
                 change["delta"] = [*_delta(before or {}, body, "")]
             changes.append(change)
@@ -81,18 +104,25 @@ class Deployments:
         ]
         return {"status": "Succeeded", "properties": {"changes": changes}}
 
-    def begin(self, group: Mapping[str, Any], name: str, properties: Mapping[str, Any]) -> Deployment:
-        """Accept a deployment. ServiceError for one that cannot be deployed, or while one of that name goes on."""
+    def begin(
+        self, group: Mapping[str, Any], name: str, properties: Mapping[str, Any]
+    ) -> Deployment:
+        """Accept a deployment. ServiceError for one that cannot be deployed, or while one of that
+        name goes on.
+        """
         earlier = self.known.get(name.lower())
         if earlier is not None and earlier.state in ("Accepted", "Running"):
             message = (
-                f"Unable to edit or replace deployment '{name}': previous deployment from '11/20/2026 10:00:00 AM' is "
-                "still active. Please see https://aka.ms/arm-deploy for usage details."
+                f"Unable to edit or replace deployment '{name}': previous deployment from"
+                " '11/20/2026 10:00:00 AM' is still active. Please see https://aka.ms/arm-deploy"
+                " for usage details."
             )
             raise ServiceError("DeploymentActive", message, 409)
         template, planned = self._checked(group, properties)
         id_ = f"{group['id']}/providers/Microsoft.Resources/deployments/{name}"
-        made = Deployment(id=id_, template=template, queue=planned, given=properties.get("parameters") or {})
+        made = Deployment(
+            id=id_, template=template, queue=planned, given=properties.get("parameters") or {}
+        )
         self.known[name.lower()] = made
         return made
 
@@ -103,7 +133,9 @@ class Deployments:
             self._go_on(found)
         return found
 
-    def _checked(self, group: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[Template, list[Planned]]:
+    def _checked(
+        self, group: Mapping[str, Any], properties: Mapping[str, Any]
+    ) -> tuple[Template, list[Planned]]:
         if properties.get("mode") != "Incremental":
             raise invalid("this imitation knows the mode Incremental alone")
         template = Template(properties["template"], properties.get("parameters") or {}, group)
@@ -113,38 +145,51 @@ class Deployments:
         problems = [self._problem(one, template.body(one), caller) for one in planned]
         details = [{"code": code, "message": message} for code, message in filter(None, problems)]
         if details:
-            raise Refused("InvalidTemplateDeployment", "The template deployment failed. See inner errors.", details)
+            raise Refused(
+                "InvalidTemplateDeployment",
+                "The template deployment failed. See inner errors.",
+                details,
+            )
         return template, planned
 
-    def _problem(self, one: Planned, body: Mapping[str, Any], caller: str) -> tuple[str, str] | None:
-        if not self.account.access.allows(caller, Attempt(action=f"{one.kind}/write", scope=one.id)):
+    def _problem(
+        self, one: Planned, body: Mapping[str, Any], caller: str
+    ) -> tuple[str, str] | None:
+        if not self.account.access.allows(
+            caller, Attempt(action=f"{one.kind}/write", scope=one.id)
+        ):
             message = (
-                f"Authorization failed for template resource '{one.id.rpartition('/')[2]}' of type '{one.kind}'. The "
-                f"client '{CLIENT}' with object id '{caller}' does not have permission to perform action "
-                f"'{one.kind}/write' at scope '{one.id}'."
+                f"Authorization failed for template resource '{one.id.rpartition('/')[2]}' of type"
+                f" '{one.kind}'. The client '{CLIENT}' with object id '{caller}' does not have"
+                f" permission to perform action '{one.kind}/write' at scope '{one.id}'."
             )
             return "AuthorizationFailed", message
         return problem(one.kind, one.api_version, one.id.rpartition("/")[2], body)
 
     def _reference(self, id_: str, version: str) -> Any:
-        """What `reference` tells of a resource; of one that is not there yet, the expression itself."""
+        """What `reference` tells of a resource; of one that is not there yet, the expression
+        itself.
+        """
         found = self.store.get(id_)
         if found is None:
             return {
-                key: f"[reference('{id_}', '{version}').{key}]" for key in ("principalId", "clientId", "loginServer")
+                key: f"[reference('{id_}', '{version}').{key}]"
+                for key in ("principalId", "clientId", "loginServer")
             }
         return {**(found.body.get("properties") or {}), **found.answers}
 
     def _go_on(self, deployment: Deployment) -> None:
         deployment.state = "Running"
-        now, deployment.queue = deployment.queue[: self.steps_at_once], deployment.queue[self.steps_at_once :]
+        now = deployment.queue[: self.steps_at_once]
+        deployment.queue = deployment.queue[self.steps_at_once :]
         for one in now:
             try:
                 self.store.put(one.id, one.kind, deployment.template.body(one))
                 deployment.operations.append(_operation(one, "Succeeded"))
             except ServiceError as refused:
                 deployment.operations.append(_operation(one, "Failed", refused))
-                deployment.state, deployment.queue = "Failed", []
+                deployment.state = "Failed"
+                deployment.queue = []
                 return
         if not deployment.queue:
             deployment.state, deployment.outputs = "Succeeded", deployment.template.outputs()
@@ -167,11 +212,19 @@ def _operation(one: Planned, state: str, refused: ServiceError | None = None) ->
     }
     if refused is not None:
         error: dict[str, Any] = {"code": refused.code, "message": refused.message}
-        if one.kind.startswith("Microsoft.MachineLearningServices/"):  # as in Azure/ResourceModules issue 3596
-            message = "The resource write operation failed to complete successfully, because it reached terminal"
+        if one.kind.startswith(
+            "Microsoft.MachineLearningServices/"
+        ):  # as in Azure/ResourceModules issue 3596
+            message = (
+                "The resource write operation failed to complete successfully, because it reached"
+                " terminal"
+            )
             outer = f"{message} provisioning state 'Failed'."
             error = {"code": "ResourceDeploymentFailure", "message": outer, "details": [error]}
-        properties |= {"statusCode": "BadRequest", "statusMessage": {"status": "Failed", "error": error}}
+        properties |= {
+            "statusCode": "BadRequest",
+            "statusMessage": {"status": "Failed", "error": error},
+        }
     return {"id": f"{one.id}/operation", "operationId": one.id[-12:], "properties": properties}
 
 
@@ -181,15 +234,23 @@ def _failed(operation: Mapping[str, Any]) -> bool:
 
 def _failed_error(errors: list[dict[str, Any]]) -> dict[str, Any]:
     """As a deployment tells it: services' errors as JSON in the message of another."""
-    message = "At least one resource deployment operation failed. Please list deployment operations for details."
-    details = [{"code": "BadRequest", "message": json.dumps({"error": error}, indent=2)} for error in errors]
+    message = (
+        "At least one resource deployment operation failed. Please list deployment operations for"
+        " details."
+    )
+    details = [
+        {"code": "BadRequest", "message": json.dumps({"error": error}, indent=2)}
+        for error in errors
+    ]
     return {"code": "DeploymentFailed", "message": message, "details": details}
 
 
 def _delta(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     found = []
     for key in sorted({*before, *after}):
-        old, new, where = before.get(key), after.get(key), f"{path}{key}"
+        old = before.get(key)
+        new = after.get(key)
+        where = f"{path}{key}"
         if isinstance(old, dict) and isinstance(new, dict):
             found += _delta(old, new, f"{where}.")
         elif old != new:

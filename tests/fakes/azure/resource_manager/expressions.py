@@ -1,7 +1,8 @@
 """The language inside the brackets of a template: its grammar, and what its functions answer.
 
-After "Template syntax and expressions" and "ARM template functions" in Microsoft's documentation. A function that is
-not here is refused, so that a template cannot come to need one that nothing checks.
+After "Template syntax and expressions" and "ARM template functions" in Microsoft's documentation. A
+function that is not here is refused, so that a template cannot come to need one that nothing
+checks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-_TOKEN = re.compile(r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+)|(?P<name>[A-Za-z]\w*)|(?P<sign>[()\[\].,]))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+)|(?P<name>[A-Za-z]\w*)|(?P<sign>[()\[\].,]))"
+)
 
 
 class ExpressionError(Exception):
@@ -31,13 +34,23 @@ class Call:
 
 
 def is_expression(value: object) -> bool:
-    """Whether a text of a template is evaluated; one that begins with two brackets is meant literally."""
-    return isinstance(value, str) and value.startswith("[") and value.endswith("]") and not value.startswith("[[")
+    """Whether a text of a template is evaluated; one that begins with two brackets is meant
+    literally.
+    """
+    return (
+        isinstance(value, str)
+        and value.startswith("[")
+        and value.endswith("]")
+        and not value.startswith("[[")
+    )
 
 
 def parse(text: str) -> Any:
-    """The tree of an expression in its brackets: calls, texts and numbers. ExpressionError where it is none."""
-    tokens, inside = [], text[1:-1]
+    """The tree of an expression in its brackets: calls, texts and numbers. ExpressionError where it
+    is none.
+    """
+    tokens = []
+    inside = text[1:-1]
     position = 0
     while inside[position:].strip():
         found = _TOKEN.match(inside, position)
@@ -61,7 +74,8 @@ def calls(tree: Any) -> Iterator[Call]:
 
 class _Reader:
     def __init__(self, tokens: list[tuple[str, str]], text: str) -> None:
-        self._tokens, self._text = tokens, text
+        self._tokens = tokens
+        self._text = text
 
     def expression(self) -> Any:
         kind, word = self._next()
@@ -106,7 +120,9 @@ class _Reader:
 
 
 Scope = Mapping[str, Callable[..., Any]]
-"""Functions that depend on where a template is deployed, or on where in it an expression is: parameters, reference …"""
+"""Functions that depend on where a template is deployed, or on where in it an expression is:
+parameters, reference …
+"""
 
 
 def evaluate(value: Any, scope: Scope) -> Any:
@@ -134,7 +150,9 @@ def _evaluate(tree: Any, scope: Scope) -> Any:
     try:
         return function(*arguments)
     except (KeyError, IndexError, TypeError) as error:
-        raise ExpressionError(f"The template function '{name}' cannot be evaluated: {error!r}") from error
+        raise ExpressionError(
+            f"The template function '{name}' cannot be evaluated: {error!r}"
+        ) from error
 
 
 def unique_string(*parts: str) -> str:
@@ -147,7 +165,9 @@ def resource_id(scope: str, kind: str, *names: str) -> str:
     """The id of a resource below a scope: types and names alternate."""
     provider, *types = kind.split("/")
     if len(types) != len(names):
-        raise ExpressionError(f"Unable to evaluate template language function 'resourceId': {kind} has other names.")
+        raise ExpressionError(
+            f"Unable to evaluate template language function 'resourceId': {kind} has other names."
+        )
     pairs = "/".join(f"{one}/{name}" for one, name in zip(types, names, strict=True))
     return f"{scope}/providers/{provider}/{pairs}"
 

@@ -1,8 +1,10 @@
-"""The types of resources that the imitated Resource Manager knows: versions, names, properties and what they become.
+"""The types of resources that the imitated Resource Manager knows: versions, names, properties and
+what they become.
 
-Versions and properties are those of Microsoft's API reference (Azure/azure-resource-manager-schemas, snapshot of
-2026-08-16; Microsoft.Network and Microsoft.Insights/components after their pages "ARM template reference"). A property
-that is not here is refused, as a misspelt one would be.
+Versions and properties are those of Microsoft's API reference
+(Azure/azure-resource-manager-schemas, snapshot of 2026-08-16; Microsoft.Network and
+Microsoft.Insights/components after their pages "ARM template reference"). A property that is not
+here is refused, as a misspelt one would be.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ class Kind:
     version: str
     """The version of its API that we use."""
     name: str = r"[\w.()-]{1,80}"
-    """What the last part of its name must look like, after "Naming rules and restrictions for Azure resources"."""
+    """What the last part of its name must look like, after "Naming rules and restrictions for Azure
+    resources".
+    """
     properties: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     is_located: bool = False
@@ -30,7 +34,9 @@ class Kind:
     fixed: tuple[str, ...] = ()
     """Properties that cannot be changed once it exists, as dotted paths."""
     answers: Mapping[str, str] = field(default_factory=dict)
-    """What the service adds to its properties; `{name}` is the resource's own, `{uuid}` one of its id."""
+    """What the service adds to its properties; `{name}` is the resource's own, `{uuid}` one of its
+    id.
+    """
 
 
 def _words(text: str) -> frozenset[str]:
@@ -56,8 +62,8 @@ KINDS: Mapping[str, Kind] = {
         name=r"[a-z0-9]{3,24}",
         properties=_words(
             "accessTier allowBlobPublicAccess allowCrossTenantReplication allowSharedKeyAccess"
-            " defaultToOAuthAuthentication encryption isHnsEnabled isLocalUserEnabled minimumTlsVersion"
-            " networkAcls publicNetworkAccess supportsHttpsTrafficOnly"
+            " defaultToOAuthAuthentication encryption isHnsEnabled isLocalUserEnabled"
+            " minimumTlsVersion networkAcls publicNetworkAccess supportsHttpsTrafficOnly"
         ),
         is_located=True,
         is_global=True,
@@ -66,14 +72,17 @@ KINDS: Mapping[str, Kind] = {
     "Microsoft.Storage/storageAccounts/blobServices": Kind(
         version="2025-06-01",
         name="default",
-        properties=_words("deleteRetentionPolicy containerDeleteRetentionPolicy isVersioningEnabled"),
+        properties=_words(
+            "deleteRetentionPolicy containerDeleteRetentionPolicy isVersioningEnabled"
+        ),
     ),
     "Microsoft.KeyVault/vaults": Kind(
         version="2024-11-01",
         name=r"(?!.*--)[a-zA-Z][a-zA-Z0-9-]{1,22}[a-zA-Z0-9]",
         properties=_words(
-            "accessPolicies createMode enablePurgeProtection enableRbacAuthorization enableSoftDelete networkAcls"
-            " publicNetworkAccess sku softDeleteRetentionInDays tenantId"
+            "accessPolicies createMode enablePurgeProtection enableRbacAuthorization"
+            " enableSoftDelete networkAcls publicNetworkAccess sku softDeleteRetentionInDays"
+            " tenantId"
         ),
         required=_words("tenantId sku"),
         is_located=True,
@@ -84,8 +93,8 @@ KINDS: Mapping[str, Kind] = {
         version="2025-04-01",
         name=r"[a-zA-Z0-9]{5,50}",
         properties=_words(
-            "adminUserEnabled anonymousPullEnabled dataEndpointEnabled encryption networkRuleBypassOptions"
-            " networkRuleSet policies publicNetworkAccess zoneRedundancy"
+            "adminUserEnabled anonymousPullEnabled dataEndpointEnabled encryption"
+            " networkRuleBypassOptions networkRuleSet policies publicNetworkAccess zoneRedundancy"
         ),
         is_located=True,
         is_global=True,
@@ -108,10 +117,10 @@ KINDS: Mapping[str, Kind] = {
         version="2025-06-01",
         name=r"[a-zA-Z0-9][\w-]{2,32}",
         properties=_words(
-            "allowPublicAccessWhenBehindVnet applicationInsights containerRegistry description enableDataIsolation"
-            " encryption friendlyName hbiWorkspace imageBuildCompute keyVault managedNetwork"
-            " primaryUserAssignedIdentity publicNetworkAccess serverlessComputeSettings"
-            " storageAccount systemDatastoresAuthMode v1LegacyMode"
+            "allowPublicAccessWhenBehindVnet applicationInsights containerRegistry description"
+            " enableDataIsolation encryption friendlyName hbiWorkspace imageBuildCompute keyVault"
+            " managedNetwork primaryUserAssignedIdentity publicNetworkAccess"
+            " serverlessComputeSettings storageAccount systemDatastoresAuthMode v1LegacyMode"
         ),
         required=_words("storageAccount keyVault applicationInsights"),
         is_located=True,
@@ -120,7 +129,9 @@ KINDS: Mapping[str, Kind] = {
     "Microsoft.MachineLearningServices/workspaces/computes": Kind(
         version="2025-06-01",
         name=r"[a-zA-Z][a-zA-Z0-9-]{1,31}",
-        properties=_words("computeType computeLocation description disableLocalAuth properties resourceId"),
+        properties=_words(
+            "computeType computeLocation description disableLocalAuth properties resourceId"
+        ),
         required=_words("computeType"),
         is_located=True,
         fixed=("properties.vmSize", "properties.vmPriority", "properties.subnet"),
@@ -128,7 +139,9 @@ KINDS: Mapping[str, Kind] = {
     "Microsoft.Authorization/roleAssignments": Kind(
         version="2022-04-01",
         name=r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
-        properties=_words("condition conditionVersion description principalId principalType roleDefinitionId"),
+        properties=_words(
+            "condition conditionVersion description principalId principalType roleDefinitionId"
+        ),
         required=_words("principalId roleDefinitionId"),
         fixed=("principalId", "roleDefinitionId"),
     ),
@@ -149,10 +162,14 @@ KINDS: Mapping[str, Kind] = {
         version=_NETWORK, properties=_words("securityRules"), is_located=True
     ),
     "Microsoft.Network/publicIPAddresses": Kind(
-        version=_NETWORK, properties=_words("publicIPAllocationMethod idleTimeoutInMinutes"), is_located=True
+        version=_NETWORK,
+        properties=_words("publicIPAllocationMethod idleTimeoutInMinutes"),
+        is_located=True,
     ),
     "Microsoft.Network/natGateways": Kind(
-        version=_NETWORK, properties=_words("publicIpAddresses idleTimeoutInMinutes"), is_located=True
+        version=_NETWORK,
+        properties=_words("publicIpAddresses idleTimeoutInMinutes"),
+        is_located=True,
     ),
     "Microsoft.Network/virtualNetworks": Kind(
         version=_NETWORK,
@@ -162,7 +179,9 @@ KINDS: Mapping[str, Kind] = {
     ),
     "Microsoft.Network/privateDnsZones": Kind(version="2024-06-01", is_located=True),
     "Microsoft.Network/privateDnsZones/virtualNetworkLinks": Kind(
-        version="2024-06-01", properties=_words("registrationEnabled virtualNetwork"), is_located=True
+        version="2024-06-01",
+        properties=_words("registrationEnabled virtualNetwork"),
+        is_located=True,
     ),
     "Microsoft.Network/privateEndpoints": Kind(
         version=_NETWORK,
@@ -176,22 +195,30 @@ KINDS: Mapping[str, Kind] = {
 }
 
 AML_COMPUTE = _words(
-    "enableNodePublicIp isolatedNetwork osType remoteLoginPortPublicAccess scaleSettings subnet userAccountCredentials"
-    " vmPriority vmSize"
+    "enableNodePublicIp isolatedNetwork osType remoteLoginPortPublicAccess scaleSettings subnet"
+    " userAccountCredentials vmPriority vmSize"
 )
 """The properties of an AmlCompute cluster, one level further down."""
 
 
-def problem(kind: str, api_version: str, name: str, body: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Code and message of what a provider refuses in a resource as it is sent; None where it takes it."""
+def problem(
+    kind: str, api_version: str, name: str, body: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Code and message of what a provider refuses in a resource as it is sent; None where it takes
+    it.
+    """
     known = KINDS.get(kind)
     provider, _, type_ = kind.partition("/")
     if known is None:
-        return "InvalidResourceType", f"The resource type '{type_}' could not be found in the namespace '{provider}'."
+        return (
+            "InvalidResourceType",
+            f"The resource type '{type_}' could not be found in the namespace '{provider}'.",
+        )
     if api_version != known.version:
         message = (
-            f"No registered resource provider found for location '{body.get('location')}' and API version "
-            f"'{api_version}' for type '{type_}'. The supported api-versions are '{known.version}'."
+            f"No registered resource provider found for location '{body.get('location')}' and API"
+            f" version '{api_version}' for type '{type_}'. The supported api-versions are"
+            f" '{known.version}'."
         )
         return "NoRegisteredProviderFound", message
     if not re.fullmatch(known.name, name):
@@ -206,12 +233,16 @@ def _property_problem(kind: str, known: Kind, properties: dict[str, Any]) -> tup
     unknown = {*(set(properties) - known.properties), *(set(inner) - AML_COMPUTE)}
     if unknown:
         message = (
-            f"Could not find member '{min(unknown)}' on object of type '{kind}'. Path 'properties.{min(unknown)}'."
+            f"Could not find member '{min(unknown)}' on object of type '{kind}'. Path"
+            f" 'properties.{min(unknown)}'."
         )
         return "InvalidRequestContent", message
     missing = {name for name in known.required if properties.get(name) in (None, "")}
     if missing:
-        return "InvalidRequestContent", f"Required property '{min(missing)}' not found in JSON. Path 'properties'."
+        return (
+            "InvalidRequestContent",
+            f"Required property '{min(missing)}' not found in JSON. Path 'properties'.",
+        )
     return None
 
 

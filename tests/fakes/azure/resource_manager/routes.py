@@ -23,13 +23,21 @@ ROUTES = [
             "ListRoleAssignments",
             rf"{_GROUP}(?:/providers/.+?)?/providers/Microsoft\.Authorization/roleAssignments",
         ),
-        ("GET", "ListRoleDefinitions", rf"{_GROUP}/providers/Microsoft\.Authorization/roleDefinitions"),
+        (
+            "GET",
+            "ListRoleDefinitions",
+            rf"{_GROUP}/providers/Microsoft\.Authorization/roleDefinitions",
+        ),
         (
             "GET",
             "ListDeletedVaults",
             r"/subscriptions/(?P<subscription>[^/]+)/providers/Microsoft\.KeyVault/deletedVaults",
         ),
-        ("GET", "GetResult", r"/subscriptions/(?P<subscription>[^/]+)/operationresults/(?P<name>[^/]+)"),
+        (
+            "GET",
+            "GetResult",
+            r"/subscriptions/(?P<subscription>[^/]+)/operationresults/(?P<name>[^/]+)",
+        ),
         ("DELETE", "DeleteResource", rf"{_GROUP}/providers/.+"),
         ("GET", "GetResource", rf"{_GROUP}/providers/.+"),
     )
@@ -37,7 +45,9 @@ ROUTES = [
 
 
 def operation_of(method: str, path: str) -> tuple[str, dict[str, str]] | None:
-    """Which operation of this service a request is, and what its address names; None where it is none."""
+    """Which operation of this service a request is, and what its address names; None where it is
+    none.
+    """
     for verb, operation, pattern in ROUTES:
         found = pattern.fullmatch(path) if verb == method else None
         if found:

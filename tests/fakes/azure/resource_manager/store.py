@@ -1,6 +1,8 @@
-"""The resources that there are in an imitated subscription, and what each provider refuses when one comes or goes.
+"""The resources that there are in an imitated subscription, and what each provider refuses when one
+comes or goes.
 
-Each rule says where it is written: in Microsoft's documentation, or in an issue of its tools that quotes the service.
+Each rule says where it is written: in Microsoft's documentation, or in an issue of its tools that
+quotes the service.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from tests.fakes.messages import ServiceError
 
 WORKSPACES = "Microsoft.MachineLearningServices/workspaces"
 COMPUTES = f"{WORKSPACES}/computes"
-ASSIGNMENTS, DEFINITIONS, IDENTITIES = role_rules.ASSIGNMENTS, role_rules.DEFINITIONS, role_rules.IDENTITIES
+ASSIGNMENTS = role_rules.ASSIGNMENTS
+DEFINITIONS = role_rules.DEFINITIONS
+IDENTITIES = role_rules.IDENTITIES
 VAULTS = "Microsoft.KeyVault/vaults"
 BUDGETS = "Microsoft.Consumption/budgets"
 PURPOSES = ("Microsoft.Storage/storageAccounts", VAULTS, "Microsoft.ContainerRegistry/registries")
@@ -35,7 +39,9 @@ TAKEN = {
         "The registry DNS name {}.azurecr.io is already in use.",
     ),
 }
-"""After "Error: resource name is taken" (storage) and the services' pages on names that are part of a host name."""
+"""After "Error: resource name is taken" (storage) and the services' pages on names that are part of
+a host name.
+"""
 
 
 @dataclass(kw_only=True)
@@ -54,8 +60,18 @@ class Resource:
 
     def document(self) -> dict[str, Any]:
         """As Resource Manager shows it."""
-        properties = {**(self.body.get("properties") or {}), **self.answers, "provisioningState": "Succeeded"}
-        return {"id": self.id, "name": self.name, "type": self.kind, **self.body, "properties": properties}
+        properties = {
+            **(self.body.get("properties") or {}),
+            **self.answers,
+            "provisioningState": "Succeeded",
+        }
+        return {
+            "id": self.id,
+            "name": self.name,
+            "type": self.kind,
+            **self.body,
+            "properties": properties,
+        }
 
 
 class Store:
@@ -65,7 +81,8 @@ class Store:
         self.resources: dict[str, Resource] = {}
         self.deleted_workspaces: set[str] = set()
         self.deleted_vaults: dict[str, Resource] = {}
-        self.people, self.vm_sizes = people, vm_sizes
+        self.people = people
+        self.vm_sizes = vm_sizes
         self.taken: set[str] = set()
         """Names that others have already, of kinds whose names are part of a host name."""
 
@@ -89,7 +106,8 @@ class Store:
         before = self.get(id_)
         self._check_references(id_, body)
         if before is not None:
-            old, new = before.body.get("properties") or {}, body.get("properties") or {}
+            old = before.body.get("properties") or {}
+            new = body.get("properties") or {}
             if path := changed_for_good(kind, old, new):
                 raise _fixed(kind, path)
         elif kind != ASSIGNMENTS:
@@ -105,7 +123,9 @@ class Store:
         return self.resources[id_.lower()]
 
     def delete(self, id_: str, query: Mapping[str, str]) -> bool:
-        """Delete a resource and what is part of it; False where there is none. ServiceError where it is in use."""
+        """Delete a resource and what is part of it; False where there is none. ServiceError where
+        it is in use.
+        """
         found = self.get(id_)
         if found is None:
             return False
@@ -114,9 +134,13 @@ class Store:
             del self.resources[each.id.lower()]
         del self.resources[id_.lower()]
         if found.kind == WORKSPACES and query.get("forceToPurge") != "true":
-            self.deleted_workspaces.add(id_.lower())  # "Recover workspace data while soft deleted": the default
+            self.deleted_workspaces.add(
+                id_.lower()
+            )  # "Recover workspace data while soft deleted": the default
         if found.kind == VAULTS:
-            self.deleted_vaults[found.name] = found  # "Azure Key Vault soft-delete overview": always
+            self.deleted_vaults[found.name] = (
+                found  # "Azure Key Vault soft-delete overview": always
+            )
         return True
 
     def assignments(self) -> list[Assignment]:
@@ -134,7 +158,9 @@ class Store:
     def roles(self) -> dict[str, Role]:
         """The roles of this subscription, by the last part of their ids."""
         return {
-            each.name: role_of(each.body["properties"]["roleName"], each.body["properties"]["permissions"])
+            each.name: role_of(
+                each.body["properties"]["roleName"], each.body["properties"]["permissions"]
+            )
             for each in self.resources.values()
             if each.kind == DEFINITIONS
         }
@@ -153,11 +179,15 @@ class Store:
         )
 
     def _check_references(self, id_: str, body: Mapping[str, Any]) -> None:
-        """After "Error: LinkedInvalidPropertyId / ResourceNotFound": what a resource refers to must be there."""
+        """After "Error: LinkedInvalidPropertyId / ResourceNotFound": what a resource refers to must
+        be there.
+        """
         scope = id_.rpartition("/providers/Microsoft.Authorization/")[0]
         for text in [*_ids(body), *([scope] if "/providers/" in scope else [])]:
             if self.get(text.partition("/subnets/")[0]) is None:
-                message = f"The resource referred to, '{text}', was not found. Referred to by '{id_}'."
+                message = (
+                    f"The resource referred to, '{text}', was not found. Referred to by '{id_}'."
+                )
                 raise ServiceError("ResourceNotFound", message, 404)
 
     def _check_name(self, id_: str, kind: str, body: Mapping[str, Any]) -> None:
@@ -165,23 +195,32 @@ class Store:
         if KINDS[kind].is_global and name.lower() in self.taken:
             code, message = TAKEN[kind]
             raise ServiceError(code, message.format(name), 409)
-        if kind == WORKSPACES and id_.lower() in self.deleted_workspaces:  # Azure/ResourceModules issue 3596
-            message = "Soft-deleted workspace exists. Please purge or recover it. https://aka.ms/wsoftdelete"
+        if (
+            kind == WORKSPACES and id_.lower() in self.deleted_workspaces
+        ):  # Azure/ResourceModules issue 3596
+            message = (
+                "Soft-deleted workspace exists. Please purge or recover it."
+                " https://aka.ms/wsoftdelete"
+            )
             raise ServiceError("BadRequest", message, 400)
         if kind == VAULTS:
             self._check_vault(name, body["properties"].get("createMode", "default"))
 
     def _check_vault(self, name: str, mode: str) -> None:
-        """After "Azure Key Vault recovery management": a deleted vault keeps its name until it is purged."""
+        """After "Azure Key Vault recovery management": a deleted vault keeps its name until it is
+        purged.
+        """
         if mode == "default" and name in self.deleted_vaults:
             message = (
-                "A vault with the same name already exists in deleted state. You need to either recover or purge "
-                "existing key vault. Follow this link https://go.microsoft.com/fwlink/?linkid=2149745 for more "
-                "information."
+                "A vault with the same name already exists in deleted state. You need to either"
+                " recover or purge existing key vault. Follow this link"
+                " https://go.microsoft.com/fwlink/?linkid=2149745 for more information."
             )
             raise ServiceError("ConflictError", message, 409)
         if mode == "recover" and self.deleted_vaults.pop(name, None) is None:
-            raise ServiceError("VaultNotFound", f"No deleted vault with the name {name} was found.", 404)
+            raise ServiceError(
+                "VaultNotFound", f"No deleted vault with the name {name} was found.", 404
+            )
 
     def _check_kind(self, id_: str, kind: str, body: Mapping[str, Any]) -> None:
         properties = body.get("properties") or {}
@@ -191,29 +230,40 @@ class Store:
             role_rules.check_definition(self, id_, properties)
         elif kind == COMPUTES and properties["properties"]["vmSize"] not in self.vm_sizes:
             size = properties["properties"]["vmSize"]
-            raise ServiceError("BadRequest", f"VM size {size} is not available in region {body['location']}.", 400)
+            raise ServiceError(
+                "BadRequest", f"VM size {size} is not available in region {body['location']}.", 400
+            )
         elif kind == WORKSPACES:
             self._check_workspace(properties)
 
     def _check_workspace(self, properties: Mapping[str, Any]) -> None:
-        """After "Set up authentication between Azure Machine Learning and other services", user-assigned identity."""
+        """After "Set up authentication between Azure Machine Learning and other services",
+        user-assigned identity.
+        """
         identity = self.get(properties.get("primaryUserAssignedIdentity") or "")
         if identity is None:
-            raise ServiceError("BadRequest", "A user-assigned identity needs primaryUserAssignedIdentity.", 400)
+            raise ServiceError(
+                "BadRequest", "A user-assigned identity needs primaryUserAssignedIdentity.", 400
+            )
         for name in ("storageAccount", "keyVault", "containerRegistry", "applicationInsights"):
             if not self.has_role(identity.answers["principalId"], properties[name]):
-                message = f"The managed identity {identity.name} is not authorized on {properties[name]}."
+                message = (
+                    f"The managed identity {identity.name} is not authorized on {properties[name]}."
+                )
                 raise ServiceError("FailedIdentityOperation", message, 400)
 
     def _check_unused(self, found: Resource) -> None:
-        """After the pages on deleting virtual networks, NAT gateways, public addresses and DNS zones."""
+        """After the pages on deleting virtual networks, NAT gateways, public addresses and DNS
+        zones.
+        """
         role_rules.check_unused(self, found)
         if not found.kind.startswith("Microsoft.Network/"):
             return
         inside = {each.id.lower() for each in self.below(found.id)}
         for each in self.resources.values():
             if each.id.lower() not in inside and any(
-                text.lower().partition("/subnets/")[0] == found.id.lower() for text in _ids(each.body)
+                text.lower().partition("/subnets/")[0] == found.id.lower()
+                for text in _ids(each.body)
             ):
                 message = f"{found.kind} {found.name} is in use by {each.id} and cannot be deleted."
                 raise ServiceError("InUseCannotBeDeleted", message, 400)
@@ -224,13 +274,19 @@ class Store:
 
 def _fixed(kind: str, path: str) -> ServiceError:
     if kind == ASSIGNMENTS:  # Azure/Azure-Landing-Zones issue 2057
-        message = "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
+        message = (
+            "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
+        )
         return ServiceError("RoleAssignmentUpdateNotPermitted", message, 400)
     if kind == BUDGETS:  # Azure/CanadaPubSecALZ issue 317
         return ServiceError(
-            "400", "Start date of budgets cannot be updated. Please delete and create a new budget.", 400
+            "400",
+            "Start date of budgets cannot be updated. Please delete and create a new budget.",
+            400,
         )
-    return ServiceError("PropertyChangeNotAllowed", f"Changing property '{path}' is not allowed.", 409)
+    return ServiceError(
+        "PropertyChangeNotAllowed", f"Changing property '{path}' is not allowed.", 409
+    )
 
 
 def _ids(value: Any) -> Iterator[str]:
@@ -242,5 +298,7 @@ def _ids(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _ids(item)
-    elif isinstance(value, str) and re.match("/subscriptions/[^/]+/resourceGroups/[^/]+/providers/", value):
+    elif isinstance(value, str) and re.match(
+        "/subscriptions/[^/]+/resourceGroups/[^/]+/providers/", value
+    ):
         yield value

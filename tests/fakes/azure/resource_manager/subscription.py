@@ -1,4 +1,6 @@
-"""The calls of Azure Resource Manager about a subscription that is empty at first: groups, deployments, resources."""
+"""The calls of Azure Resource Manager about a subscription that is empty at first: groups,
+deployments, resources.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,21 @@ from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.messages import Response, ServiceError
 
-SLOW = (COMPUTES, WORKSPACES, "Microsoft.Network/virtualNetworks", "Microsoft.Network/privateEndpoints")
-"""Kinds whose deletion is answered with 202 and an address to look at, as the REST reference says of them."""
+SLOW = (
+    COMPUTES,
+    WORKSPACES,
+    "Microsoft.Network/virtualNetworks",
+    "Microsoft.Network/privateEndpoints",
+)
+"""Kinds whose deletion is answered with 202 and an address to look at, as the REST reference says
+of them.
+"""
 
 
 class ResourceManager:
-    """One subscription, in which nothing is at first but an owner. What roles do not grant is refused."""
+    """One subscription, in which nothing is at first but an owner. What roles do not grant is
+    refused.
+    """
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -52,9 +63,13 @@ class ResourceManager:
             "ListResources": self._list_resources,
             "WhatIf": self._what_if,
             "PutDeployment": self._put_deployment,
-            "GetDeployment": lambda place, _: json_response(200, self._deployment(place, go_on=True).document()),
+            "GetDeployment": lambda place, _: json_response(
+                200, self._deployment(place, go_on=True).document()
+            ),
             "DeleteDeployment": self._delete_deployment,
-            "ListOperations": lambda place, _: json_response(200, {"value": self._deployment(place).operations}),
+            "ListOperations": lambda place, _: json_response(
+                200, {"value": self._deployment(place).operations}
+            ),
             "ListRoleAssignments": self._list_roles,
             "ListRoleDefinitions": self._list_definitions,
             "ListDeletedVaults": self._list_vaults,
@@ -79,13 +94,19 @@ class ResourceManager:
         self._above = [Assignment(principal=OBJECT_ID, role=each, scope=scope) for each in roles]
         self._settle()
 
-    def call(self, operation: str, place: Place, body: dict[str, Any], caller: str = OBJECT_ID) -> Response:
-        """One call; ServiceError is what it answers instead. `caller`: an object id, of somebody who may call."""
+    def call(
+        self, operation: str, place: Place, body: dict[str, Any], caller: str = OBJECT_ID
+    ) -> Response:
+        """One call; ServiceError is what it answers instead. `caller`: an object id, of somebody
+        who may call.
+        """
         if place.names["subscription"].lower() != self.account.subscription:
             message = f"The subscription '{place.names['subscription']}' could not be found."
             raise ServiceError("SubscriptionNotFound", message, 404)
         if "api-version" not in place.query:
-            message = "The api-version query parameter (?api-version=) is required for all requests."
+            message = (
+                "The api-version query parameter (?api-version=) is required for all requests."
+            )
             raise ServiceError("MissingApiVersionParameter", message, 400)
         self._caller = caller
         answer = self._operations[operation](place, body)
@@ -104,13 +125,17 @@ class ResourceManager:
         account.parts = {}
         for each in self.store.resources.values():
             if each.kind == WORKSPACES:
-                account.workspace, account.location = each.name, each.body["location"]
+                account.workspace = each.name
+                account.location = each.body["location"]
                 account.resource_group = each.id.split("/")[4]
-                account.parts, properties = self._parts_of(each), each.body["properties"]
+                account.parts = self._parts_of(each)
+                properties = each.body["properties"]
                 by_key = properties.get("systemDatastoresAuthMode") != "Identity"
                 account.datastore_credentials = "AccountKey" if by_key else "None"
         storage = self.store.get(account.parts.get("storageAccount", ""))
-        account.takes_keys = storage is None or storage.body["properties"].get("allowSharedKeyAccess", True)
+        account.takes_keys = storage is None or storage.body["properties"].get(
+            "allowSharedKeyAccess", True
+        )
         account.access.assignments[:] = [*self._above, *self.store.assignments()]
         account.access.roles = {**BUILT_IN, **self.store.roles()}
         account.rights.resources = [each.id for each in self.store.resources.values()]
@@ -144,19 +169,32 @@ class ResourceManager:
     def _group(self, place: Place) -> dict[str, Any]:
         name = place.names["group"]
         if name.lower() not in self.groups:
-            raise ServiceError("ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404)
+            raise ServiceError(
+                "ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404
+            )
         return self.groups[name.lower()]
 
     def _scope(self, place: Place) -> dict[str, Any]:
         account = self.account
-        known = {"subscription": account.subscription, "tenant": account.tenant, "caller": self._caller}
+        known = {
+            "subscription": account.subscription,
+            "tenant": account.tenant,
+            "caller": self._caller,
+        }
         return {**self._group(place), **known}
 
     def _put_group(self, place: Place, body: dict[str, Any]) -> Response:
         name = place.names["group"]
         if not body.get("location"):
-            raise ServiceError("LocationRequired", "The location property is required for this definition.", 400)
-        made = {"id": self.id_of(name), "name": name, "type": "Microsoft.Resources/resourceGroups", **body}
+            raise ServiceError(
+                "LocationRequired", "The location property is required for this definition.", 400
+            )
+        made = {
+            "id": self.id_of(name),
+            "name": name,
+            "type": "Microsoft.Resources/resourceGroups",
+            **body,
+        }
         self.groups[name.lower()] = {**made, "properties": {"provisioningState": "Succeeded"}}
         return json_response(201, self.groups[name.lower()])
 
@@ -172,14 +210,26 @@ class ResourceManager:
     def _list_resources(self, place: Place, _: dict[str, Any]) -> Response:
         """Top-level resources and clusters alone, as those that have a location; filtered by a tag."""
         group = self._group(place)
-        wanted = re.fullmatch(r"tagName eq '([^']+)' and tagValue eq '([^']+)'", place.query.get("$filter", ""))
+        wanted = re.fullmatch(
+            r"tagName eq '([^']+)' and tagValue eq '([^']+)'", place.query.get("$filter", "")
+        )
         if "$filter" in place.query and not wanted:
-            raise ServiceError("InvalidFilterInQueryString", f"Invalid $filter '{place.query['$filter']}'.", 400)
+            raise ServiceError(
+                "InvalidFilterInQueryString", f"Invalid $filter '{place.query['$filter']}'.", 400
+            )
         found = [each for each in self.store.below(group["id"]) if KINDS[each.kind].is_located]
         if wanted:
-            found = [each for each in found if (each.body.get("tags") or {}).get(wanted[1]) == wanted[2]]
+            found = [
+                each for each in found if (each.body.get("tags") or {}).get(wanted[1]) == wanted[2]
+            ]
         told = [
-            {"id": each.id, "type": each.kind, "name": each.name, **each.body, "provisioningState": "Succeeded"}
+            {
+                "id": each.id,
+                "type": each.kind,
+                "name": each.name,
+                **each.body,
+                "provisioningState": "Succeeded",
+            }
             for each in found
         ]
         return json_response(200, {"value": told})
@@ -196,7 +246,9 @@ class ResourceManager:
         name = place.names["name"]
         found = self.deployments.look(name) if go_on else self.deployments.known.get(name.lower())
         if found is None:
-            raise ServiceError("DeploymentNotFound", f"Deployment '{name}' could not be found.", 404)
+            raise ServiceError(
+                "DeploymentNotFound", f"Deployment '{name}' could not be found.", 404
+            )
         return found
 
     def _delete_deployment(self, place: Place, _: dict[str, Any]) -> Response:
@@ -205,14 +257,19 @@ class ResourceManager:
         return self._later(None)
 
     def _list_roles(self, place: Place, _: dict[str, Any]) -> Response:
-        """After "List role assignments - REST": `principalId eq` finds those at and below the scope, too.
+        """After "List role assignments - REST": `principalId eq` finds those at and below the
+        scope, too.
 
-        `assignedTo` finds those that hold at the scope, and without a filter all at and below it are told.
+        `assignedTo` finds those that hold at the scope, and without a filter all at and below it
+        are told.
         """
-        asked, scope = place.query.get("$filter", ""), place.path.rpartition(AUTHORIZATION)[0]
+        asked = place.query.get("$filter", "")
+        scope = place.path.rpartition(AUTHORIZATION)[0]
         self._group(place)
         if asked.startswith("assignedTo"):
-            return json_response(200, {"value": assignments(self.account.real(scope), asked, self.account.access)})
+            return json_response(
+                200, {"value": assignments(self.account.real(scope), asked, self.account.access)}
+            )
         wanted = re.fullmatch(r"(?:principalId eq '(?P<id>[^']+)')?", asked)
         if wanted is None:
             raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
@@ -221,15 +278,23 @@ class ResourceManager:
         return json_response(200, {"value": told})
 
     def _list_definitions(self, place: Place, _: dict[str, Any]) -> Response:
-        """After "List Azure role definitions", REST API: the filter for those that somebody has made."""
-        group, asked = self._group(place), place.query.get("$filter", "")
+        """After "List Azure role definitions", REST API: the filter for those that somebody has
+        made.
+        """
+        group = self._group(place)
+        asked = place.query.get("$filter", "")
         if asked != "type eq 'CustomRole'":
             raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
-        return json_response(200, {"value": [each.document() for each in self.store.below(group["id"], DEFINITIONS)]})
+        return json_response(
+            200, {"value": [each.document() for each in self.store.below(group["id"], DEFINITIONS)]}
+        )
 
     def _list_vaults(self, _: Place, __: dict[str, Any]) -> Response:
         told = [
-            {"name": each.name, "properties": {"vaultId": each.id, "tags": each.body.get("tags", {})}}
+            {
+                "name": each.name,
+                "properties": {"vaultId": each.id, "tags": each.body.get("tags", {})},
+            }
             for each in self.store.deleted_vaults.values()
         ]
         return json_response(200, {"value": told})
@@ -254,7 +319,9 @@ class ResourceManager:
         name = uuid4().hex
         self._results[name] = result
         address = f"/subscriptions/{self.account.subscription}/operationresults/{name}?api-version=2022-09-01"
-        return json_response(202, Location=f"{self.account.url}{address}&first=yes", Retry_After="0")
+        return json_response(
+            202, Location=f"{self.account.url}{address}&first=yes", Retry_After="0"
+        )
 
     def _result(self, place: Place, _: dict[str, Any]) -> Response:
         name = place.names["name"]
@@ -266,7 +333,10 @@ class ResourceManager:
 
     def _check_version(self, kind: str, place: Place) -> None:
         if place.query["api-version"] != KINDS[kind].version:
-            message = f"No registered resource provider found for API version '{place.query['api-version']}' of {kind}."
+            message = (
+                "No registered resource provider found for API version"
+                f" '{place.query['api-version']}' of {kind}."
+            )
             raise ServiceError("NoRegisteredProviderFound", message, 400)
 
 
@@ -280,7 +350,7 @@ def refusal(refused: ServiceError) -> Response:
 
 def _not_found(name: str, group: str) -> ServiceError:
     message = (
-        f"The Resource '{name}' under resource group '{group}' was not found. For more details please go to "
-        "https://aka.ms/ARMResourceNotFoundFix"
+        f"The Resource '{name}' under resource group '{group}' was not found. For more details"
+        " please go to https://aka.ms/ARMResourceNotFoundFix"
     )
     return ServiceError("ResourceNotFound", message, 404)

@@ -1,7 +1,9 @@
-"""What Azure Resource Manager makes of a template and its parameters: the resources, or what is wrong with it.
+"""What Azure Resource Manager makes of a template and its parameters: the resources, or what is
+wrong with it.
 
-After "Understand the structure and syntax of ARM templates", "Resource iteration", "Conditional deployment", "Define
-the order for deploying resources", and "Error code: InvalidTemplate" in Microsoft's documentation.
+After "Understand the structure and syntax of ARM templates", "Resource iteration", "Conditional
+deployment", "Define the order for deploying resources", and "Error code: InvalidTemplate" in
+Microsoft's documentation.
 """
 
 from __future__ import annotations
@@ -16,7 +18,18 @@ from tests.fakes.messages import ServiceError
 
 PARTS = {"$schema", "contentVersion", "metadata", "parameters", "variables", "resources", "outputs"}
 ELEMENTS = {
-    *("comments", "type", "apiVersion", "name", "location", "tags", "scope", "condition", "copy", "dependsOn"),
+    *(
+        "comments",
+        "type",
+        "apiVersion",
+        "name",
+        "location",
+        "tags",
+        "scope",
+        "condition",
+        "copy",
+        "dependsOn",
+    ),
     *("kind", "sku", "identity", "properties"),
 }
 """What this imitation knows of a resource in a template."""
@@ -45,17 +58,22 @@ class Planned:
 
 def invalid(message: str) -> ServiceError:
     """What a template is told that is wrong in itself."""
-    return ServiceError("InvalidTemplate", f"Deployment template validation failed: '{message}'.", 400)
+    return ServiceError(
+        "InvalidTemplate", f"Deployment template validation failed: '{message}'.", 400
+    )
 
 
 class Template:
     """A template with the values of its parameters, in one resource group."""
 
-    def __init__(self, document: Mapping[str, Any], given: Mapping[str, Any], group: Mapping[str, Any]) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], given: Mapping[str, Any], group: Mapping[str, Any]
+    ) -> None:
         """`group`: id, name, location, subscription, tenant. ServiceError where ARM would refuse."""
         if unknown := set(document) - PARTS:
             raise invalid(f"Could not find member '{min(unknown)}' on object of type 'Template'")
-        self._document, self._group = document, group
+        self._document = document
+        self._group = group
         self.reference: Callable[..., Any] = lambda *_: _raise("reference() is not allowed here")
         self.parameters = self._read_parameters(given)
 
@@ -87,8 +105,14 @@ class Template:
 
     def body(self, planned: Planned) -> dict[str, Any]:
         """What is sent to the resource's provider, all of it evaluated."""
-        sent = {key: value for key, value in planned.body.items() if key in ("location", "tags", "kind", "sku")}
-        sent |= {key: planned.body[key] for key in ("identity", "properties") if key in planned.body}
+        sent = {
+            key: value
+            for key, value in planned.body.items()
+            if key in ("location", "tags", "kind", "sku")
+        }
+        sent |= {
+            key: planned.body[key] for key in ("identity", "properties") if key in planned.body
+        }
         return dict(self._value(sent, planned.copy_index))
 
     def outputs(self) -> dict[str, Any]:
@@ -96,40 +120,65 @@ class Template:
         found = {}
         for name, output in self._document.get("outputs", {}).items():
             if self._value(output.get("condition", True), None):
-                found[name] = {"type": output["type"].capitalize(), "value": self._value(output["value"], None)}
+                found[name] = {
+                    "type": output["type"].capitalize(),
+                    "value": self._value(output["value"], None),
+                }
         return found
 
     def _copies(self, body: Mapping[str, Any]) -> Iterator[tuple[Planned, bool]]:
         if unknown := set(body) - ELEMENTS:
-            raise invalid(f"Could not find member '{min(unknown)}' on object of type 'TemplateResource'")
+            raise invalid(
+                f"Could not find member '{min(unknown)}' on object of type 'TemplateResource'"
+            )
         count = self._value(body["copy"]["count"], None) if "copy" in body else 1
         for index in range(count):
             copied = index if "copy" in body else None
-            kind, name = body["type"], self._value(body["name"], copied)
+            kind = body["type"]
+            name = self._value(body["name"], copied)
             names = name.split("/")
             if len(names) != kind.count("/"):
-                expected = f"A nested resource type must have identical number of segments as its resource name: {kind}"
+                expected = (
+                    "A nested resource type must have identical number of segments as its resource"
+                    f" name: {kind}"
+                )
                 raise invalid(f"The template resource '{name}' is not valid. {expected}")
             scope = self._value(body["scope"], copied) if "scope" in body else self._group["id"]
             depends = frozenset(self._value(item, copied) for item in body.get("dependsOn", []))
-            one = Planned(resource_id(scope, kind, *names), kind, body["apiVersion"], dict(body), depends, copied or 0)
+            one = Planned(
+                resource_id(scope, kind, *names),
+                kind,
+                body["apiVersion"],
+                dict(body),
+                depends,
+                copied or 0,
+            )
             yield one, bool(self._value(body.get("condition", True), copied))
 
     def _read_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         declared = self.declared
         if unknown := set(given) - set(declared):
             raise invalid(
-                f"The template parameters '{', '.join(sorted(unknown))}' in the parameters file are not valid; they "
-                "are not present in the original template and can therefore not be provided at deployment time. The "
-                f"only supported parameters for this template are '{', '.join(declared)}'"
+                f"The template parameters '{', '.join(sorted(unknown))}' in the parameters file are"
+                " not valid; they are not present in the original template and can therefore not"
+                " be provided at deployment time. The only supported parameters for this template"
+                f" are '{', '.join(declared)}'"
             )
         self.parameters = {}
         for name, about in declared.items():
             if name not in given and "defaultValue" not in about:
                 raise invalid(f"The value for the template parameter '{name}' is not provided")
             default = about.get("defaultValue")
-            utc_now = {"utcNow": lambda form: time.strftime(form.replace("yyyy-MM-01", "%Y-%m-01"), time.gmtime())}
-            value = given[name]["value"] if name in given else evaluate(default, {**self._scope(None), **utc_now})
+            utc_now = {
+                "utcNow": lambda form: time.strftime(
+                    form.replace("yyyy-MM-01", "%Y-%m-01"), time.gmtime()
+                )
+            }
+            value = (
+                given[name]["value"]
+                if name in given
+                else evaluate(default, {**self._scope(None), **utc_now})
+            )
             _check(name, value, about)
             self.parameters[name] = value
         return self.parameters
@@ -137,18 +186,28 @@ class Template:
     def _value(self, value: Any, index: int | None) -> Any:
         if isinstance(value, dict) and "copy" in value and isinstance(value["copy"], list):
             rest = {key: item for key, item in value.items() if key != "copy"}
-            return self._value(rest, index) | {each["name"]: self._repeated(each, index) for each in value["copy"]}
+            return self._value(rest, index) | {
+                each["name"]: self._repeated(each, index) for each in value["copy"]
+            }
         if isinstance(value, dict):
-            return {evaluate(key, self._scope(index)): self._value(item, index) for key, item in value.items()}
+            return {
+                evaluate(key, self._scope(index)): self._value(item, index)
+                for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self._value(item, index) for item in value]
         return evaluate(value, self._scope(index))
 
     def _repeated(self, loop: Mapping[str, Any], index: int | None) -> list[Any]:
         count = self._value(loop["count"], index)
-        return [evaluate(loop["input"], self._scope(index, {loop["name"]: each})) for each in range(count)]
+        return [
+            evaluate(loop["input"], self._scope(index, {loop["name"]: each}))
+            for each in range(count)
+        ]
 
-    def _scope(self, index: int | None, loops: Mapping[str, int] | None = None) -> Mapping[str, Callable[..., Any]]:
+    def _scope(
+        self, index: int | None, loops: Mapping[str, int] | None = None
+    ) -> Mapping[str, Callable[..., Any]]:
         group = self._group
         subscription = {"subscriptionId": group["subscription"], "tenantId": group["tenant"]}
         above = f"/subscriptions/{group['subscription']}"
@@ -162,28 +221,42 @@ class Template:
             "resourceId": lambda *parts: resource_id(group["id"], *parts),
             "subscriptionResourceId": lambda *parts: resource_id(above, *parts),
             "reference": lambda *parts: self.reference(*parts),
-            "copyIndex": lambda name="": indices[name] if indices[name] is not None else _raise("copyIndex() here"),
+            "copyIndex": lambda name="": (
+                indices[name] if indices[name] is not None else _raise("copyIndex() here")
+            ),
         }
 
 
 def _check(name: str, value: Any, about: Mapping[str, Any]) -> None:
-    """After "Parameters in ARM templates": type, allowed values, and what lengths and numbers are allowed."""
+    """After "Parameters in ARM templates": type, allowed values, and what lengths and numbers are
+    allowed.
+    """
     kind = TYPES[about["type"].lower()]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise invalid(f"The provided value for the template parameter '{name}' is not valid: expected {about['type']}")
+        raise invalid(
+            f"The provided value for the template parameter '{name}' is not valid: expected"
+            f" {about['type']}"
+        )
     allowed = about.get("allowedValues")
     if allowed and value not in allowed:
         raise invalid(
-            f"The provided value '{value}' for the template parameter '{name}' is not valid. The value is not part of "
-            f"the allowed value(s): '{','.join(map(str, allowed))}'"
+            f"The provided value '{value}' for the template parameter '{name}' is not valid. The"
+            f" value is not part of the allowed value(s): '{','.join(map(str, allowed))}'"
         )
     size = len(value) if isinstance(value, (str, list)) else value if isinstance(value, int) else 0
-    least, most = (about.get(f"{end}{'Value' if kind is int else 'Length'}") for end in ("min", "max"))
+    least, most = (
+        about.get(f"{end}{'Value' if kind is int else 'Length'}") for end in ("min", "max")
+    )
     if (least is not None and size < least) or (most is not None and size > most):
-        raise invalid(f"The provided value for the template parameter '{name}' is not valid. Length or value is {size}")
+        raise invalid(
+            f"The provided value for the template parameter '{name}' is not valid. Length or value"
+            f" is {size}"
+        )
 
 
-def _resolved(found: list[Planned], loops: Mapping[str, list[str]], skipped: set[str]) -> list[Planned]:
+def _resolved(
+    found: list[Planned], loops: Mapping[str, list[str]], skipped: set[str]
+) -> list[Planned]:
     """The resources in an order in which each comes after those it depends on."""
     ids = {one.id.lower() for one in found}
     if len(ids) < len(found):
@@ -191,7 +264,9 @@ def _resolved(found: list[Planned], loops: Mapping[str, list[str]], skipped: set
     needs: dict[str, set[str]] = {}
     for one in found:
         wanted = {each for name in one.depends_on for each in loops.get(name, [name])}
-        needs[one.id] = {each.lower() for each in wanted} - skipped  # one that is not deployed is not waited for
+        needs[one.id] = {
+            each.lower() for each in wanted
+        } - skipped  # one that is not deployed is not waited for
         if missing := needs[one.id] - ids:
             raise invalid(f"The resource '{min(missing)}' is not defined in the template")
     ordered: list[Planned] = []
