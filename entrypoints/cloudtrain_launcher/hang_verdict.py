@@ -147,7 +147,7 @@ def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collect
     polls = (last.time - first.time) / POLL_SECONDS
 
     if first.moves and last.moves:
-        expected = len(samples) - 1.0  # each request for a stack wakes the rank once
+        expected = len(samples) - 1.0  # a request by signal wakes the rank once
         if any(frame.file.endswith(_LOADER) for frame in inner):
             expected += polls
         if last.moves.wakeups - first.moves.wakeups > SPARE_WAKEUPS * expected + FEW_WAKEUPS:

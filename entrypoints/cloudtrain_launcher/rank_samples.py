@@ -39,10 +39,14 @@ class RankSamples:
         }
         for local_rank, pid in processes.items():
             samples = self._samples.setdefault(local_rank, [])
-            sample = _sample(
-                pid, tree
-            )  # before the signal, which wakes the rank: one wakeup per sample is ours
-            stack = next_stack(self._scratch, local_rank, pid)
+            sample = _sample(pid, tree)  # before the request, which may wake the rank
+            stack = next_stack(
+                self._scratch,
+                local_rank,
+                pid,
+                was_asked=bool(samples),
+                sleeps=sample.state == "S",
+            )
             if not samples:
                 # what an earlier silence has left; the answer comes with the next sample
                 stack = "(asked)"

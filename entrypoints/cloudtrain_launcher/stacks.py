@@ -1,22 +1,26 @@
-"""The Python stack of a rank that runs: the rank writes it into a file when the launcher sends it a
-signal.
+"""Read the Python stack of a running rank: the rank writes it into a file when the launcher asks.
+
+A thread of the rank answers, because faulthandler may read the frames of a thread only while that
+thread does not run Python code: in the handler of a signal it can crash a program that computes
+(python/cpython#116008). A rank that does not answer holds the interpreter's lock in native code.
+If it also sleeps, its frames stand still, and a signal makes faulthandler write them.
 
 Standard library only.
 """
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import List, NamedTuple
 
 STACK_SIGNAL = int(signal.SIGRTMIN) + 11 if hasattr(signal, "SIGRTMIN") else 0
-"""A real-time signal, since programs use the others; 0 on a system without them, where no stacks
-are had.
-"""
+"""A real-time signal, since programs use the others; 0 on a system without them and without stacks."""
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x")
@@ -30,69 +34,89 @@ class StackFrame(NamedTuple):
     function: str
 
 
-def write_on_signal(folder: str, local_rank: int) -> None:
-    """Have this process, a rank, write the stacks of its threads when `STACK_SIGNAL` arrives,
-    whatever it does then.
+def write_on_request(folder: str, local_rank: int) -> None:
+    """Let this process, a rank, write the stacks of its threads whenever the launcher asks."""
+    if not STACK_SIGNAL:
+        return
 
-    faulthandler does it in the signal's handler, so that neither a lock nor a call that never
-    returns is in its way.
+    stacks = _stacks_path(Path(folder), local_rank)
+    request = _request_path(Path(folder), local_rank)
+    output = os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.register(STACK_SIGNAL, file=output, all_threads=True)
+    with suppress(FileExistsError):  # of an earlier attempt
+        os.mkfifo(request, 0o600)
+    # Programs may count or join what `threading` lists.
+    _thread.start_new_thread(_answer_requests, (request, output))
+
+
+def _answer_requests(request: Path, output: int) -> None:
+    """Write the stacks into the file `output` each time that another process opens the pipe."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    with suppress(OSError):  # the launcher is gone, and its folder with it
+        while True:
+            # Opening waits for the launcher; reading a byte would look like progress of the rank.
+            os.close(os.open(request, os.O_RDONLY))
+            faulthandler.dump_traceback(output, all_threads=True)
+
+
+def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, sleeps: bool) -> str:
+    """Return what the rank has written since the last call and ask it again; empty if nothing.
+
+    `was_asked`: whether the last call was for this process. `sleeps`: whether its main thread
+    sleeps now.
     """
-    if STACK_SIGNAL:
-        file = os.open(
-            _path(Path(folder), local_rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-        )
-        faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
-
-
-def next_stack(folder: Path, local_rank: int, pid: int) -> str:
-    """What the rank has written since the last call; asks it to write again. Empty if it did not
-    answer.
-    """
-    path = _path(folder, local_rank)
+    path = _stacks_path(folder, local_rank)
     try:
         text = path.read_text(errors="replace")
         os.truncate(path, 0)
-        if _catches_signal(pid):
-            os.kill(pid, STACK_SIGNAL)
     except OSError:
         return ""
+
+    with suppress(OSError):  # no such pipe, or nobody waits at its other end
+        os.close(os.open(_request_path(folder, local_rank), os.O_WRONLY | os.O_NONBLOCK))
+    if was_asked and not text and sleeps:
+        with suppress(OSError):
+            if _catches_signal(pid):
+                os.kill(pid, STACK_SIGNAL)
     return text
 
 
 def main_thread(text: str) -> List[StackFrame]:
-    """The frames of the main thread, most recent call first: faulthandler writes the oldest thread
-    last.
-    """
+    """Return the frames of the main thread, which faulthandler writes last; innermost call first."""
     frames: List[StackFrame] = []
     for line in text.splitlines():
         if _THREAD.match(line):
             frames = []
-        found = _FRAME.match(line)
-        if found:
-            frames.append(StackFrame(found["file"], int(found["line"]), found["function"]))
+        frame = _FRAME.match(line)
+        if frame:
+            frames.append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
     return frames
 
 
 def program_lines(text: str) -> List[str]:
-    """The lines of the main thread's frames, most recent call first, without those of what has
-    begun it.
+    """Return the lines of the main thread's frames that belong to the program, innermost call first.
 
-    In a forked rank these are the frames of all the processes that it comes from, below those of
-    `worker.py`.
+    `worker.py` and the frames below it are left out: those of the processes that forked the rank.
     """
-    lines = text[max((found.start() for found in _THREAD.finditer(text)), default=0) :].splitlines()
-    frames = [line for line in lines if _FRAME.match(line)]
+    start = max((header.start() for header in _THREAD.finditer(text)), default=0)
+    frames = [line for line in text[start:].splitlines() if _FRAME.match(line)]
     worker = f'"{Path(__file__).with_name("worker.py")}"'
-    begins = next((number for number, line in enumerate(frames) if worker in line), len(frames))
-    return frames[:begins]
+    for number, line in enumerate(frames):
+        if worker in line:
+            return frames[:number]
+    return frames
 
 
-def _path(folder: Path, local_rank: int) -> Path:
+def _stacks_path(folder: Path, local_rank: int) -> Path:
     return folder / f"stack-{local_rank}"
 
 
+def _request_path(folder: Path, local_rank: int) -> Path:
+    return folder / f"stack-{local_rank}.request"
+
+
 def _catches_signal(pid: int) -> bool:
-    """Whether the process still has a handler for the signal, which would end it otherwise."""
+    """Return whether the process handles the signal; without a handler it would end."""
     for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "SigCgt":

@@ -45,7 +45,7 @@ from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
 from cloudtrain_launcher.numa import bind_rank
 from cloudtrain_launcher.own_processes import warn_of_own_ranks
-from cloudtrain_launcher.stacks import write_on_signal
+from cloudtrain_launcher.stacks import write_on_request
 
 if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
     sys.path.append(str(PAYLOAD_DIR / "job"))
@@ -77,7 +77,7 @@ def main(parent: int) -> NoReturn:
     _redirect_output(
         os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, "")
     )
-    write_on_signal(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
+    write_on_request(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
     bind_rank(int(os.environ["LOCAL_RANK"]), os.environ)
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()

@@ -5,7 +5,6 @@ left alone.
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
@@ -243,14 +242,6 @@ def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: tuple[str, str
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
-@pytest.mark.xfail(
-    sys.version_info[:3] == (3, 13, 0),
-    reason=(
-        "faulthandler of Python 3.13.0 can crash a process that runs Python code while it is asked"
-        " for its stack"
-    ),
-    strict=False,
-)
 def test_a_long_computation_in_silence_is_no_hang(outputs: tuple[str, str]) -> None:
     told = events(outputs[0])
     (began,) = (

@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import pytest_make_parametrize_id
 from tests.house.tools import ROOT
+from tests.support import machine
 from tests.support.limits import HANG_SECONDS
-from tests.support.machine import NO_ENGINE, show_engine
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,18 @@ def test_a_parameter_whose_own_id_may_differ_between_workers_is_refused(value: o
     pytest_make_parametrize_id("a text", "content")
 
 
-def test_only_container_tests_see_the_engine_of_the_machine(request: pytest.FixtureRequest) -> None:
-    assert os.environ["DOCKER_HOST"] == NO_ENGINE
+def test_only_container_tests_see_the_engine_of_the_machine(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.environ["DOCKER_HOST"] == machine.NO_ENGINE
     assert "DOCKER_CONTEXT" not in os.environ
 
+    monkeypatch.setattr(
+        machine, "_MACHINE_VARIABLES", {"DOCKER_HOST": "unix:///run/an-engine.sock"}
+    )
     request.node.add_marker("docker")
-    show_engine(request.node)
-    assert os.environ["DOCKER_HOST"] != NO_ENGINE
+    machine.show_engine(request.node)
+    assert os.environ["DOCKER_HOST"] == "unix:///run/an-engine.sock"
 
 
 TESTS = """
