@@ -177,17 +177,21 @@ class Run:
         """
         return metric_points(self.folder.each_event())
 
-    def stop(self) -> RunState:
-        """Send SIGTERM to every rank, wait for the end, and return the state. A run that has ended
-        stays as it is.
+    def stop(self, *, note: Note | None = None) -> RunState:
+        """Stop the run, wait for its end and return its state. An ended run stays as it is.
 
-        After the grace period ranks are killed. The stop is sent even if the cloud does not say how
-        the job stands; CloudError when it cannot be sent, or when the cloud does not say that the
-        run has ended.
+        Every rank gets SIGTERM, and SIGKILL after the grace period. The stop is sent even if the
+        cloud does not report the state of the job. `note` is called once, with a sentence, if the
+        job is too new to be stopped. Raise CloudError if the stop cannot be sent, or if the cloud
+        does not report the end.
         """
         state = self.last_known()
+        has_noted = False
         while not state.has_ended and not self.request_stop(state):
-            time.sleep(RETRY_SECONDS)  # it is just being submitted
+            if note and not has_noted:
+                note("the job is too new to be stopped; retrying for up to 5 minutes")
+                has_noted = True
+            time.sleep(RETRY_SECONDS)
             state = self.last_known()
         try:
             return self.wait()

@@ -198,7 +198,7 @@ def stop_command(folder: str | None, /, run: str | None, as_json: bool, release:
     else:
         print_message(f"stopping {found.id}{whose} …")
     try:
-        state = found.stop()
+        state = found.stop(note=lambda text: print_message(f"{found.id}: {text} …"))
     except KeyboardInterrupt:
         _say_whether_told(found)
         raise

@@ -14,6 +14,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.aws.permissions import SUBMITTER
+from cloudtrain.runs.state import RunState
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud
 from tests.fakes.aws.permissions import needed
 from tests.fakes.aws.policies import Statement, statements, without
@@ -147,6 +148,29 @@ def test_stop_is_repeated_until_policies_see_the_tags_of_a_new_job(
     monkeypatch.setattr(cloud.account, "tag_delay_seconds", 0)
     assert run.request_stop(run.cached_status())
     assert cloud.service.jobs[run.id].stop_asked.is_set()
+
+
+def test_stop_says_once_that_it_repeats(
+    cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 3600)
+    monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
+    cloud.account.caller_policy = policy
+    notes: list[str] = []
+    requests = 0
+    request_stop = run.request_stop
+
+    def request_stop_four_times(state: RunState) -> bool:
+        nonlocal requests
+        requests += 1
+        if requests == 4:
+            monkeypatch.setattr(cloud.account, "tag_delay_seconds", 0)
+        return request_stop(state)
+
+    monkeypatch.setattr(run, "request_stop", request_stop_four_times)
+    assert run.stop(note=notes.append).state == "stopped"
+    assert notes == ["the job is too new to be stopped; retrying for up to 5 minutes"]
 
 
 def test_stop_of_an_old_job_is_denied_at_once(
