@@ -13,9 +13,10 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Collection, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 

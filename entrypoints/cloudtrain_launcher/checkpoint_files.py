@@ -10,10 +10,11 @@ import os
 import socket
 import socketserver
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedRWPair
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from cloudtrain_launcher.checkpoint_deletions import DeletionSync
 from cloudtrain_launcher.checkpoint_files import Entry, fetch_files, list_files, serve_files

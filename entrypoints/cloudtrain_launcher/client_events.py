@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Optional
+from typing import Literal
 
 from .event_fields import Names, Object, Seconds, Timestamp
 from .event_parts import Billing, Cause
@@ -83,11 +83,11 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     """The cloud's status: `Available` and `InUse` are billed, `Reused` and `Terminated` are not."""
     until: Timestamp = 0.0
     """When they will be released; 0: unknown."""
-    seconds: Optional[Seconds] = None
+    seconds: Seconds | None = None
     """For how long they have been billed so far."""
     by: str = ""
     """The job that uses them, or has used them."""
-    billing: Optional[Billing] = None
+    billing: Billing | None = None
     """The cost of the run and its machines so far."""
 
 
@@ -119,9 +119,9 @@ class StopUntold(Event, type="stop_untold", writer=CLIENT, requires="time"):
 class Cursor(Event, type="cursor", writer=CLIENT):
     """How far the cloud's logs have been read into the run folder."""
 
-    streams: Optional[Object] = None
+    streams: Object | None = None
     """The position in each log stream by its name, as the cloud counts it."""
-    sizes: Optional[Object] = None
+    sizes: Object | None = None
     """Bytes of each node's log file up to this position; what follows is read again."""
 
 
@@ -134,11 +134,11 @@ class Ended(Event, type="ended", writer=CLIENT, requires="time"):
     """Why, in words, unless it simply succeeded."""
     hint: str = ""
     """What to do, where the submit was refused."""
-    error: Optional[Cause] = None
+    error: Cause | None = None
     """The first cause of a failure, if a node has reported it."""
     platform_reason: str = ""
     """The cloud's reason for the failure, if a node has given a better one."""
-    billing: Optional[Billing] = None
+    billing: Billing | None = None
     """What it cost."""
-    left: Optional[Names] = None
+    left: Names | None = None
     """Which of model, output and checkpoints exist; missing: not checked."""

@@ -13,15 +13,16 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Callable, List, Optional, Sequence, Set
+from typing import Any
 
 from cloudtrain_launcher import shutdown
 from cloudtrain_launcher.import_hooks import when_imported
 
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed"
-_kept: List[Any] = []
+_kept: list[Any] = []
 _is_watching = False
 
 
@@ -76,7 +77,7 @@ def _after_release(init: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
     return init_process_group
 
 
-def _registered(c10d: Any) -> List[Any]:
+def _registered(c10d: Any) -> list[Any]:
     """The groups that exist, as torch's own registry has them."""
     try:
         return list(c10d._world.pg_map)
@@ -94,7 +95,7 @@ def _keep(before: Sequence[Any], after: Sequence[Any]) -> None:
     _kept[:] = [group for key, group in candidates.items() if used is None or key in used]
 
 
-def _used_by_models() -> Optional[Set[int]]:
+def _used_by_models() -> set[int] | None:
     """The identities of the groups that DDP models refer to; None if the program hides objects
     (`gc.freeze`).
     """

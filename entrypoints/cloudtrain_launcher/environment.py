@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping, Match, NamedTuple
+from re import Match
+from typing import Any, NamedTuple
 
 from cloudtrain_launcher.contract import (
     JOB,

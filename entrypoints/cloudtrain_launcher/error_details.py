@@ -15,7 +15,7 @@ import re
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.failure import is_consequence
@@ -47,7 +47,7 @@ class OriginalError(NamedTuple):
 
 
 def describe(
-    error: BaseException, frames: Optional[TracebackType], folder: Path, payload: Path
+    error: BaseException, frames: TracebackType | None, folder: Path, payload: Path
 ) -> Error:
     """The event of an exception that ended a program.
 
@@ -143,7 +143,7 @@ _BEGIN = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
 
 
-def _find_original(error: BaseException) -> Optional[OriginalError]:
+def _find_original(error: BaseException) -> OriginalError | None:
     """The exception of another process or thread that this one reraises; None if it does not."""
     arguments = [item for item in error.args if isinstance(item, str)]
     for text in (safe_str(error), *arguments):
@@ -160,7 +160,7 @@ def _find_original(error: BaseException) -> Optional[OriginalError]:
     return None
 
 
-def _parse_traceback(text: str, where: str) -> Optional[OriginalError]:
+def _parse_traceback(text: str, where: str) -> OriginalError | None:
     """Parse the last traceback of a chain, that of the exception that Python would name; None if
     there is none.
     """

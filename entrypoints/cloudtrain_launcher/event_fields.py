@@ -7,7 +7,8 @@ A check returns the value to use, or raises `InvalidValue`.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Callable, Dict, List, NamedTuple, Union
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 MAX_WHOLE_NUMBER = 2**63
 """Whole numbers must be smaller in magnitude: larger ones are not counts, and overflow elsewhere.
@@ -38,21 +39,21 @@ def check_whole_number(value: Any) -> int:
     raise InvalidValue
 
 
-def check_number(value: Any) -> Union[int, float]:
+def check_number(value: Any) -> int | float:
     """A finite number."""
     if isinstance(value, float) and math.isfinite(value):
         return value
     return check_whole_number(value)
 
 
-def check_timestamp(value: Any) -> Union[int, float]:
+def check_timestamp(value: Any) -> int | float:
     """A Unix timestamp in seconds, from 1970 to 9999."""
     if 0 <= check_number(value) < 253_402_300_800:
         return check_number(value)
     raise InvalidValue
 
 
-def check_measure(value: Any) -> Union[int, float]:
+def check_measure(value: Any) -> int | float:
     """A measured number, which may be NaN (null in JSON) or infinite (a whole number of 400
     digits).
     """
@@ -136,14 +137,14 @@ Timestamp = Annotated[float, FieldType(check_timestamp, "Unix timestamp (seconds
 Seconds = Annotated[float, FieldType(check_number, "seconds")]
 Measure = Annotated[float, FieldType(check_measure, "number; null where it is not finite")]
 Measures = Annotated[
-    Dict[str, float], FieldType(check_measures, "numbers by name; null where one is not finite")
+    dict[str, float], FieldType(check_measures, "numbers by name; null where one is not finite")
 ]
-Names = Annotated[List[str], FieldType(check_names, "list of texts")]
-WholeNumbers = Annotated[List[int], FieldType(check_whole_numbers, "list of whole numbers")]
-Numbers = Annotated[List[float], FieldType(check_numbers, "list of numbers")]
-Object = Annotated[Dict[str, Any], FieldType(check_mapping, "object")]
+Names = Annotated[list[str], FieldType(check_names, "list of texts")]
+WholeNumbers = Annotated[list[int], FieldType(check_whole_numbers, "list of whole numbers")]
+Numbers = Annotated[list[float], FieldType(check_numbers, "list of numbers")]
+Object = Annotated[dict[str, Any], FieldType(check_mapping, "object")]
 
-BUILTIN_TYPES: Dict[Any, FieldType] = {
+BUILTIN_TYPES: dict[Any, FieldType] = {
     int: FieldType(check_whole_number, "whole number"),
     float: FieldType(check_number, "number"),
     str: FieldType(check_text, "text"),

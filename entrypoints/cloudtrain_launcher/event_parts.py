@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from .event_fields import Seconds, Timestamp
 from .event_record import Record
 
@@ -46,14 +44,14 @@ class Cause(Record):
 class Billing(Record):
     """The cost of a run, as far as its cloud tells it."""
 
-    billable_seconds: Optional[Seconds] = None
+    billable_seconds: Seconds | None = None
     """The time that SageMaker bills for each of the run's machines; of spot machines it is less
     than they worked.
     """
-    training_seconds: Optional[Seconds] = None
+    training_seconds: Seconds | None = None
     """How long its machines worked on it."""
-    kept_seconds: Optional[Seconds] = None
+    kept_seconds: Seconds | None = None
     """For how long machines were kept after its end, and billed."""
-    usd: Optional[float] = None
+    usd: float | None = None
     """US dollars at list price, of all its machines together; missing where the price is not known.
     """

@@ -1,29 +1,24 @@
 """The base classes of events: frozen records whose fields are checked when they are read. Standard
 library only.
 
-A subclass of `Record` is a frozen dataclass with keyword-only fields, also on Python 3.9, whose
-dataclasses lack them. A field without a default is required. A field that was never set is not
-written: a record that was read from JSON is written as it was.
+A subclass of `Record` is a frozen dataclass with keyword-only fields. A field without a default is
+required. A field that was never set is not written: a record that was read from JSON is written as
+it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Set
 from dataclasses import FrozenInstanceError, dataclass, fields
+from types import UnionType
 from typing import (
     TYPE_CHECKING,
-    AbstractSet,
     Annotated,
     Any,
-    Callable,
     ClassVar,
-    Dict,
-    FrozenSet,
     Literal,
-    Mapping,
     NamedTuple,
     NoReturn,
-    Optional,
-    Type,
     TypeVar,
     Union,
     get_args,
@@ -61,7 +56,7 @@ def field_type(annotation: Any) -> FieldType:
         return next(item for item in arguments if isinstance(item, FieldType))
     if origin is Literal:
         return FieldType(check_one_of(*arguments), " or ".join(f"`{word}`" for word in arguments))
-    if origin is Union:  # Optional: null is not a value, and None is not written
+    if origin in (Union, UnionType):  # Optional: null is not a value, and None is not written
         return field_type(next(item for item in arguments if item is not type(None)))
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return FieldType(
@@ -76,8 +71,8 @@ class Checks(NamedTuple):
     """The checks of a class of records."""
 
     known: Mapping[str, Callable[[Any], Any]]
-    required: FrozenSet[str]
-    strict: FrozenSet[str]
+    required: frozenset[str]
+    strict: frozenset[str]
     """Fields that make the record invalid if they are invalid. Any other field that is invalid is
     left out.
     """
@@ -90,12 +85,12 @@ R = TypeVar("R", bound="Record")
 class Record:
     """A frozen dataclass, read from JSON and written to it."""
 
-    ADDED_ON_SEND: ClassVar[FrozenSet[str]] = frozenset()
+    ADDED_ON_SEND: ClassVar[frozenset[str]] = frozenset()
     """Fields that are added when the record is sent, so that a new record may lack them."""
-    REQUIRED: ClassVar[FrozenSet[str]] = frozenset()
+    REQUIRED: ClassVar[frozenset[str]] = frozenset()
     """Those of them that a record must have when it is read."""
 
-    _checks: ClassVar[Optional[Checks]] = None
+    _checks: ClassVar[Checks | None] = None
     _extra: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -110,7 +105,7 @@ class Record:
         )
         vars(self).update(values)
 
-    def _require_none(self, wrong: AbstractSet[str]) -> None:
+    def _require_none(self, wrong: Set[str]) -> None:
         if wrong:
             raise TypeError(
                 f"{type(self).__name__}: unknown or missing: {', '.join(sorted(wrong))}"
@@ -132,7 +127,7 @@ class Record:
         return cls._checks
 
     @classmethod
-    def read(cls: Type[R], value: Any) -> R:
+    def read(cls: type[R], value: Any) -> R:
         """The record in a JSON object. `InvalidValue` if a field is missing, or a required one is
         invalid.
 
@@ -207,7 +202,7 @@ class Record:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-EVENT_TYPES: Dict[str, Type[Event]] = {}
+EVENT_TYPES: dict[str, type[Event]] = {}
 """Each class by its `type`."""
 
 
@@ -218,7 +213,7 @@ class Event(Record):
 
     TYPE: ClassVar[str] = ""
     WRITER: ClassVar[str] = PROGRAM
-    ADDED_ON_SEND: ClassVar[FrozenSet[str]] = frozenset({"time", "node", "rank", "seq"})
+    ADDED_ON_SEND: ClassVar[frozenset[str]] = frozenset({"time", "node", "rank", "seq"})
 
     time: Timestamp = 0.0
     """When it happened, by the clock of the machine that reports it."""
@@ -226,7 +221,7 @@ class Event(Record):
     """The node that it happened on, from 0."""
     rank: int = -1
     """The process that reports it, from 0; -1: the node itself."""
-    seq: Optional[int] = None
+    seq: int | None = None
     """Increases from event to event of a rank: the clock in nanoseconds, at least one more each
     time.
     """

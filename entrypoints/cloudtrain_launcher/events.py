@@ -13,7 +13,7 @@ relative.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from .client_events import Creating as Creating
 from .client_events import Cursor as Cursor
@@ -49,7 +49,7 @@ MAX_TYPE_CHARS = 64
 class NodeStarted(Event, type="node_started", writer=LAUNCHER, requires="time node"):
     """A node's launcher has started."""
 
-    pid: Optional[int] = None
+    pid: int | None = None
     """Its process id, as seen in its container."""
     host: str = ""
     """The machine's host name."""
@@ -62,7 +62,7 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
 
     outcome: Literal["succeeded", "failed", "stopped"]
     """How they ended."""
-    error: Optional[Cause] = None
+    error: Cause | None = None
     """The first cause of a failure, without the traceback and stack, which are in its `error`
     event.
     """
@@ -70,7 +70,7 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`; what
     ended a trial at a rung, so that the node has succeeded: `pruned`, `paused`, `measured`.
     """
-    seconds: Optional[Seconds] = None
+    seconds: Seconds | None = None
     """How long the launcher ran."""
     forced: bool = False
     """Whether ranks were killed because the grace period was over."""
@@ -100,7 +100,7 @@ class RankStarted(Event, type="rank_started", writer=RANK, requires="time rank")
     """The process within its node, from 0."""
     attempt: int = 0
     """How many times the ranks had been restarted before."""
-    pid: Optional[int] = None
+    pid: int | None = None
     """Its process id, as seen in its container."""
 
 
@@ -109,7 +109,7 @@ class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
 
     exitcode: int
     """Its exit code; 0: its program has succeeded."""
-    group: Optional[int] = None
+    group: int | None = None
     """The size of its torch.distributed group; 0: it never joined one, or exchanged nothing in it.
     """
 
@@ -139,9 +139,9 @@ class Metrics(Event, type="metrics"):
 
     values: Measures
     """The numbers by name."""
-    step: Optional[float] = None
+    step: float | None = None
     """The training step that they belong to."""
-    epoch: Optional[float] = None
+    epoch: float | None = None
     """The epoch that they belong to."""
 
 
@@ -163,32 +163,32 @@ class RungReached(Event, type="rung_reached", writer=LAUNCHER, requires="time"):
 class Progress(Event, type="progress"):
     """How far training has got."""
 
-    epoch: Optional[float] = None
+    epoch: float | None = None
     """The current epoch, from 1."""
-    epochs: Optional[float] = None
+    epochs: float | None = None
     """The number of epochs in all."""
-    step: Optional[float] = None
+    step: float | None = None
     """Completed steps, of all epochs."""
-    steps: Optional[float] = None
+    steps: float | None = None
     """The number of steps in all."""
-    loss: Optional[Measure] = None
+    loss: Measure | None = None
     """The mean loss since the previous report."""
-    samples_per_s: Optional[float] = None
+    samples_per_s: float | None = None
     """Samples per second, of all ranks together."""
     unit: str = ""
     """What samples are called, such as `images`."""
-    seconds_per_step: Optional[Seconds] = None
+    seconds_per_step: Seconds | None = None
     """The time that a step takes."""
-    peak_memory_gb: Optional[float] = None
+    peak_memory_gb: float | None = None
     """The most memory that any device has used so far, in GB (1e9 bytes)."""
-    tokens_per_s: Optional[float] = None
+    tokens_per_s: float | None = None
     """Tokens per second, of all ranks together."""
-    mfu: Optional[float] = None
+    mfu: float | None = None
     """Model FLOPS utilisation: the model's arithmetic as a part of the devices' peak, from 0 to 1.
     """
-    lr: Optional[float] = None
+    lr: float | None = None
     """The learning rate of the latest step."""
-    gradient_norm: Optional[Measure] = None
+    gradient_norm: Measure | None = None
     """The norm of the latest step's gradients over all ranks, before it was clipped."""
 
 
@@ -197,17 +197,17 @@ class Schedule(Event, type="schedule"):
     script's `log_schedule`.
     """
 
-    evaluations: Optional[int] = None
+    evaluations: int | None = None
     """Evaluations in all, spread evenly over all steps; training may end before all of them are
     made.
     """
-    evaluation_samples: Optional[int] = None
+    evaluation_samples: int | None = None
     """Samples of one evaluation, over all ranks; missing: it is not known."""
-    step_samples: Optional[int] = None
+    step_samples: int | None = None
     """Samples of one training step, over all ranks."""
-    checkpoint_steps: Optional[int] = None
+    checkpoint_steps: int | None = None
     """Steps between checkpoints; missing: they are not counted in steps."""
-    checkpoint_seconds: Optional[Seconds] = None
+    checkpoint_seconds: Seconds | None = None
     """The time between checkpoints."""
 
 
@@ -223,22 +223,22 @@ class Activity(Event, type="activity"):
 class Checkpoint(Event, type="checkpoint"):
     """A checkpoint has been written."""
 
-    step: Optional[float] = None
+    step: float | None = None
     """Its training step."""
     path: str = ""
     """Its folder on the node."""
-    seconds: Optional[Seconds] = None
+    seconds: Seconds | None = None
     """How long it took to write."""
-    stall_seconds: Optional[Seconds] = None
+    stall_seconds: Seconds | None = None
     """How long training waited for it."""
 
 
 class Profile(Event, type="profile"):
     """Some steps have been profiled; each rank writes its files about now."""
 
-    first_step: Optional[float] = None
+    first_step: float | None = None
     """The first step that was profiled, from 1."""
-    last_step: Optional[float] = None
+    last_step: float | None = None
     """The last one."""
     path: str = ""
     """The folder of the files on the node."""
@@ -247,9 +247,9 @@ class Profile(Event, type="profile"):
 class Resumed(Event, type="resumed"):
     """Training has resumed from a checkpoint."""
 
-    step: Optional[float] = None
+    step: float | None = None
     """The checkpoint's training step."""
-    epoch: Optional[float] = None
+    epoch: float | None = None
     """The checkpoint's epoch, from 0."""
 
 
@@ -258,7 +258,7 @@ class Result(Event, type="result"):
 
     outcome: str = ""
     """`succeeded`, or `stopped`: it was asked to stop and has saved a checkpoint."""
-    step: Optional[float] = None
+    step: float | None = None
     """The step at which it ended."""
     parameters_sha256: str = ""
     """A SHA-256 of the trained weights, in hexadecimal."""
@@ -273,7 +273,7 @@ class ProgramEvent(Event):
         return str(vars(self)["_type"])
 
 
-def parse(line: bytes) -> Optional[Event]:
+def parse(line: bytes) -> Event | None:
     """The event in a line of JSON; None if it is not a valid event of its type."""
     try:
         return from_json(json.loads(line))
@@ -281,7 +281,7 @@ def parse(line: bytes) -> Optional[Event]:
         return None
 
 
-def from_json(value: Any) -> Optional[Event]:
+def from_json(value: Any) -> Event | None:
     """The event in a JSON object; None if it is not a valid event of its type.
 
     An optional field that is invalid is left out. Measured numbers too large for a float become

@@ -10,8 +10,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Callable, Iterator
+from typing import IO, Any
 
 STOPPED_EXIT_CODE = 143
 """The exit code of torchrun's process after a stop: 128 + SIGTERM, as shells report it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any, Optional
+from typing import Any
 
 _CLOCK_MONOTONIC = 1
 _SIGEV_THREAD = 2
@@ -49,7 +49,7 @@ class ExitTimer:
     def __init__(self, code: int) -> None:
         self._code = code
         self._library, self._timer = _create(code)
-        self._thread: Optional[threading.Timer] = None
+        self._thread: threading.Timer | None = None
 
     def start(self, seconds: float) -> None:
         """End the process in `seconds`, more than 0; an earlier start no longer counts."""
@@ -64,7 +64,7 @@ class ExitTimer:
             self._library.timer_settime(self._timer, 0, ctypes.byref(setting), None)
 
 
-def _create(code: int) -> tuple[Any, Optional[ctypes.c_void_p]]:
+def _create(code: int) -> tuple[Any, ctypes.c_void_p | None]:
     """The C library and a timer of it, which is not running; no timer where there is none (macOS)."""
     try:
         library = ctypes.CDLL(None)

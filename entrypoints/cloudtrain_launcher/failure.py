@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Mapping, Optional, Sequence, TypeVar
+from typing import TypeVar
 
 from cloudtrain_launcher.events import Cause, Error
 
@@ -52,7 +53,7 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
     )
 
 
-def root_cause(errors: Sequence[C]) -> Optional[C]:
+def root_cause(errors: Sequence[C]) -> C | None:
     """The earliest error of the last attempt, preferably one that is not a consequence; None
     without errors.
     """
@@ -61,7 +62,7 @@ def root_cause(errors: Sequence[C]) -> Optional[C]:
     return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
 
 
-def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Optional[Error]:
+def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Error | None:
     """The error of the first rank that exited with code 0 while others still waited for it.
 
     None unless `cause` is a consequence, later than such an exit. `finished`: ranks of this node

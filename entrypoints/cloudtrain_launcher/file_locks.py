@@ -23,10 +23,10 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Callable, Iterator, Optional
 
 from .process_identity import ProcessIdentity
 
@@ -44,7 +44,7 @@ _FILE_MODE = 0o600
 class FileLock:
     """A lock that this process holds, until `release` or its end. `file`: the open file."""
 
-    def __init__(self, file: int, owner: Optional[_Owner]) -> None:
+    def __init__(self, file: int, owner: _Owner | None) -> None:
         self.file = file
         self._owner = owner
 
@@ -61,7 +61,7 @@ def acquire(
     wait: bool = True,
     flags: int = os.O_RDWR,
     on_wait: Callable[[], None] = lambda: None,
-) -> Optional[FileLock]:
+) -> FileLock | None:
     """Open a file, which is made if it is missing, and lock it.
 
     Return None if another process holds the lock and `wait` is false. `flags`: how to open the
@@ -69,7 +69,7 @@ def acquire(
     """
     file = os.open(path, flags | os.O_CREAT, _FILE_MODE)
     try:
-        owner: Optional[_Owner] = None
+        owner: _Owner | None = None
         try:
             is_held = _flock(file, wait, on_wait)
         except OSError as error:
@@ -99,7 +99,7 @@ def locked(
         lock.release()
 
 
-def is_locked(path: Path) -> Optional[bool]:
+def is_locked(path: Path) -> bool | None:
     """Return whether any process holds the lock of a file.
 
     None if that is unknown: no such file, a disk without locks on which nobody has used the
@@ -176,7 +176,7 @@ def stand_in(path: Path) -> Path:
     return path.with_name(f".{path.name}.held")
 
 
-def _become_owner(path: Path, wait: bool, on_wait: Callable[[], None]) -> Optional[_Owner]:
+def _become_owner(path: Path, wait: bool, on_wait: Callable[[], None]) -> _Owner | None:
     folder = stand_in(path)
     name = _own_name()
     is_waiting = False
@@ -223,7 +223,7 @@ def _make_own(folder: Path, name: str) -> bool:
     return True
 
 
-def _owner_in(folder: Path) -> Optional[str]:
+def _owner_in(folder: Path) -> str | None:
     """The name of the owner's file; None if there is none."""
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -232,7 +232,7 @@ def _owner_in(folder: Path) -> Optional[str]:
     return next((name for name in names if name.count(".") == _FIELDS - 1), None)
 
 
-def _has_owner(path: Path) -> Optional[bool]:
+def _has_owner(path: Path) -> bool | None:
     folder = stand_in(path)
     try:
         owner = _owner_in(folder)
@@ -258,7 +258,7 @@ def _place(identity: ProcessIdentity) -> list[str]:
     return [sha256(text.encode(errors="surrogateescape")).hexdigest()[:12] for text in texts]
 
 
-def _identity(name: str) -> Optional[ProcessIdentity]:
+def _identity(name: str) -> ProcessIdentity | None:
     """The owner by its name, if it is a process that can be inspected from here."""
     here = ProcessIdentity.of(os.getpid())
     host, boot, namespace, pid, start, _ = name.split(".")
@@ -268,7 +268,7 @@ def _identity(name: str) -> Optional[ProcessIdentity]:
     return ProcessIdentity(here.host, here.boot, here.pid_namespace, int(pid), start)
 
 
-def _is_alive(folder: Path, name: str) -> Optional[bool]:
+def _is_alive(folder: Path, name: str) -> bool | None:
     """Return whether an owner lives; None if it is silent and cannot be inspected from here."""
     owner = _identity(name)
     alive = owner.is_alive() if owner is not None else None

@@ -13,9 +13,9 @@ that NCCL writes them was not seen, for want of GPUs.
 from __future__ import annotations
 
 import re
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import List, MutableMapping
 
 from cloudtrain_launcher.contract import Job
 
@@ -77,7 +77,7 @@ def finish(output_dir: str, since: float) -> str:
     )
 
 
-def _recorded(folder: Path, since: float) -> List[int]:
+def _recorded(folder: Path, since: float) -> list[int]:
     found = []
     with suppress(OSError):
         for path in folder.glob(f"{PREFIX}*"):

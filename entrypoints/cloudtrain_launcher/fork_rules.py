@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, Mapping
 
 MAX_FILES = 2000
 MAX_FILE_BYTES = 1_000_000
@@ -43,7 +43,7 @@ torch.
 _USES_DYNAMO = re.compile(rb"optim|\bcompile\b|[Tt]rainer\b")
 
 
-def read_source(program: Path, folder: Path) -> Dict[Path, bytes]:
+def read_source(program: Path, folder: Path) -> dict[Path, bytes]:
     """The program and the Python files of its folder, those of packages that are installed there
     left out.
     """

@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Dict, Mapping, NoReturn, Optional, Sequence
+from typing import Any, NoReturn
 
 from cloudtrain_launcher import shutdown, worker
 from cloudtrain_launcher.fork_rules import reason_in_process
@@ -59,7 +60,7 @@ class ForkServer:
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests = 0
-        self._ended: Dict[int, int] = {}
+        self._ended: dict[int, int] = {}
         self._environ = dict(os.environ)
         agent = os.getpid()
         if os.fork() == 0:
@@ -76,7 +77,7 @@ class ForkServer:
         removed = [name for name in self._environ if name not in environ]
         return ForkedProcess(self, int(self._ask(changed=changed, removed=removed)["pid"]))
 
-    def returncode(self, pid: int) -> Optional[int]:
+    def returncode(self, pid: int) -> int | None:
         """How a rank ended, as `subprocess.Popen.returncode` says it; None while it runs.
 
         If the server has died, its ranks have been killed with it.
@@ -88,7 +89,7 @@ class ForkServer:
                 return -signal.SIGKILL
         return self._ended.get(pid)
 
-    def _ask(self, **request: Any) -> Dict[str, Any]:
+    def _ask(self, **request: Any) -> dict[str, Any]:
         """The answer to a request. An exception of a signal handler may have left the answer to an
         earlier one.
         """
@@ -96,14 +97,14 @@ class ForkServer:
         message = json.dumps({"number": self._requests, **request}).encode()
         if len(message) > MAX_MESSAGE_BYTES:
             raise ForkServerError("its variables are too long")
-        answer: Dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         try:
             self._socket.send(message)
             while answer.get("number") != self._requests:
                 answer = json.loads(
                     self._socket.recv(MAX_MESSAGE_BYTES)
                 )  # no JSON if the server is gone
-        except socket.timeout:  # noqa: UP041  (another class in Python 3.9)
+        except TimeoutError:
             raise ForkServerError(
                 f"the process that forks them has not answered for {ANSWER_SECONDS} s"
             ) from None
@@ -120,15 +121,15 @@ class ForkedProcess:
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
         self.pid = pid
-        self.returncode: Optional[int] = None
+        self.returncode: int | None = None
 
-    def poll(self) -> Optional[int]:
+    def poll(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
         if self.returncode is None:
             self.returncode = self._server.returncode(self.pid)
         return self.returncode
 
-    def wait(self, timeout: Optional[float] = None) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait until the process has ended; `subprocess.TimeoutExpired` after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -157,13 +158,13 @@ def _serve(
         gc.collect()
         gc.freeze()  # a collection in a rank neither visits nor copies what is shared
         shutdown.ignore_frozen()
-        ranks: Dict[int, Optional[int]] = {}
+        ranks: dict[int, int | None] = {}
         while True:
             message = connection.recv(MAX_MESSAGE_BYTES)
             if not message:
                 break
             request = json.loads(message)
-            answer: Dict[str, Any] = {"number": request["number"]}
+            answer: dict[str, Any] = {"number": request["number"]}
             if reason:
                 answer["error"] = reason
             elif "changed" in request:
@@ -180,8 +181,8 @@ def _fork_rank(
     connection: socket.socket,
     request: Mapping[str, Any],
     environ: Mapping[str, str],
-    ranks: Dict[int, Optional[int]],
-) -> Dict[str, Any]:
+    ranks: dict[int, int | None],
+) -> dict[str, Any]:
     """Fork one rank; the answer to the request. It is sent when the rank leads a session that can
     be signalled.
 
@@ -234,7 +235,7 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
-def _ended(ranks: Dict[int, Optional[int]]) -> Dict[int, int]:
+def _ended(ranks: dict[int, int | None]) -> dict[int, int]:
     """The ranks that have ended, those that were reported before included: an answer may have been
     lost.
     """

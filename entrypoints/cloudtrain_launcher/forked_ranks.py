@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List, Optional
+from typing import Any
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.fork_rules import (
@@ -40,12 +41,12 @@ class ForkedRank:
         self.proc = process
         self.local_rank_id = local_rank_id
 
-    def close(self, death_sig: Optional[signal.Signals] = None) -> None:
+    def close(self, death_sig: signal.Signals | None = None) -> None:
         """Send a signal, by default SIGTERM, to the rank and the processes that it has started."""
         os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 
 
-def fork_server(job: Job) -> Optional[ForkServer]:
+def fork_server(job: Job) -> ForkServer | None:
     """A server that forks this job's ranks; None if they must be new processes. This process has
     imported torch.
 
@@ -67,7 +68,7 @@ def fork_server(job: Job) -> Optional[ForkServer]:
     if reason:
         _log(reason)
         return None
-    modules: List[str] = [
+    modules: list[str] = [
         *([] if program else _TRAINER),
         *([_DYNAMO] if uses_dynamo(source) else []),
     ]

@@ -8,7 +8,7 @@ neither disk nor cause.
 from __future__ import annotations
 
 import os
-from typing import Mapping
+from collections.abc import Mapping
 
 FOLDERS = ("CLOUDTRAIN_CHECKPOINT_DIR", "CLOUDTRAIN_OUTPUT_DIR", "CLOUDTRAIN_MODEL_DIR")
 FULL_BYTES = 1 << 20

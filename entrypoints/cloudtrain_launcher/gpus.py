@@ -5,9 +5,10 @@ there is nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Callable, Mapping
+from typing import Any
 
 
 class Gpus:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Optional
 
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.events import Activity, Error
@@ -124,7 +124,7 @@ class HangWatch:
         self._samples.clear()
         self._take_back()
         running = self._ranks.running()
-        pid: Optional[int] = next(
+        pid: int | None = next(
             (
                 pid
                 for local_rank, pid in running.items()

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR
 from cloudtrain_launcher.error_details import (
@@ -68,7 +69,7 @@ class Sample(NamedTuple):
     """As faulthandler writes it; empty if the rank did not answer."""
     state: str = ""
     """Its process's, a letter of proc(5); empty if unknown."""
-    moves: Optional[ProcessMoves] = None
+    moves: ProcessMoves | None = None
     """Those of the rank itself, before it was asked for its stack; None if unknown."""
     children: Mapping[int, ProcessMoves] = {}
     """Process id -> those of a process that it started."""
@@ -168,7 +169,7 @@ def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collect
 
 def verdict(
     ranks: Sequence[RankActivity], nodes: int
-) -> Optional[Tuple[RankActivity, List[RankActivity]]]:
+) -> tuple[RankActivity, list[RankActivity]] | None:
     """The rank that the others wait for, and those; None if none waits, or if the ranks may be
     computing.
 
@@ -196,7 +197,7 @@ def verdict(
     return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
 
 
-def _blame(rank: RankActivity) -> Tuple[int, int]:
+def _blame(rank: RankActivity) -> tuple[int, int]:
     """What sorts the rank first that the others wait for."""
     return _ORDER.index(rank.kind), rank.rank
 
@@ -253,7 +254,7 @@ def to_error(found: RankActivity, message: str, now: float, folder: Path) -> Err
     return error.replace(file=found.file, line=found.line, code=code) if found.file else error
 
 
-def stack_lines(rank: RankActivity) -> List[str]:
+def stack_lines(rank: RankActivity) -> list[str]:
     """For the log: what the rank does, and its stack below."""
     return [f"rank {rank.rank} {_does(rank)}:", *program_lines(rank.stack)[:_LOGGED_FRAMES]]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any
 
 Change = Callable[[Any], None]
-_changes: Dict[str, Change] = {}
+_changes: dict[str, Change] = {}
 """Module name -> what is done to the module, once, when it is imported."""
 
 
@@ -25,8 +26,8 @@ class _Finder:
     """Finds a module as the other finders do, and changes it after its import."""
 
     def find_spec(
-        self, name: str, path: Optional[Sequence[str]] = None, target: Any = None
-    ) -> Optional[ModuleSpec]:
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
         """Called for every import that has not been done before."""
         change = _changes.get(name)
         if change is None:

@@ -6,8 +6,8 @@ The client imports this file too, to compare the patterns with the source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Sequence
 
 
 class KeepPattern:

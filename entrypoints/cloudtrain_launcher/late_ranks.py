@@ -7,8 +7,8 @@ to do. It may also wait for one that is gone, or be stuck on its way out. Standa
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Callable, Iterable
 
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.events import Activity

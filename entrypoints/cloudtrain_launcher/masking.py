@@ -8,7 +8,8 @@ recognised.
 from __future__ import annotations
 
 import json
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 MASK = "***"
 MIN_SECRET_CHARS = 6

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from .event_fields import Measures, Numbers, Seconds, WholeNumbers
 from .event_record import LAUNCHER, Event
 
@@ -13,29 +11,29 @@ from .event_record import LAUNCHER, Event
 class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):
     """What a node and its ranks use, every few seconds; the values that can be measured there."""
 
-    cores: Optional[int] = None
+    cores: int | None = None
     """CPU cores that the job may use."""
-    cpu_percent: Optional[float] = None
+    cpu_percent: float | None = None
     """CPU time of all ranks with their child processes; 100 is one busy core."""
-    memory_gb: Optional[float] = None
+    memory_gb: float | None = None
     """Memory in use on the machine or in the container, in GB (1e9 bytes), without caches of files.
     """
-    memory_total_gb: Optional[float] = None
+    memory_total_gb: float | None = None
     """Its memory in all, in GB (1e9 bytes)."""
-    rank_cpu_percent: Optional[Measures] = None
+    rank_cpu_percent: Measures | None = None
     """CPU time by rank, with its child processes; 100 is one busy core."""
-    rank_memory_gb: Optional[Measures] = None
+    rank_memory_gb: Measures | None = None
     """Resident memory by rank, with its child processes, in GB (1e9 bytes)."""
-    gpu_percent: Optional[Measures] = None
+    gpu_percent: Measures | None = None
     """The part of the time in which a GPU was busy, from 0 to 100, by the GPU's number on the node.
     """
-    gpu_memory_gb: Optional[Measures] = None
+    gpu_memory_gb: Measures | None = None
     """Memory in use of each GPU, in GB (1e9 bytes)."""
-    gpu_memory_total_gb: Optional[Measures] = None
+    gpu_memory_total_gb: Measures | None = None
     """Memory of each GPU in all, in GB (1e9 bytes)."""
-    gpu_power_w: Optional[Measures] = None
+    gpu_power_w: Measures | None = None
     """Power draw of each GPU, in watts."""
-    gpu_temperature_c: Optional[Measures] = None
+    gpu_temperature_c: Measures | None = None
     """Temperature of each GPU, in degrees Celsius."""
 
 
@@ -46,32 +44,32 @@ class StepTimes(Event, type="step_times", requires="time rank"):
     """Training steps in this time; 0: none, as at the end of a run."""
     wall: Seconds
     """The time that has passed."""
-    step: Optional[int] = None
+    step: int | None = None
     """Steps that the run had done at its end."""
-    samples: Optional[int] = None
+    samples: int | None = None
     """Samples of these steps, over all ranks."""
-    data: Optional[Seconds] = None
+    data: Seconds | None = None
     """Waiting for the next batch."""
-    compute: Optional[Seconds] = None
+    compute: Seconds | None = None
     """Forward and backward passes, without the communication that they had to wait for."""
-    communication: Optional[Seconds] = None
+    communication: Seconds | None = None
     """Waiting for other ranks and their messages, which nothing hides; missing where it is not
     known: then it is in `compute`.
     """
-    optimizer: Optional[Seconds] = None
+    optimizer: Seconds | None = None
     """Updates of the weights, with the norm of the gradients."""
-    saving: Optional[Seconds] = None
+    saving: Seconds | None = None
     """Checkpoints, as far as training waited for them."""
-    evaluation: Optional[Seconds] = None
+    evaluation: Seconds | None = None
     """Evaluations on the validation data."""
-    other: Optional[Seconds] = None
+    other: Seconds | None = None
     """All else."""
-    run_delay: Optional[Seconds] = None
+    run_delay: Seconds | None = None
     """Of this time that in which the rank's own thread could have run and had no core, since other
     work had them; it is a part of the phases. Missing where it is not known: Linux tells it, of
     phases that are not a GPU's.
     """
-    message_mb: Optional[float] = None
+    message_mb: float | None = None
     """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
     warm_up: bool = False
     """Whether the first steps of the process are among them, which say nothing about the others."""
@@ -84,23 +82,23 @@ class Windows(Event, type="windows"):
 
     full: Seconds
     """Nothing was left out."""
-    full_each: Optional[Numbers] = None
+    full_each: Numbers | None = None
     """The same of each window, in their order."""
-    cached_batch: Optional[Seconds] = None
+    cached_batch: Seconds | None = None
     """Every step trained on the same batch, so that no data was waited for."""
-    no_messages: Optional[Seconds] = None
+    no_messages: Seconds | None = None
     """Gradients were not exchanged; missing where the strategy cannot leave that out."""
-    neither: Optional[Seconds] = None
+    neither: Seconds | None = None
     """Both were left out."""
-    alone_by_rank: Optional[Measures] = None
+    alone_by_rank: Measures | None = None
     """The same by rank, each by itself: none waits for another."""
-    samples: Optional[int] = None
+    samples: int | None = None
     """Samples of a step, over all ranks."""
-    steps: Optional[int] = None
+    steps: int | None = None
     """Steps of a window."""
-    rounds: Optional[int] = None
+    rounds: int | None = None
     """Windows of each kind."""
-    message_mb: Optional[float] = None
+    message_mb: float | None = None
     """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
 
 
@@ -109,24 +107,24 @@ class Gpu(Event, type="gpu"):
     [usage](#usage).
     """
 
-    utilization_percent: Optional[float] = None
+    utilization_percent: float | None = None
     """The part of the time in which it was busy, from 0 to 100."""
-    memory_used_gb: Optional[float] = None
+    memory_used_gb: float | None = None
     """Memory in use, in GB (1e9 bytes)."""
-    memory_total_gb: Optional[float] = None
+    memory_total_gb: float | None = None
     """Its memory in all, in GB (1e9 bytes)."""
-    power_w: Optional[float] = None
+    power_w: float | None = None
     """Its power draw, in watts."""
-    temperature_c: Optional[float] = None
+    temperature_c: float | None = None
     """Its temperature, in degrees Celsius."""
 
 
 class Memory(Event, type="memory"):
     """A batch did not fit into memory and is split into micro-batches."""
 
-    refused: Optional[WholeNumbers] = None
+    refused: WholeNumbers | None = None
     """Sizes that did not fit, in samples per rank, in the order in which they were tried."""
-    micro_batch: Optional[int] = None
+    micro_batch: int | None = None
     """The size that fits, in samples per rank."""
-    parts: Optional[int] = None
+    parts: int | None = None
     """Micro-batches per step."""

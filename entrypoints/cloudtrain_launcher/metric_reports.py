@@ -6,8 +6,6 @@ Job and client count by the same rule, so that both mean the same report by a ru
 
 from __future__ import annotations
 
-from typing import Optional
-
 from .events import Metrics
 
 
@@ -16,7 +14,7 @@ class MetricReports:
     counts once.
     """
 
-    def __init__(self, metric: str, count: int = 0, position: Optional[float] = None) -> None:
+    def __init__(self, metric: str, count: int = 0, position: float | None = None) -> None:
         """`count`, `position`: where earlier runs of the trial had got to, if this one goes on from
         them.
         """
@@ -26,7 +24,7 @@ class MetricReports:
         self.position = position
         """The step of the latest report, or its epoch if it has no step; None if it has neither."""
 
-    def add(self, event: Metrics) -> Optional[float]:
+    def add(self, event: Metrics) -> float | None:
         """The value, if the event is the next report; `count` is its number then. None: it is no
         new report.
         """

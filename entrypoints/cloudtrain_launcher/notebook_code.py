@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import List, Optional, Tuple
 
 INSTALLS = re.compile(
     r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b"
@@ -22,7 +21,7 @@ _HELP = re.compile(r"\s*\?{1,2}\s*[\w.*%]+\s*|\s*%{0,2}[\w.*\[\]()'\"]+\?{1,2}\s
 """A line that asks for help: `?print`, `model.fit??`."""
 
 
-def plain_code(source: str) -> Tuple[str, List[str]]:
+def plain_code(source: str) -> tuple[str, list[str]]:
     """Return a cell as Python with as many lines, and the lines that became `pass` or, of a `%%`
     cell, nothing.
 
@@ -34,7 +33,7 @@ def plain_code(source: str) -> Tuple[str, List[str]]:
     if first.startswith("%%") and not _RUNS_THE_REST.match(first):
         return "\n" * len(lines), [first]
 
-    left_out: List[str] = []
+    left_out: list[str] = []
     while True:
         number = _error_line(lines)
         if number is None or not _is_for_ipython(lines[number]):
@@ -46,7 +45,7 @@ def plain_code(source: str) -> Tuple[str, List[str]]:
     return "\n".join(lines) + "\n", left_out
 
 
-def _error_line(lines: List[str]) -> Optional[int]:
+def _error_line(lines: list[str]) -> int | None:
     """Return the index of the line that Python rejects first; None if it accepts all."""
     try:
         with warnings.catch_warnings():
@@ -67,7 +66,7 @@ def _is_for_ipython(line: str) -> bool:
     )
 
 
-def _leave_out(lines: List[str], index: int) -> List[str]:
+def _leave_out(lines: list[str], index: int) -> list[str]:
     """Replace a line, and return it; none if a statement in it stays."""
     line = lines[index]
     timed = _TIMED.match(line)

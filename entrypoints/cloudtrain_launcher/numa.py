@@ -12,9 +12,9 @@ Not measured on GPUs.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, FrozenSet, List, Mapping, Sequence
 
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.host import gpu_pci_addresses
@@ -64,13 +64,13 @@ def bind_rank(local_rank: int, environ: Mapping[str, str]) -> None:
             os.sched_setaffinity(0, bound[local_rank])
 
 
-def bound_cpus(environ: Mapping[str, str]) -> List[FrozenSet[int]]:
+def bound_cpus(environ: Mapping[str, str]) -> list[frozenset[int]]:
     """The CPUs of each local rank; empty if ranks are not bound."""
     text = environ.get(RANK_CPUS, "")
     return [parse_cpus(part) for part in text.split(";")] if text else []
 
 
-def parse_cpus(text: str) -> FrozenSet[int]:
+def parse_cpus(text: str) -> frozenset[int]:
     """The numbers of a list as Linux writes it: `0-3,8` is 0, 1, 2, 3 and 8."""
     ranges = [part.partition("-") for part in text.split(",") if part.strip()]
     return frozenset(
@@ -78,7 +78,7 @@ def parse_cpus(text: str) -> FrozenSet[int]:
     )
 
 
-def _format(cpus: FrozenSet[int]) -> str:
+def _format(cpus: frozenset[int]) -> str:
     parts = []
     for first in sorted(cpu for cpu in cpus if cpu - 1 not in cpus):
         last = first

@@ -12,8 +12,9 @@ import functools
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR
 from cloudtrain_launcher.error_details import display_path, is_user_code

@@ -11,8 +11,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Callable, List
 
 PORT_OFFSET = 1
 """Added to the port of the rendezvous, which all nodes know."""
@@ -30,7 +30,7 @@ class Announcer:
         """`address`: this node's, by which its peers reach it."""
         self._lock = threading.Lock()
         self._outcome = b""
-        self._peers: List[socket.socket] = []
+        self._peers: list[socket.socket] = []
         try:
             self._server = socket.create_server((address, port), family=_family(address, port))
         except OSError as error:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 import signal
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any
 
 from cloudtrain_launcher.events import Event, Metrics, Warned
 
@@ -66,7 +67,7 @@ class PrintedMetrics:
         )
 
 
-def _number(text: Optional[str]) -> Optional[float]:
+def _number(text: str | None) -> float | None:
     """The number in a text, also `0.93.` at the end of a sentence; None if it is none, or not
     finite.
     """

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ProcessIdentity:
         return ProcessIdentity(_host(), _boot(), _namespace(), pid, state[1] if state else "")
 
     @staticmethod
-    def from_json(value: Any) -> Optional[ProcessIdentity]:
+    def from_json(value: Any) -> ProcessIdentity | None:
         """The identity that `to_json` wrote; None for anything else."""
         texts = ("host", "boot", "pid_namespace", "start")
         if not isinstance(value, Mapping) or not all(
@@ -74,7 +74,7 @@ class ProcessIdentity:
         """Whether it ran on this machine before its last restart."""
         return self.host == _host() and bool(self.boot) and self.boot != _boot()
 
-    def is_alive(self) -> Optional[bool]:
+    def is_alive(self) -> bool | None:
         """Whether it still runs; None when that is unknown, as for one that does not share the PID
         namespace.
         """
@@ -94,7 +94,7 @@ class ProcessIdentity:
         return state[1] == self.start if self.start else None
 
 
-def _process_stat(pid: int) -> Optional[tuple[str, str]]:
+def _process_stat(pid: int) -> tuple[str, str] | None:
     """State and start time of a process: fields 3 and 22 of /proc/PID/stat (proc(5)), after a name
     with any characters.
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Callable, Iterable, NamedTuple, Optional
+from typing import NamedTuple
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -44,7 +45,7 @@ class ProcessTree:
                 self._stats[pid] = stat
                 self._children.setdefault(stat[0], []).append(pid)
 
-    def use(self, root: int) -> Optional[ProcessUse]:
+    def use(self, root: int) -> ProcessUse | None:
         """Return what a process uses together with its descendants; None if it is gone."""
         if root not in self._stats:
             return None
@@ -77,7 +78,7 @@ def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
     return {root: use for root, use in uses.items() if use is not None}
 
 
-def process_moves(pid: int, *, threads: bool = False) -> Optional[ProcessMoves]:
+def process_moves(pid: int, *, threads: bool = False) -> ProcessMoves | None:
     """Return the counters of a process; None if it is gone. `threads`: count what its other threads
     read, too.
     """
@@ -95,7 +96,7 @@ def process_moves(pid: int, *, threads: bool = False) -> Optional[ProcessMoves]:
     return ProcessMoves(wakeups, sum(count or 0 for count in counts))
 
 
-def _read_count(path: str, name: str) -> Optional[int]:
+def _read_count(path: str, name: str) -> int | None:
     """Return the number after `name` in a file of /proc; None if it is not there."""
     for line in (_read_text(path) or "").splitlines():
         if line.startswith(name):
@@ -127,7 +128,7 @@ def _processes() -> list[int]:
         return []
 
 
-def _read_stat(pid: int) -> Optional[tuple[int, ProcessUse]]:
+def _read_stat(pid: int) -> tuple[int, ProcessUse] | None:
     """The parent of a process, and what it uses, by proc(5); CPU time includes that of children
     that have ended.
     """
@@ -146,14 +147,14 @@ def _read_stat(pid: int) -> Optional[tuple[int, ProcessUse]]:
         os.close(file)
 
 
-def machine_memory() -> Optional[tuple[int, int]]:
+def machine_memory() -> tuple[int, int] | None:
     """Bytes of memory in use and in all: of the container if it has a limit, else of the machine.
     None if unknown.
     """
     return _container_memory() or _system_memory()
 
 
-def _container_memory() -> Optional[tuple[int, int]]:
+def _container_memory() -> tuple[int, int] | None:
     folder = "/sys/fs/cgroup"
     limit = _read_text(f"{folder}/memory.max")
     used = _read_text(f"{folder}/memory.current")
@@ -164,7 +165,7 @@ def _container_memory() -> Optional[tuple[int, int]]:
     return max(0, int(used) - cached), int(limit or 0)
 
 
-def _system_memory() -> Optional[tuple[int, int]]:
+def _system_memory() -> tuple[int, int] | None:
     lines = (line.split() for line in (_read_text("/proc/meminfo") or "").splitlines())
     sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) > 1}
     if "MemTotal:" not in sizes or "MemAvailable:" not in sizes:
@@ -182,7 +183,7 @@ class OutOfMemoryKills:
     WINDOW_SECONDS = 60.0
 
     def __init__(
-        self, count: Optional[Callable[[], int]] = None, clock: Callable[[], float] = time.monotonic
+        self, count: Callable[[], int] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._count = count or _out_of_memory_kills
         self._clock = clock
@@ -211,7 +212,7 @@ def _out_of_memory_kills() -> int:
     return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
 
 
-def _read_text(path: str) -> Optional[str]:
+def _read_text(path: str) -> str | None:
     try:
         with open(path, encoding="ascii") as file:
             return file.read()

@@ -11,7 +11,6 @@ import importlib
 import os
 import threading
 from pathlib import Path
-from typing import List, Optional, Union
 
 from cloudtrain_launcher.stored_secrets.aws import region_of
 
@@ -21,7 +20,7 @@ READ_TIMEOUT_SECONDS = 10.0
 SCHEME = "s3://"
 
 
-def read_published(place: str, name: str) -> Optional[str]:
+def read_published(place: str, name: str) -> str | None:
     """The text of a file at `NodeContext.published`; None if the client has published none of that
     name so far.
 
@@ -38,9 +37,9 @@ def read_published(place: str, name: str) -> Optional[str]:
         raise RuntimeError(f"{name} is not text: {error}") from None
 
 
-def _read_file(path: Path) -> Optional[bytes]:
+def _read_file(path: Path) -> bytes | None:
     """Read in a thread of its own, since a mount may hang."""
-    found: List[Union[bytes, OSError, None]] = []
+    found: list[bytes | OSError | None] = []
 
     def read() -> None:
         try:
@@ -61,7 +60,7 @@ def _read_file(path: Path) -> Optional[bytes]:
     return found[0]
 
 
-def _read_object(place: str, name: str) -> Optional[bytes]:
+def _read_object(place: str, name: str) -> bytes | None:
     bucket, _, prefix = place[len(SCHEME) :].partition("/")
     key = f"{prefix.rstrip('/')}/{name}"
     try:

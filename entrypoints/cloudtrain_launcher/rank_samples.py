@@ -5,8 +5,8 @@ library only.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Dict, List, Mapping
 
 from cloudtrain_launcher.hang_verdict import Sample
 from cloudtrain_launcher.processes import ProcessTree, process_moves, process_state
@@ -23,7 +23,7 @@ class RankSamples:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._samples: Dict[int, List[Sample]] = {}
+        self._samples: dict[int, list[Sample]] = {}
 
     def clear(self) -> None:
         """Begin anew."""
@@ -53,7 +53,7 @@ class RankSamples:
             samples.append(sample._replace(stack=stack))
             del samples[:-MAX_SAMPLES]
 
-    def known(self) -> Dict[int, List[Sample]]:
+    def known(self) -> dict[int, list[Sample]]:
         """The samples of each local rank since it was asked for its stack."""
         return {local_rank: samples[1:] for local_rank, samples in self._samples.items()}
 

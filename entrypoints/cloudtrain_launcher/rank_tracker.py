@@ -4,8 +4,8 @@ library only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Callable, Iterator
+from typing import BinaryIO
 
 from cloudtrain_launcher.storage_sync import LINK_SUFFIX
 

@@ -9,12 +9,12 @@ MLSys 2020 (arXiv 1810.05934), algorithm 2.
 from __future__ import annotations
 
 import math
-from typing import Iterable, List, Mapping, Optional
+from collections.abc import Iterable, Mapping
 
 MAX_RUNGS = 20
 
 
-def rungs_of(grace: int, eta: int, last: Optional[int]) -> List[int]:
+def rungs_of(grace: int, eta: int, last: int | None) -> list[int]:
     """At which reports trials are compared, from 1; `last`: the reports of a whole trial, None if
     that is unknown.
 
@@ -52,7 +52,7 @@ def goes_on(own: float, others: Iterable[float], eta: int, goal: str) -> bool:
 
 def promotable(
     values: Mapping[int, float], promoted: Iterable[int], eta: int, goal: str
-) -> Optional[int]:
+) -> int | None:
     """The best trial of a rung that is among its best 1/eta and was not promoted yet; None for
     none.
 

@@ -16,9 +16,10 @@ import re
 import threading
 import time
 import urllib.request
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.client import HTTPException
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any
 
 from cloudtrain_launcher.events import Metrics
 from cloudtrain_launcher.metric_reports import MetricReports
@@ -39,7 +40,7 @@ PAUSE_SECONDS = 1.0
 FLUSH_SECONDS = 30.0
 """How long the end of the job may wait for the last reports to be told."""
 
-Report = Tuple[float, int]
+Report = tuple[float, int]
 """A value, and the number of the report, from 1."""
 
 
@@ -62,9 +63,9 @@ class ServiceMetric:
         self._reports = MetricReports(metric)
         self._warn = warn
         self._has_warned = False
-        self._queue: queue.Queue[Optional[Report]] = queue.Queue()
+        self._queue: queue.Queue[Report | None] = queue.Queue()
         self._is_ending = threading.Event()
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
         if environ.get(SWITCH) == "off":
             return
         try:
@@ -178,8 +179,8 @@ class MlflowServer:
         with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):
             self._token = str(json.loads(self._request(self._token_url))["token"])
 
-    def _request(self, url: str, body: Optional[Mapping[str, Any]] = None) -> bytes:
-        headers: Dict[str, str] = {"Authorization": f"Bearer {self._token}"}
+    def _request(self, url: str, body: Mapping[str, Any] | None = None) -> bytes:
+        headers: dict[str, str] = {"Authorization": f"Bearer {self._token}"}
         data = None
         if body is not None:
             data = json.dumps(body).encode()

@@ -17,7 +17,7 @@ import re
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import List, NamedTuple
+from typing import NamedTuple
 
 STACK_SIGNAL = int(signal.SIGRTMIN) + 11 if hasattr(signal, "SIGRTMIN") else 0
 """A real-time signal, since programs use the others; 0 on a system without them and without stacks."""
@@ -81,9 +81,9 @@ def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, slee
     return text
 
 
-def main_thread(text: str) -> List[StackFrame]:
+def main_thread(text: str) -> list[StackFrame]:
     """Return the frames of the main thread, which faulthandler writes last; innermost call first."""
-    frames: List[StackFrame] = []
+    frames: list[StackFrame] = []
     for line in text.splitlines():
         if _THREAD.match(line):
             frames = []
@@ -93,7 +93,7 @@ def main_thread(text: str) -> List[StackFrame]:
     return frames
 
 
-def program_lines(text: str) -> List[str]:
+def program_lines(text: str) -> list[str]:
     """Return the lines of the main thread's frames that belong to the program, innermost call first.
 
     `worker.py` and the frames below it are left out: those of the processes that forked the rank.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable
+from collections.abc import Callable
 
 from cloudtrain_launcher.stop_sources import ScheduledEvents, StopFile
 

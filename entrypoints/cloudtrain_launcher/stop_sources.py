@@ -16,9 +16,10 @@ import os
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 METADATA_URL = "http://169.254.169.254"
 URL_VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"

@@ -12,9 +12,10 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Iterator, Mapping, NamedTuple
+from typing import NamedTuple
 
 POLL_SECONDS = 1.0
 

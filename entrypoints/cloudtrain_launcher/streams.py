@@ -11,9 +11,9 @@ import json
 import os
 import selectors
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Optional
 
 from cloudtrain_job import MARKER, signed_marker
 from cloudtrain_launcher.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
@@ -206,7 +206,7 @@ def _visible_text(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _accepted_event(line: bytes, is_signed: bool) -> Optional[Event]:
+def _accepted_event(line: bytes, is_signed: bool) -> Event | None:
     """The event in a line, masked; None if it is not an event, or one that its process may not
     write.
     """

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain_launcher import numa
 from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext

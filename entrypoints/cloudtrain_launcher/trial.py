@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence
+from typing import Any, Literal
 
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.metric_reports import MetricReports
@@ -41,13 +42,13 @@ class Trial:
     rungs: Sequence[int]
     """At which reports of the metric it is compared with the others, from 1."""
     eta: int
-    until: Optional[int] = None
+    until: int | None = None
     """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is
     behind there.
     """
     reports: int = 0
     """How many reports earlier runs of the trial have made."""
-    position: Optional[float] = None
+    position: float | None = None
     """The step, or else the epoch, of the latest of them."""
     measures: bool = False
     """Whether `until` is the end of the trial, which only measures the metric."""
@@ -81,7 +82,7 @@ class TrialWatch:
         self._report = report
         self._end = end
         self._memory = memory
-        self._reports: Optional[MetricReports] = (
+        self._reports: MetricReports | None = (
             None  # until the first one: checkpoints must be restored by then
         )
         self._is_over = False
@@ -123,7 +124,7 @@ class TrialWatch:
             return "paused" if is_last else "goes_on"
         return "goes_on" if goes_on(value, self._others(count), trial.eta, trial.goal) else "pruned"
 
-    def _others(self, count: int) -> List[float]:
+    def _others(self, count: int) -> list[float]:
         """The values of the other trials at this report, as published; empty if that cannot be
         read.
         """
@@ -147,7 +148,7 @@ class TrialWatch:
             )
 
 
-def _values_by_report(text: str) -> Dict[int, Dict[int, float]]:
+def _values_by_report(text: str) -> dict[int, dict[int, float]]:
     """Report -> trial -> value, from the text of the published file. RuntimeError if it is
     something else.
     """

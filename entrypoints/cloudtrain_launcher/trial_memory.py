@@ -12,7 +12,6 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Optional, Tuple
 
 FILE_NAME = ".cloudtrain-trial.json"
 
@@ -22,11 +21,11 @@ class TrialMemory:
     job again.
     """
 
-    def __init__(self, folder: Optional[Path], run_id: str) -> None:
+    def __init__(self, folder: Path | None, run_id: str) -> None:
         self._folder = folder
         self._run_id = run_id
 
-    def read(self) -> Tuple[int, Optional[float]]:
+    def read(self) -> tuple[int, float | None]:
         """Reports so far, and the position of the latest; 0 and None if nothing of this very run is
         kept.
         """
@@ -37,7 +36,7 @@ class TrialMemory:
                     return int(document["reports"]), document["position"]
         return 0, None
 
-    def write(self, reports: int, position: Optional[float]) -> None:
+    def write(self, reports: int, position: float | None) -> None:
         """Keep the count. Errors are ignored: it is needed only if the platform starts the job
         again.
         """

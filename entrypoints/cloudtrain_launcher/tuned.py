@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 Rule = Mapping[str, Any]
 """What `tuned` says of one setting."""
@@ -35,7 +36,7 @@ def plain_name(setting: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", setting)
 
 
-def texts_of(document: Mapping[str, Any], named: Mapping[str, str]) -> Dict[str, str]:
+def texts_of(document: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, str]:
     """The service's texts by setting, from those by `plain_name`."""
     names = {setting: plain_name(setting) for setting in document["tuned"]}
     return {setting: named[name] for setting, name in names.items() if name in named}
@@ -66,14 +67,14 @@ def value_of(rule: Rule, text: str) -> Any:
     return int(number) if rule["type"] == "int" else number
 
 
-def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> Dict[str, Any]:
+def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """The job document of one trial: its arguments hold the values, and `tuned` is gone.
 
     RuntimeError if the service has left one out, or chosen one that is not possible.
     """
     rules: Mapping[str, Rule] = document["tuned"]
     values = {name: _value(name, rule, texts) for name, rule in rules.items()}
-    argv: List[str] = list(document["argv"])
+    argv: list[str] = list(document["argv"])
     # From the end, so that the words before stay where they are.
     for name in sorted(rules, key=lambda name: -int(rules[name]["at"])):
         at = int(rules[name]["at"])
@@ -96,7 +97,7 @@ def _value(name: str, rule: Rule, texts: Mapping[str, str]) -> Any:
         raise RuntimeError(f"the platform's value for {name} {error}") from None
 
 
-def _words(value: Any) -> Optional[List[str]]:
+def _words(value: Any) -> list[str] | None:
     """The words after the flag, as job.yaml means a value: none for true; None for false, which has
     no flag either.
     """

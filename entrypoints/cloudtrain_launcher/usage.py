@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Callable, Optional
+from typing import Any
 
 from cloudtrain_launcher.events import Event, RankStarted, Usage
 from cloudtrain_launcher.gpus import Gpus
@@ -32,7 +33,7 @@ class UsageSampler:
     def __init__(self, report: Callable[[Event], None], *, gpus: bool) -> None:
         self._report = report
         self._with_gpus = gpus
-        self._gpus: Optional[Gpus] = None
+        self._gpus: Gpus | None = None
         self._pids: dict[int, int] = {}
         """Rank -> process id."""
         self._last: dict[int, tuple[float, ProcessUse]] = {}
@@ -84,7 +85,7 @@ class UsageSampler:
             values.update(self._gpus.read())
         return Usage().replace(**values)
 
-    def _cpu_percent(self, pid: int, use: ProcessUse, now: float) -> Optional[float]:
+    def _cpu_percent(self, pid: int, use: ProcessUse, now: float) -> float | None:
         if pid not in self._last or now <= self._last[pid][0]:
             return None
         before, last = self._last[pid]

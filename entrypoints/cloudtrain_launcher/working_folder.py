@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterable, Iterator, NamedTuple, Sequence
+from typing import NamedTuple
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR
 from cloudtrain_launcher.keep_patterns import KeepPattern

@@ -5,6 +5,7 @@ cause, event lines.
 from __future__ import annotations
 
 import json
+import runpy
 import signal
 import subprocess
 import sys
@@ -337,3 +338,11 @@ def test_placeholders_in_arguments_become_paths_of_this_node_and_all_else_is_unc
         "azure": "/data/a b /model",
         "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other} ${outputs.other}",
     }
+
+
+def test_an_older_python_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18))
+    with pytest.raises(SystemExit) as refusal:
+        runpy.run_path(str(ENTRYPOINTS))
+    assert "a job needs Python 3.10 or newer" in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1

@@ -315,7 +315,7 @@ def test_without_namespaces_nothing_is_private(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_any_supported_python_can_enter() -> None:
-    ast.parse(ENTER.read_text(), feature_version=(3, 9))
+    ast.parse(ENTER.read_text(), feature_version=(3, 10))
 
 
 # Anybody, not only root
@@ -377,7 +377,11 @@ def python_for(user: int | None) -> str:
     for found in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
             tried = run(
-                found, *PYTHON[1:], "-c", "import sys; assert sys.version_info >= (3, 9)", user=user
+                found,
+                *PYTHON[1:],
+                "-c",
+                "import sys; assert sys.version_info >= (3, 10)",
+                user=user,
             )
         except OSError:
             continue

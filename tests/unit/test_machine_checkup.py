@@ -75,7 +75,7 @@ def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
     ("facts", "gpus", "free", "name", "said"),
     [
         (changed(version="", error="no such file"), GPUS, 10**11, "Python", "does not run"),
-        (changed(version="3.8.1"), GPUS, 10**11, "Python", "3.8.1"),
+        (changed(version="3.9.18"), GPUS, 10**11, "Python", "3.9.18"),
         (changed(torch="", error="OSError: libcudart.so.13"), GPUS, 10**11, "torch", "libcudart"),
         (changed(torch="2.13.0+cpu", cuda="", torch_gpus=0), GPUS, 10**11, "torch", "without CUDA"),
         (changed(torch_gpus=0), GPUS, 10**11, "torch", "none of the 8 GPUs"),
@@ -208,7 +208,7 @@ def test_the_command_prints_a_line_for_each_check_and_what_to_do(
     assert run() == 0
     out = capsys.readouterr().out
     assert (
-        f"  ok    Python          does {sys.executable} run, and is it 3.9 or newer? it is 3.11.7\n"
+        f"  ok    Python          does {sys.executable} run, and is it 3.10 or newer? it is 3.11.7\n"
         in out
     )
     assert out.startswith("this machine\n")

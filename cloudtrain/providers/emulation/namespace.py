@@ -4,7 +4,7 @@ Standard library only.
     python -I -S namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
     python -I -S namespace.py --probe
 
-Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, whose
+Run by path in a process of its own, by any Python from 3.10 on: it replaces itself by PROGRAM, whose
 parent is then the process that started this one. Nothing of the machine is changed: all mounts are
 in a namespace that ends with the process. Exit code 125, and one line on stderr, where that cannot
 be.

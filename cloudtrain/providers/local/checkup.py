@@ -13,10 +13,8 @@ from cloudtrain.providers.local.known_trouble import found_trouble, release
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from cloudtrain.units import format_size
 
-OLDEST_PYTHON = "3.9"
-"""Of jobs: the launcher runs on it. The client itself is installed by pip, which knows what it
-needs.
-"""
+OLDEST_PYTHON = "3.10"
+"""Oldest Python of a job, as the launcher requires it."""
 
 MIN_FREE_BYTES = 2 * 10**9
 """For a run's source, logs and a few checkpoints of a small model."""

@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Callable, Mapping, MutableMapping, Optional
+from typing import Any
 
 from cloudtrain_launcher.contract import Job, NodeContext
 from cloudtrain_launcher.packages.installers import InstallationError as InstallationError
@@ -41,7 +42,7 @@ class Installation:
         self._context = context
         self._scratch = scratch
         self._result = scratch / "packages.json"
-        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.installed: Mapping[str, str] = {}
         """What the environment holds, by name: versions. Empty before `finish`."""
         self.reused = False

@@ -11,7 +11,7 @@ import tarfile
 import zlib
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO
 
 from cloudtrain_launcher.packages import layered
 
@@ -85,7 +85,7 @@ def _head(file: IO[bytes]) -> bytes:
     return _LABEL + digest.hexdigest().encode() + b"\n"
 
 
-def _archived(item: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+def _archived(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Leave out links, which are the interpreter's and made by `create`, and bytecode, which Python
     writes again.
     """

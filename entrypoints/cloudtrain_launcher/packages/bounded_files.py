@@ -12,7 +12,6 @@ import os
 import stat
 from io import BufferedReader
 from pathlib import Path
-from typing import Union
 
 MAX_BYTES = 16 << 20
 """The limit of a file that people write, if its reader names no other."""
@@ -31,7 +30,7 @@ class FileTooLarge(OSError):
     """The file has more bytes than its reader takes."""
 
 
-def open_regular_file(path: Union[str, Path], *, follow: bool = True) -> BufferedReader:
+def open_regular_file(path: str | Path, *, follow: bool = True) -> BufferedReader:
     """Open a regular file for reading. Raise OSError for anything else, without waiting for a FIFO
     or a device.
 
@@ -49,9 +48,7 @@ def open_regular_file(path: Union[str, Path], *, follow: bool = True) -> Buffere
     raise OSError(errno.EINVAL, f"Not a regular file but {found}", str(path))
 
 
-def read_regular_file(
-    path: Union[str, Path], limit: int = MAX_BYTES, *, follow: bool = True
-) -> bytes:
+def read_regular_file(path: str | Path, limit: int = MAX_BYTES, *, follow: bool = True) -> bytes:
     """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, OSError if it
     is unreadable.
     """
@@ -66,9 +63,7 @@ def read_regular_file(
     return bytes(content)
 
 
-def read_regular_text(
-    path: Union[str, Path], limit: int = MAX_BYTES, *, errors: str = "strict"
-) -> str:
+def read_regular_text(path: str | Path, limit: int = MAX_BYTES, *, errors: str = "strict") -> str:
     """Return a regular file as text: UTF-8, with or without a mark, and any line ends.
 
     Raise OSError as `read_regular_file` does, UnicodeDecodeError if the file is not UTF-8.

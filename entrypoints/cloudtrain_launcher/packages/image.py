@@ -12,10 +12,11 @@ import platform
 import re
 import sys
 import sysconfig
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any
 
 from .requirement_files import Requested, Requirement, normalised
 
@@ -114,7 +115,7 @@ def packaging_module(name: str) -> Any:
     return None
 
 
-def marker_reader() -> Optional[Callable[[str], bool]]:
+def marker_reader() -> Callable[[str], bool] | None:
     """What evaluates environment markers for this Python; None where nothing does."""
     markers = packaging_module("markers")
     if markers is None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
 from .bounded_files import open_regular_file, read_regular_text

@@ -11,13 +11,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import metadata
 from itertools import count
 from pathlib import Path
-from typing import Any, Collection, Optional
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 if (
@@ -117,7 +118,7 @@ class Installation:
         masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
-    def run(self) -> tuple[Optional[Path], dict[str, Any]]:
+    def run(self) -> tuple[Path | None, dict[str, Any]]:
         """The environment, and what the launcher is told of it. InstallationError, OSError."""
         result: dict[str, Any] = {"environment": "", "warnings": self.warnings}
         if not any(not each.constraint for each in self.lines):
@@ -217,7 +218,7 @@ class Installation:
             raise
         return document
 
-    def _restore(self, environment: Path, below: list[str]) -> Optional[dict[str, Any]]:
+    def _restore(self, environment: Path, below: list[str]) -> dict[str, Any] | None:
         """What an earlier attempt has installed, from the first archive that is whole; None without
         one.
         """

@@ -12,9 +12,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Callable, Mapping, NamedTuple, Optional, Sequence
+from typing import NamedTuple
 
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.packages.index_settings import pip_files
@@ -265,7 +266,7 @@ _NAMED = (
 )  # fmt: skip
 
 
-def blamed(output: str, lines: Sequence[Requirement]) -> Optional[Requirement]:
+def blamed(output: str, lines: Sequence[Requirement]) -> Requirement | None:
     """The requirement that an installer's output is about; None where it names none of them."""
     by_name = {each.name: each for each in lines if each.name}
     for pattern in _NAMED:

@@ -20,10 +20,11 @@ import shlex
 import shutil
 import stat
 import venv
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any
 
 from cloudtrain_launcher.file_locks import locked
 
@@ -48,7 +49,7 @@ def site_of(environment: Path) -> Path:
     return next(environment.glob("lib/python*/site-packages"))
 
 
-def contents(environment: Path) -> Optional[dict[str, Any]]:
+def contents(environment: Path) -> dict[str, Any] | None:
     """What the environment says of itself; None while it is not complete."""
     try:
         document = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))

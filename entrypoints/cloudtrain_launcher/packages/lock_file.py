@@ -7,8 +7,9 @@ refused. A node follows the dependencies from the project on, with the markers t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable, Collection, Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from .requirement_files import InvalidRequirements, Requested, Requirement, normalised, read_toml

@@ -8,9 +8,10 @@ name than the launcher does, so this file imports nothing of ours but its neighb
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any
 from urllib.parse import unquote
 
 from .bounded_files import read_regular_text
@@ -274,7 +275,7 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _collect(
-    lines: Iterable[tuple[str, int, str]], folder: Optional[Path] = None, constraint: bool = False
+    lines: Iterable[tuple[str, int, str]], folder: Path | None = None, constraint: bool = False
 ) -> Requested:
     """Lines, each with its number and file, sorted into requirements and options."""
     requirements = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext
 from cloudtrain_launcher.environment import job_folders, require_number, require_text

@@ -14,8 +14,8 @@ import fcntl
 import socket
 import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Mapping
 
 from cloudtrain_launcher.contract import JOB, PUBLISHED, RESUME_DIR, NodeContext
 from cloudtrain_launcher.environment import JobFolders, job_folders, require_number, require_text

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any
 
 from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext
 from cloudtrain_launcher.host import efa_library_dirs, has_efa

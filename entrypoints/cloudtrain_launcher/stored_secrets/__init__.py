@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from cloudtrain_launcher.stored_secrets import aws as aws_secrets
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 PERMISSIONS = {
     "secretsmanager": "secretsmanager:GetSecretValue (and kms:Decrypt for a key of your own)",

@@ -16,7 +16,8 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 PUBLIC_DOMAIN = "vault.azure.net"
