@@ -7,7 +7,7 @@ reported. Pure.
 What is left is added up of three parts: the steps, at the pace of the laps that were seen;
 evaluations and checkpoints, as often as the program has announced them, or as they were seen to
 come; and the end. Warm-up is counted once and never extrapolated. The interval is made to hold the
-real time of 19 runs in 20; tests/bench/bench_forecast.py counts.
+real time of 19 runs in 20; docs/figures.md counts.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
     """Return the first rung and eta of a sweep that does not say. `last`: the reports of a whole
     trial, if known.
 
-    Measured on LCBench's surrogate, see tests/bench/README.md.
+    Measured on LCBench's surrogate, see docs/figures.md.
     """
     if trials >= FEW_TRIALS:
         return 1, 3

