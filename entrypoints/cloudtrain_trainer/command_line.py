@@ -260,12 +260,9 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
 def _add_performance(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--amp",
-        choices=["auto", "no", "bf16", "fp16", "fp8"],
+        choices=["auto", "no", "bf16", "fp16"],
         default="auto",
-        help=(
-            "mixed precision; auto: bf16 where the GPU supports it; fp8: linear layers, with"
-            " torchao [auto]"
-        ),
+        help=("mixed precision; auto: bf16 if the GPU supports it [auto]"),
     )
     group.add_argument(
         "--compile",

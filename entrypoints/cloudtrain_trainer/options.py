@@ -70,7 +70,7 @@ class Options:
     on_nan: str
     """stop or skip: what to do at a loss or gradient that is not finite."""
     amp: str
-    """auto, no, bf16, fp16 or fp8."""
+    """auto, no, bf16 or fp16."""
     compile: str
     """auto, yes or no."""
     gradient_sync: str

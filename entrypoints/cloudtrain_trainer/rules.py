@@ -44,10 +44,6 @@ NO_HIDDEN_MATRICES = (
 """Why muon is refused for a model."""
 
 
-FP8 = ("single", "ddp", "fsdp", "hsdp")
-"""Strategies that `--amp fp8` is offered with."""
-
-
 class Refused(Exception):
     """The options cannot work here. The message says why and what to do instead; the process exits
     with code 2.
@@ -191,11 +187,6 @@ def _check_flags(options: Options) -> None:
         flag = "--profile" if options.resume else "--no-resume"
         raise Refused(
             f"{flag} is about training, which --eval-only leaves out: leave out one of them"
-        )
-    if options.amp == "fp8" and options.strategy not in (*FP8, AUTO):
-        raise Refused(
-            f"--amp fp8 is not offered with --strategy {options.strategy}: use --amp bf16, or one"
-            f" of {', '.join(FP8)}"
         )
     if options.gradient_sync == "last" and (
         piped or options.strategy not in ("fsdp", "hsdp", "context", "hybrid")

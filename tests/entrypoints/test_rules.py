@@ -197,11 +197,6 @@ def parse_on(
         (1, "--optimizer lion", "choose from 'adamw', 'sgd', 'adafactor', 'muon'.*module:factory"),
         (
             2,
-            "--strategy tp --amp fp8",
-            "--amp fp8 is not offered with --strategy tp: use --amp bf16, or one of single",
-        ),
-        (
-            2,
             "--task gpt --strategy tp --recompute blocks --compile",
             "not offered with --strategy tp and --recompute",
         ),

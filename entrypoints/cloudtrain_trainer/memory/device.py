@@ -71,10 +71,10 @@ def usable(gpu: str, gib: float) -> int:
 
 
 def precision(requested: str, gpu: str) -> str:
-    """The value of `--amp` as a rank would resolve it. FP8 multiplies in FP8 and keeps bf16."""
+    """Return the value of `--amp` that a rank with this GPU uses."""
     if requested == "auto":
         return "bf16" if gpu and not gpu.startswith(WITHOUT_BF16) else "no"
-    return "bf16" if requested == "fp8" else requested
+    return requested
 
 
 def needed(tensors: int, gpu: str, ranks: int) -> Range:

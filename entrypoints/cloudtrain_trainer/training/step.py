@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
 from cloudtrain_trainer.finite import FiniteWatch
-from cloudtrain_trainer.models import float8
 from cloudtrain_trainer.models.matrices import Rows, hidden_matrices
 from cloudtrain_trainer.models.recompute import recompute
 from cloudtrain_trainer.options import Options
@@ -73,8 +72,6 @@ class Step:
         self.compiles = hardware.resolve_compile(options.compile, self.device, possible)
         if task.channels_last and self.device.type == "cuda":  # all images have one size
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
-        if self.amp == "fp8":
-            self._use_float8(model)
         if options.recompute != "none":
             recompute(strategies.layers_of(model, self), options.recompute)
         matrices = hidden_matrices(model, task.joined) if options.optimizer == "muon" else None
@@ -104,20 +101,6 @@ class Step:
         strategy = self.strategy
         return InitialModel(
             self.task.model, options, strategy.shard_group_size > 1, strategy.ranks.log
-        )
-
-    def _use_float8(self, model: nn.Module) -> None:
-        """What does not multiply in FP8 computes in bf16."""
-        converted = float8.convert(model, self.device)
-        self.amp = "bf16"
-        total = len(converted.layers) + len(converted.others)
-        slow = (
-            ""
-            if self.compiles
-            else "; without --compile, which needs a compiler, this is slower than --amp bf16"
-        )
-        self.strategy.ranks.log(
-            f"fp8: {len(converted.layers)} of {total} linear layers, all else in bf16{slow}"
         )
 
     def _make_optimizer(self, matrices: dict[str, Rows] | None) -> None:
