@@ -4,13 +4,11 @@ when it is called.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from cloudtrain.bundle import bundled
 from cloudtrain.errors import JobFailed, UsageError
 
 
@@ -70,18 +68,11 @@ def _check_gpus(torch: Any, processes: int) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    """A module of the launcher's package, which no module of the notebook's can hide."""
-    full = f"cloudtrain_launcher.{name}"
-    folder = str(bundled("entrypoints"))
-    if full not in sys.modules:
-        sys.path.insert(0, folder)
-        try:
-            import_module(full)
-        except ImportError as error:
-            hint = 'pip install "cloudtrain[train]", in this very environment'
-            raise UsageError(
-                f"training here needs torch, which is not installed: {error}", hint=hint
-            ) from error
-        finally:
-            sys.path.remove(folder)
-    return sys.modules[full]
+    """Return a module of the launcher. Raise UsageError if torch is not installed."""
+    try:
+        return import_module(f"cloudtrain_launcher.{name}")
+    except ImportError as error:
+        hint = 'pip install "cloudtrain[train]", in this very environment'
+        raise UsageError(
+            f"training here needs torch, which is not installed: {error}", hint=hint
+        ) from error

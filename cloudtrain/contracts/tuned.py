@@ -6,24 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, override_of
-
-if TYPE_CHECKING:
-    from cloudtrain.spec.sweep import Sweep
-    from cloudtrain_launcher.tuned import PARAMETERS, VARIABLES, plain_name, text_of, value_of
-else:
-    from cloudtrain.bundle import launcher_module
-
-    _tuned = launcher_module("tuned")
-    text_of = _tuned.text_of
-    value_of = _tuned.value_of
-    plain_name = _tuned.plain_name
-    PARAMETERS = _tuned.PARAMETERS
-    VARIABLES = _tuned.VARIABLES
+from cloudtrain.spec.sweep import Sweep
+from cloudtrain_launcher.tuned import PARAMETERS, VARIABLES, plain_name, text_of, value_of
 
 __all__ = [
     "argument_of",

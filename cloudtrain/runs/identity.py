@@ -2,11 +2,4 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cloudtrain_launcher.process_identity import ProcessIdentity as ProcessIdentity
-else:
-    from cloudtrain.bundle import launcher_module
-
-    ProcessIdentity = launcher_module("process_identity").ProcessIdentity
+from cloudtrain_launcher.process_identity import ProcessIdentity as ProcessIdentity

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cloudtrain_launcher.file_locks import FileLock as FileLock
-    from cloudtrain_launcher.file_locks import acquire as acquire
-    from cloudtrain_launcher.file_locks import disk_time as disk_time
-    from cloudtrain_launcher.file_locks import is_locked as is_locked
-    from cloudtrain_launcher.file_locks import locked as locked
-    from cloudtrain_launcher.file_locks import stand_in as stand_in
-else:
-    from cloudtrain.bundle import launcher_module
-
-    _locks = launcher_module("file_locks")
-    FileLock = _locks.FileLock
-    acquire = _locks.acquire
-    disk_time = _locks.disk_time
-    is_locked = _locks.is_locked
-    locked = _locks.locked
-    stand_in = _locks.stand_in
+from cloudtrain_launcher.file_locks import FileLock as FileLock
+from cloudtrain_launcher.file_locks import acquire as acquire
+from cloudtrain_launcher.file_locks import disk_time as disk_time
+from cloudtrain_launcher.file_locks import is_locked as is_locked
+from cloudtrain_launcher.file_locks import locked as locked
+from cloudtrain_launcher.file_locks import stand_in as stand_in

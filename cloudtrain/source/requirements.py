@@ -6,20 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cloudtrain.bundle import launcher_module
 from cloudtrain.errors import SourceError
-
-if TYPE_CHECKING:
-    from cloudtrain_launcher.packages import requirement_files, source_files
-    from cloudtrain_launcher.packages.requirement_files import Requested as Requested
-    from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
-else:
-    requirement_files = launcher_module("packages.requirement_files")
-    source_files = launcher_module("packages.source_files")
-    Requested = requirement_files.Requested
-    Requirement = requirement_files.Requirement
+from cloudtrain_launcher.packages import image, requirement_files, source_files
+from cloudtrain_launcher.packages import index_settings as index
+from cloudtrain_launcher.packages.requirement_files import Requested as Requested
+from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
 
 CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 """Files of the source folder that ask for packages in a way that is not followed here."""
@@ -62,14 +54,14 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
 
 def satisfies(version: str, requirement: Requirement) -> bool:
     """Whether a version is what a requirement asks for."""
-    return bool(launcher_module("packages.image").satisfies(version, requirement))
+    return image.satisfies(version, requirement)
 
 
 def index_settings(environ: Mapping[str, str], root: Path) -> list[str]:
     """Settings of this machine that say where packages come from, for a digest; they may hold
     passwords.
     """
-    return list(launcher_module("packages.index_settings").index_settings(environ, root))
+    return list(index.index_settings(environ, root))
 
 
 def hide_passwords(text: str) -> str:

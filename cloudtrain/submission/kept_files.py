@@ -5,14 +5,10 @@ its results.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from cloudtrain.bundle import launcher_module
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
-
-if TYPE_CHECKING:
-    from cloudtrain_launcher.keep_patterns import KeepPattern
+from cloudtrain_launcher.keep_patterns import KeepPattern
 
 
 def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -24,7 +20,7 @@ def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple
     names = sorted(paths)
     found = []
     for text in patterns:
-        pattern: KeepPattern = launcher_module("keep_patterns").KeepPattern(text)
+        pattern = KeepPattern(text)
         if first := next((name for name in names if pattern.covers(name)), None):
             found.append((text, first))
     return tuple(found)

@@ -6,18 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-if TYPE_CHECKING:
-    from cloudtrain_launcher.event_fields import InvalidValue, check_timestamp
-    from cloudtrain_launcher.event_record import field_type
-else:
-    from cloudtrain.bundle import launcher_module
-
-    _fields = launcher_module("event_fields")
-    InvalidValue = _fields.InvalidValue
-    check_timestamp = _fields.check_timestamp
-    field_type = launcher_module("event_record").field_type
+from cloudtrain_launcher.event_fields import InvalidValue, check_timestamp
+from cloudtrain_launcher.event_record import field_type
 
 T = TypeVar("T")
 Check = Callable[[Any], Any]

@@ -4,13 +4,6 @@ rung.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cloudtrain_launcher.metric_reports import MetricReports
-else:
-    from cloudtrain.bundle import launcher_module
-
-    MetricReports = launcher_module("metric_reports").MetricReports
+from cloudtrain_launcher.metric_reports import MetricReports
 
 __all__ = ["MetricReports"]

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cloudtrain_launcher.rungs import goes_on, is_better, promotable, rungs_of
-else:
-    from cloudtrain.bundle import launcher_module
-
-    _rungs = launcher_module("rungs")
-    goes_on = _rungs.goes_on
-    is_better = _rungs.is_better
-    promotable = _rungs.promotable
-    rungs_of = _rungs.rungs_of
+from cloudtrain_launcher.rungs import goes_on, is_better, promotable, rungs_of
 
 __all__ = ["goes_on", "is_better", "most_runs", "promotable", "rungs_of"]
 

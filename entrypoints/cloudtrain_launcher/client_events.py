@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .event_fields import Names, Object, Seconds, Timestamp
-from .event_parts import Billing, Cause
-from .event_record import CLIENT, Event
+from cloudtrain_launcher.event_fields import Names, Object, Seconds, Timestamp
+from cloudtrain_launcher.event_parts import Billing, Cause
+from cloudtrain_launcher.event_record import CLIENT, Event
 
 
 class Submitting(Event, type="submitting", writer=CLIENT, requires="time"):

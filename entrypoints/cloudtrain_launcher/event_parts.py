@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .event_fields import Seconds, Timestamp
-from .event_record import Record
+from cloudtrain_launcher.event_fields import Seconds, Timestamp
+from cloudtrain_launcher.event_record import Record
 
 
 class Cause(Record):

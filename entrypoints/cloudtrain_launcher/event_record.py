@@ -26,7 +26,13 @@ from typing import (
     get_type_hints,
 )
 
-from .event_fields import BUILTIN_TYPES, FieldType, InvalidValue, Timestamp, check_one_of
+from cloudtrain_launcher.event_fields import (
+    BUILTIN_TYPES,
+    FieldType,
+    InvalidValue,
+    Timestamp,
+    check_one_of,
+)
 
 if TYPE_CHECKING:
     from typing import dataclass_transform

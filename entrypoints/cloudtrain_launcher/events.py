@@ -15,33 +15,33 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from .client_events import Creating as Creating
-from .client_events import Cursor as Cursor
-from .client_events import Ended as Ended
-from .client_events import Image as Image
-from .client_events import Kept as Kept
-from .client_events import LimitTooLow as LimitTooLow
-from .client_events import LogUnread as LogUnread
-from .client_events import Phase as Phase
-from .client_events import StopRequested as StopRequested
-from .client_events import StopUntold as StopUntold
-from .client_events import Submitted as Submitted
-from .client_events import Submitting as Submitting
-from .event_fields import InvalidValue, Measure, Measures, Seconds, Timestamp
-from .event_parts import Billing as Billing
-from .event_parts import Cause as Cause
-from .event_record import CLIENT as CLIENT
-from .event_record import EVENT_TYPES as EVENT_TYPES
-from .event_record import LAUNCHER as LAUNCHER
-from .event_record import PROGRAM as PROGRAM
-from .event_record import RANK as RANK
-from .event_record import Event as Event
-from .event_record import Record as Record
-from .measurement_events import Gpu as Gpu
-from .measurement_events import Memory as Memory
-from .measurement_events import StepTimes as StepTimes
-from .measurement_events import Usage as Usage
-from .measurement_events import Windows as Windows
+from cloudtrain_launcher.client_events import Creating as Creating
+from cloudtrain_launcher.client_events import Cursor as Cursor
+from cloudtrain_launcher.client_events import Ended as Ended
+from cloudtrain_launcher.client_events import Image as Image
+from cloudtrain_launcher.client_events import Kept as Kept
+from cloudtrain_launcher.client_events import LimitTooLow as LimitTooLow
+from cloudtrain_launcher.client_events import LogUnread as LogUnread
+from cloudtrain_launcher.client_events import Phase as Phase
+from cloudtrain_launcher.client_events import StopRequested as StopRequested
+from cloudtrain_launcher.client_events import StopUntold as StopUntold
+from cloudtrain_launcher.client_events import Submitted as Submitted
+from cloudtrain_launcher.client_events import Submitting as Submitting
+from cloudtrain_launcher.event_fields import InvalidValue, Measure, Measures, Seconds, Timestamp
+from cloudtrain_launcher.event_parts import Billing as Billing
+from cloudtrain_launcher.event_parts import Cause as Cause
+from cloudtrain_launcher.event_record import CLIENT as CLIENT
+from cloudtrain_launcher.event_record import EVENT_TYPES as EVENT_TYPES
+from cloudtrain_launcher.event_record import LAUNCHER as LAUNCHER
+from cloudtrain_launcher.event_record import PROGRAM as PROGRAM
+from cloudtrain_launcher.event_record import RANK as RANK
+from cloudtrain_launcher.event_record import Event as Event
+from cloudtrain_launcher.event_record import Record as Record
+from cloudtrain_launcher.measurement_events import Gpu as Gpu
+from cloudtrain_launcher.measurement_events import Memory as Memory
+from cloudtrain_launcher.measurement_events import StepTimes as StepTimes
+from cloudtrain_launcher.measurement_events import Usage as Usage
+from cloudtrain_launcher.measurement_events import Windows as Windows
 
 MAX_TYPE_CHARS = 64
 

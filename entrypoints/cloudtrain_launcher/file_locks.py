@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from .process_identity import ProcessIdentity
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """Errors of flock(2) on a disk without locks."""

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from .event_fields import Measures, Numbers, Seconds, WholeNumbers
-from .event_record import LAUNCHER, Event
+from cloudtrain_launcher.event_fields import Measures, Numbers, Seconds, WholeNumbers
+from cloudtrain_launcher.event_record import LAUNCHER, Event
 
 
 class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):

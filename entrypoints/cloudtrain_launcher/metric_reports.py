@@ -6,7 +6,7 @@ Job and client count by the same rule, so that both mean the same report by a ru
 
 from __future__ import annotations
 
-from .events import Metrics
+from cloudtrain_launcher.events import Metrics
 
 
 class MetricReports:

@@ -46,7 +46,12 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
         assert f"cloudtrain/_bundle/docker/{name}" in names, (
             "the image can be built from an installed package"
         )
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cloudtrain"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
+        "cloudtrain",
+        "cloudtrain_job.py",
+        "cloudtrain_launcher",
+        "cloudtrain_trainer",
+    }
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/cli/starter/job.yaml" in names
 

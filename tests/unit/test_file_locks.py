@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bundle import bundled, launcher_module
+from cloudtrain.bundle import bundled
 from cloudtrain.drills.workplace import workplace
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.providers.local.supervisor_status import take_lock
@@ -23,6 +23,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import log_reader_lock
 from cloudtrain.runs.locks import FileLock, acquire, is_locked, locked
 from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain_launcher import file_locks
 from tests.support.limits import HANG_SECONDS
 from tests.support.lockless import ERRORS, lockless_python, refuse_locks
 from tests.support.waiting import eventually
@@ -191,8 +192,7 @@ def test_there_is_one_of_each_kind_at_a_time(
 
 
 HELD = ".lock.held"
-FILE_LOCKS = launcher_module("file_locks")
-HERE = FILE_LOCKS._own_name().split(".")
+HERE = file_locks._own_name().split(".")
 
 
 def leave_owner(
@@ -263,7 +263,7 @@ def test_an_owner_shows_life_while_it_holds_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_locks(monkeypatch)
-    monkeypatch.setattr(FILE_LOCKS, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(file_locks, "HEARTBEAT_SECONDS", 0.01)
     threads = set(threading.enumerate())
     lock = taken(tmp_path / "lock")
     (name,) = (tmp_path / HELD).iterdir()

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.bundle import launcher_module
+from cloudtrain_launcher import host
 
 _RUN = """
 import sys
@@ -47,13 +47,12 @@ def set_parent_death_signal(parent: int) -> None:
 
     Exits at once if `parent`, a process id, is not the parent any more.
     """
-    launcher_module("host").set_parent_death_signal(parent, signal.SIGTERM)
+    host.set_parent_death_signal(parent, signal.SIGTERM)
 
 
 def free_port() -> int:
     """A port on loopback that the system assigns to no other process for the next minute."""
-    port: int = launcher_module("host").free_port()
-    return port
+    return host.free_port()
 
 
 def reap_in_background(process: subprocess.Popen[bytes]) -> None:

@@ -24,12 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from cloudtrain.bundle import launcher_module
 from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE
-
-_set_parent_death_signal = launcher_module(
-    "host"
-).set_parent_death_signal  # now: a launcher's fork cannot import it
+from cloudtrain_launcher.host import set_parent_death_signal
 
 RESERVED = "_cloudtrain_reserved"
 """The name under which a launcher finds this module; its own modules may be of another version."""
@@ -41,6 +37,7 @@ ROOM = "CLOUDTRAIN_WARM_ROOM"
 MAX_PATH_BYTES = 4096
 ROOM_BYTES = MAX_PATH_BYTES + 64
 
+_CLIENT_PACKAGES = ("cloudtrain", "cloudtrain_launcher", "cloudtrain_job")
 _OF_THE_LAUNCHER = ("CLOUDTRAIN_", "PET_")
 _READ_LATE = {
     "ACCELERATE_USE_CPU",
@@ -202,7 +199,7 @@ def _wait(connection: socket.socket, parent: int, n_reserved: int) -> NoReturn:
     """In the fork: wait until it is told what to become, and be that."""
     code = 1
     try:
-        _set_parent_death_signal(parent)
+        set_parent_death_signal(parent)
         start_state.processes.clear()
         first, outputs, *_ = socket.recv_fds(connection, 1, 1)
         if not first:
@@ -256,8 +253,9 @@ def _show_run(env: Mapping[str, str]) -> None:
 def _run(argv: Sequence[str], env: Mapping[str, str], n_reserved: int) -> int:
     """Run the program of `python -u PROGRAM ...`; its exit code."""
     program = argv[2]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "cloudtrain"]:
-        del sys.modules[name]  # the client's; what is used here is referred to
+    for name in list(sys.modules):
+        if name.partition(".")[0] in _CLIENT_PACKAGES:
+            del sys.modules[name]  # the program brings a launcher of its own version
     added = _entries(env)[start_state.n_given :]
     head = start_state.search_path[: start_state.n_given]
     tail = start_state.search_path[start_state.n_given :]

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from cloudtrain.bundle import launcher_module
 from cloudtrain.providers.local import provider, reserved, supervisor
 from cloudtrain.source import unpack
+from cloudtrain_launcher.fork_rules import reason_in_process
 
 LOADED = (provider, supervisor, unpack)
 """What every supervisor of a run under the plain contract imports."""
@@ -36,7 +36,7 @@ def main(control_fd: int, search_path: list[str]) -> NoReturn:
     try:
         control = socket.socket(fileno=control_fd)
         reserved.remember_start(search_path)
-        reason = launcher_module("fork_rules").reason_in_process(())
+        reason = reason_in_process(())
         if reason:
             raise RuntimeError(reason)
         gc.collect()

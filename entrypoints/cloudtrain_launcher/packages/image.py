@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .requirement_files import Requested, Requirement, normalised
+from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
 """Packages whose compiled code fits one version of torch: the image's own stay, too."""

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from .bounded_files import open_regular_file, read_regular_text
+from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
 
 _BLOCK_BYTES = 1 << 20
 

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from .requirement_files import InvalidRequirements, Requested, Requirement, normalised, read_toml
+from cloudtrain_launcher.packages.requirement_files import (
+    InvalidRequirements,
+    Requested,
+    Requirement,
+    normalised,
+    read_toml,
+)
 
 PYPI = "https://pypi.org/simple"
 

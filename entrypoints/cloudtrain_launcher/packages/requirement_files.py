@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from .bounded_files import read_regular_text
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
 """Files at the top of the source folder that are read without being named; the first one that asks

@@ -6,8 +6,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .lock_file import read_lock
-from .requirement_files import Requested, read_project, read_requirements
+from cloudtrain_launcher.packages.lock_file import read_lock
+from cloudtrain_launcher.packages.requirement_files import (
+    Requested,
+    read_project,
+    read_requirements,
+)
 
 
 def read_requested(folder: Path, file: str) -> Requested:
