@@ -137,11 +137,12 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     from cloudtrain_trainer.training import memory, throughput, windows
     from cloudtrain_trainer.training.batch_report import log_batch
 
-    if throughput.is_wanted():
-        log_batch(loop)
-        return throughput.measure(loop)
-    memory.fit_micro_batch(loop, micro_batches)
+    reports = throughput.reports_wanted()
+    if reports != 1:  # a search for a batch size takes the batch as it is
+        memory.fit_micro_batch(loop, micro_batches)
     log_batch(loop)
+    if reports:
+        return throughput.measure(loop, reports)
     if loop.options.measure:
         return windows.measure(loop)
     loop.resume()
@@ -162,7 +163,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
     from cloudtrain_trainer.training import memory, throughput
 
     message = f"out of memory: {memory.describe_error(error)}. "
-    if throughput.is_wanted():
+    if throughput.reports_wanted() == 1:
         message += "This batch does not fit"
     elif loop is not None and loop.options.eval_only:
         message += (
@@ -224,7 +225,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """
     from cloudtrain_trainer.training import throughput
 
-    trained = not (loop.options.eval_only or loop.options.measure or throughput.is_wanted())
+    trained = not (loop.options.eval_only or loop.options.measure or throughput.reports_wanted())
     exported = (
         {"parameters_sha256": export_model(loop, folders)}
         if outcome == "succeeded" and trained

@@ -15,22 +15,21 @@ from pathlib import Path
 
 from cloudtrain.api.run import Run
 from cloudtrain.bounded_files import read_regular_text
-from cloudtrain.diagnosis.counterfactuals import what_parts_cost
-from cloudtrain.diagnosis.run_slowness import measuring_override
+from cloudtrain.diagnosis.run_slowness import diagnose_slowness
 from cloudtrain.diagnosis.scaling import Measurement
 from cloudtrain.errors import RefusedError, UsageError
-from cloudtrain.planning.plan import Plan, TrialRules, spec_values
+from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.preflight import preflight, raise_errors
 
 METRIC = "samples_per_s"
-"""What a program of one's own reports, over all ranks."""
+"""The throughput that each run reports, over all ranks."""
 
 WARM_UP_REPORTS = 2
 REPORTS = 10
-"""Reports of such a program that do not count, and after how many it is ended."""
+"""First reports that do not count, and the report after which a run ends."""
 
 THREADS = "OMP_NUM_THREADS"
 """The variable by which torch and the libraries below it take their number of threads."""
@@ -122,9 +121,6 @@ def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int, weak: bool
         overrides.append(_batch(base, ranks))
     if (threads := threads_each(base, most)) is not None:
         overrides.append(f"env.{THREADS}={threads}")
-    measuring = measuring_override(spec_values(base.spec))
-    if measuring:
-        return make([*overrides, measuring])
     plan = make(overrides)
     rules = replace(TrialRules.of_measurement(0, METRIC, "maximize"), until=REPORTS)
     return replace(plan, context=replace(plan.context, trial=rules))
@@ -198,24 +194,17 @@ def cores_shared(plan: Plan) -> int | None:
 def measurement_of(
     run: Run, state: RunState, ranks: int, usd_per_hour: float | None
 ) -> Measurement:
-    """What one run has measured: its windows are one turn; or why it has not."""
-    found = Measurement(ranks=ranks, usd_per_hour=usd_per_hour, runs=(run.id,))
-    windows = state.windows
-    if windows is not None and windows.full > 0 and windows.samples:
-        parts = what_parts_cost(windows)
-        rates = tuple(
-            windows.samples / seconds
-            for seconds in windows.full_each or [windows.full]
-            if seconds > 0
-        )
-        messages = parts.messages
-        size = windows.message_mb or 0.0
-        return replace(found, turns=(rates,), communication=messages, parts=parts, message_mb=size)
+    """Return what one run has measured: one turn, or why there is none."""
+    measurement = Measurement(ranks=ranks, usd_per_hour=usd_per_hour, runs=(run.id,))
     if rates := _reported_rates(run):
-        return replace(found, turns=(rates,), communication=_communication(state))
-    return replace(
-        found, failure=explain(state) if state.state != "succeeded" else f"it reported no {METRIC}"
-    )
+        return replace(
+            measurement,
+            turns=(rates,),
+            communication=_communication(state),
+            slowness=diagnose_slowness(run.folder, state),
+        )
+    is_silent = state.state == "succeeded"
+    return replace(measurement, failure=f"it reported no {METRIC}" if is_silent else explain(state))
 
 
 def _reported_rates(run: Run) -> tuple[float, ...]:

@@ -14,23 +14,21 @@ import click
 
 from cloudtrain.api.run import Run
 from cloudtrain.bounded_files import open_regular_file
-from cloudtrain.cli.chosen_run import best_trial, chosen, chosen_run
+from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
-from cloudtrain.cli.output import command, count, print_json, print_message, print_prose
-from cloudtrain.cli.report import measured_rows, rerun_command
+from cloudtrain.cli.output import command, count, print_json, print_prose
+from cloudtrain.cli.report import rerun_command
 from cloudtrain.cli.sweep_files import FORCE
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.counterfactuals import what_parts_cost, what_to_change
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
 from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
-from cloudtrain.diagnosis.run_slowness import diagnose_slowness, measuring_override, setup_of
+from cloudtrain.diagnosis.run_slowness import diagnose_slowness
 from cloudtrain.diagnosis.slowness import TOLD_FROM_DELAY, Slowness, without_cores
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.units import format_duration
@@ -62,11 +60,6 @@ Examples:
 )
 @click.argument("target", metavar="[RUN|JOB|LOGFILE|DUMPS|-]", required=False)
 @click.option(
-    "--measure",
-    is_flag=True,
-    help="Run the trainer's job once more for a minute, to measure what costs time.",
-)
-@click.option(
     "--scaling",
     metavar="N,N,...",
     help="Run the job with so many ranks each, and draw the scaling curve.",
@@ -92,7 +85,6 @@ def diagnose_command(
     folder: str | None,
     /,
     target: str | None,
-    measure: bool,
     scaling: str | None,
     weak: bool,
     provider: str | None,
@@ -116,17 +108,12 @@ def diagnose_command(
             "--weak, --provider, -o and --force are of --scaling", hint="--scaling 1,2,4"
         )
     if scaling is not None:
-        if measure:
-            raise UsageError("--scaling measures by itself", hint="leave --measure out")
         from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
 
         asked = Asked(
             target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder
         )
         show_scaling(asked, yes=yes, as_json=as_json, output=output, force=force)
-    elif measure:
-        _refuse_log(target, "--measure runs the job of a run once more")
-        _measure(chosen_run(target, folder), yes=yes, as_json=as_json)
     elif target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and _is_log(Path(target)):
@@ -152,13 +139,6 @@ def _is_folder(path: Path) -> bool:
     with suppress(OSError, ValueError):
         return path.is_dir()
     return False
-
-
-def _refuse_log(target: str | None, why: str) -> None:
-    if target and target != "last" and (target == "-" or _is_log(Path(target))):
-        raise UsageError(
-            f"{why}, and {target} is a log", hint="name a run: cloudtrain list shows them"
-        )
 
 
 def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
@@ -249,9 +229,6 @@ def _show_run(run: Run, as_json: bool) -> None:
         if failure is not None:
             raise failure
         found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
-        if state.windows:
-            change = what_to_change(state.windows, setup_of(run.folder, state))
-            found_all["measured"] = {**what_parts_cost(state.windows).to_json(), "change": change}
         following = next(iter(_next(run, state, found)), None)
         print_json({"run": run.id, "state": state.state, **found_all, "next": following})
         return
@@ -259,9 +236,7 @@ def _show_run(run: Run, as_json: bool) -> None:
     rows = diagnosis_rows(found) if found else []
     if found and found.cause not in explain(state):
         rows.insert(0, ("cause", found.cause))
-    if state.windows:
-        rows += measured_rows(run, state, state.windows)
-    elif slowness.is_slow or (found is None and state.started):
+    if slowness.is_slow or (found is None and state.started):
         rows += slowness_rows(slowness)
     if state.phase and not state.started and not state.has_ended:
         rows.append(
@@ -289,34 +264,6 @@ def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
         if isinstance(error, StorageError) and state.ref is None:
             raise
         return state, error if isinstance(error, CloudError) and not state.has_ended else None
-
-
-def _measure(run: Run, *, yes: bool, as_json: bool) -> None:
-    """Run the job of a run again, as a measurement, and follow it. UsageError if it is not the
-    shared trainer's.
-    """
-    from cloudtrain.cli.start import start
-    from cloudtrain.submission.context import archive_of
-    from cloudtrain.submission.preflight import preflight, raise_errors
-
-    override = measuring_override(RunRecord(run.folder).spec)
-    if override is None:
-        hint = (
-            "from cloudtrain_job import timed; for batch in timed(loader): ... reports where its"
-            " time goes"
-        )
-        raise UsageError(
-            f"--measure is of the shared trainer, and {run.id} runs a program of its own", hint=hint
-        )
-    plan = run.plan_again(
-        (override, "checkpoints.uri=null"), fresh=True
-    )  # it restores nothing, and keeps nothing
-    issues = preflight(plan)
-    raise_errors(issues)
-    print_message(f"measures {run.id}: short windows of steps without data and without messages")
-    start(
-        plan, issues, archive=archive_of(plan), detach=False, as_json=as_json, after=run.id, yes=yes
-    )
 
 
 def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
@@ -393,9 +340,7 @@ def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
             *_again(run, state, as_it_is=found.restart == "retry"),
         ]
     if state.state == "succeeded":
-        return (
-            [] if state.windows else [command("fetch", run.id)]
-        )  # a measurement leaves nothing to fetch
+        return [command("fetch", run.id)]
     if found is not None and found.restart == "after a change" and state.checkpoint is None:
         return _again(run, state, as_it_is=False)[:1]
     return [rerun_command(run, state) if state.has_ended else command("attach", run.id)]

@@ -21,10 +21,9 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.counterfactuals import what_parts_cost, what_to_change
 from cloudtrain.diagnosis.hints import hint_for, hint_for_message
-from cloudtrain.diagnosis.run_slowness import setup_of, told_at_the_end
-from cloudtrain.runs.events import Cause, Profile, Windows
+from cloudtrain.diagnosis.run_slowness import told_at_the_end
+from cloudtrain.runs.events import Cause, Profile
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
@@ -56,8 +55,6 @@ def report(run: Run, state: RunState) -> None:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint.step)))
-    if state.windows:
-        rows += measured_rows(run, state, state.windows)
     if slow := told_at_the_end(run.folder, state):
         rows.append(("slow", f"{slow.sentence}; {command('diagnose', run.id)}"))
     rows.append(("logs", command("logs", run.id)))
@@ -72,17 +69,10 @@ def report(run: Run, state: RunState) -> None:
     elif rehearsed := rehearsed_by(state.provider, state.contract):
         pay = command("rerun", run.id, "--provider", rehearsed.name)
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
-    elif left and not state.windows:  # a measurement leaves nothing to fetch
+    elif left:
         rows.append(("next", command("fetch", run.id)))
     for name, text in rows:
         print_message(f"  {name:<11} {one_line(text)}")
-
-
-def measured_rows(run: Run, state: RunState, windows: Windows) -> list[tuple[str, str]]:
-    """What the parts of a step cost, by a measurement, and what to change for it."""
-    rows = [("measured", what_parts_cost(windows).sentence)]
-    change = what_to_change(windows, setup_of(run.folder, state))
-    return rows + ([("change", change)] if change else [])
 
 
 def rerun_command(run: Run, state: RunState) -> str:

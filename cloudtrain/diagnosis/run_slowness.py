@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -66,20 +65,6 @@ def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: b
         accumulate=_whole(_option(argv, "--accumulate")),
         checkpoint_every=(spec.get("checkpoints") or {}).get("every"),
     )
-
-
-def measuring_override(spec: Mapping[str, Any]) -> str | None:
-    """The `KEY=VALUE` by which a job of the shared trainer measures; None for another program.
-
-    `spec`: as a plan writes it, defaults left out.
-    """
-    if spec.get("entrypoint"):
-        return None
-    args = spec.get("args") or {}
-    argv = args.get("argv") or []
-    if argv and not isinstance(args.get("values"), dict):
-        return f"args={json.dumps([*argv, '--measure'])}"
-    return "args.measure=true"
 
 
 def _option(argv: Sequence[str], name: str) -> str:

@@ -17,7 +17,7 @@ from random import Random
 from statistics import fmean, median, variance
 from typing import Any
 
-from cloudtrain.diagnosis.counterfactuals import Counterfactuals
+from cloudtrain.diagnosis.slowness import Slowness
 
 WORTH_IT = 0.7
 """More ranks are worth it if a sample then costs at most 1 / 0.7 of what it costs with the fewest.
@@ -51,10 +51,8 @@ class Measurement:
     """Of all machines; None: not billed, or not known."""
     communication: float | None = None
     """The share of a step that goes with the exchange of gradients, 0 to 1; None: not known."""
-    parts: Counterfactuals | None = None
-    """What else of a step costs, for the trainer."""
-    message_mb: float = 0.0
-    """Gradients that a step exchanges, in MB (1e6 bytes)."""
+    slowness: Slowness | None = None
+    """The verdict on its run by step times; None if there is none."""
     failure: str = ""
     """Why nothing could be measured."""
     runs: tuple[str, ...] = ()

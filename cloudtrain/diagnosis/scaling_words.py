@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.diagnosis.counterfactuals import cause_by_parts
 from cloudtrain.diagnosis.scaling import AS_FAST, Point, ScalingCurve
-from cloudtrain.diagnosis.slowness import NAMED_FROM
 from cloudtrain.diagnosis.slowness_words import Setup, change_for
 
 WELL = 0.8
@@ -92,27 +90,13 @@ def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> 
     if cores is not None and all(ranks > cores for ranks in curve.measured if ranks > curve.best()):
         return f"a machine with a core or a GPU for each rank: this one has {cores} cores"
     measured = curve.measured[most]
-    cause, share = _cause(curve, most)
-    if not cause:
-        return (
-            f"cloudtrain diagnose {measured.runs[-1]} tells where its time goes"
-            if measured.runs
-            else ""
-        )
-    rank = measured.parts.straggler if measured.parts else None
-    return change_for(cause, share, replace(setup, ranks=most), rank, "compute")
-
-
-def _cause(curve: ScalingCurve, ranks: int) -> tuple[str, float]:
-    """Why so many ranks are not worth it, by the words of a slow run, and its share of a step;
-    empty if not known.
-    """
-    measured = curve.measured[ranks]
-    messages = measured.communication or 0.0
-    if measured.parts is None:
-        return ("communication", messages) if messages >= NAMED_FROM["communication"] else ("", 0.0)
-    found = cause_by_parts(replace(measured.parts, messages=messages), measured.message_mb)
-    return found if found[0] else ("too-small", messages)
+    slowness = measured.slowness
+    if slowness is not None and slowness.is_slow:
+        return slowness.change
+    if slowness is not None and slowness.cause == "compute":
+        messages = measured.communication or 0.0
+        return change_for("too-small", messages, replace(setup, ranks=most), None, "compute")
+    return f"cloudtrain diagnose {measured.runs[-1]}: why it is slow" if measured.runs else ""
 
 
 def _ranks(count: int, setup: Setup) -> str:

@@ -167,10 +167,6 @@ def _usage(state: RunState, event: events.Usage) -> None:
     state.utilization.add(event)
 
 
-def _windows(state: RunState, event: events.Windows) -> None:
-    state.windows = event
-
-
 def _step_times(state: RunState, event: events.StepTimes) -> None:
     state.step_times.add(event)
 
@@ -251,7 +247,6 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Activity: _activity,
     events.Usage: _usage,
     events.StepTimes: _step_times,
-    events.Windows: _windows,
     events.Checkpoint: _checkpoint,
     events.Profile: _profile,
     events.Resumed: _resumed,

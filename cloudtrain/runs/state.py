@@ -25,7 +25,6 @@ from cloudtrain.runs.events import (
     Resumed,
     Schedule,
     Usage,
-    Windows,
 )
 from cloudtrain.runs.laps import Laps
 from cloudtrain.runs.step_times import StepTimesHistory
@@ -176,8 +175,6 @@ class RunState:
     """How busy GPUs and ranks were, on average."""
     step_times: StepTimesHistory = field(default_factory=StepTimesHistory, repr=False)
     """Where the time of each rank went."""
-    windows: Windows | None = None
-    """What parts of a step cost, as a run with `--measure` has reported it."""
     checkpoint: Checkpoint | None = None
     """The latest one; it has a step."""
     resumed: Resumed | None = None

@@ -47,6 +47,7 @@ JOB_VARIABLES = {
         "in a [search for a batch size](../guides/sweeps.md#the-largest-batch-and-the-fastest) the "
         "metric to report, after which the job ends; in other jobs not set"
     ),
+    "CLOUDTRAIN_MEASURE_REPORTS": "how often to report it: once in a search for a batch size",
     "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
     "CLOUDTRAIN_JOB_FILE": "the job document: what the launcher was told, as JSON",
     "PET_NNODES": (

@@ -35,9 +35,9 @@ TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 folder.
 """
 MEASURED = "CLOUDTRAIN_MEASURE"
-"""The metric that a trial of a search for a batch size is to report once, after which it ends; else
-not set.
-"""
+"""The metric that a measuring run reports, after which it ends; not set in other runs."""
+MEASURED_REPORTS = "CLOUDTRAIN_MEASURE_REPORTS"
+"""How often a measuring run reports it: once in a search for a batch size."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
@@ -69,6 +69,7 @@ def job_environment(
     }
     if job.trial.get("measures"):
         env[MEASURED] = str(job.trial["metric"])
+        env[MEASURED_REPORTS] = str(job.trial.get("until") or 1)
     env |= {input_variable(name): path for name, path in input_paths(job, context).items()}
     env["CLOUDTRAIN_ARGS_FILE"] = str(write_args_file(job, scratch, env))
     # Defaults of a bare `torchrun train.py` inside the job, which thereby joins the right world.

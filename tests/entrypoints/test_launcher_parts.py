@@ -195,6 +195,7 @@ def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
     for job, told in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):
         env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
         assert env.get("CLOUDTRAIN_MEASURE") == told
+        assert env.get("CLOUDTRAIN_MEASURE_REPORTS") == ("1" if told else None)
 
 
 def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> (

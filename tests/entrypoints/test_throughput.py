@@ -35,6 +35,17 @@ def test_ranks_measure_their_throughput_and_leave_neither_model_nor_checkpoint(
     assert not [*ranks.folder.rglob("*.safetensors"), *ranks.folder.rglob("step-*")]
 
 
+def test_ranks_of_a_scaling_curve_report_several_times_with_their_step_times(
+    group: StartGroup,
+) -> None:
+    ranks = group(2, "--task digits --batch-size 64", CLOUDTRAIN_MEASURE_REPORTS="3", **MEASURE)
+    ranks.succeed()
+    steps = [event["step"] for event in ranks.events("metrics")]
+    assert len(steps) == 3
+    for rank in (0, 1):
+        assert [event["step"] for event in ranks.events("step_times", rank=rank)] == steps
+
+
 def test_a_batch_that_does_not_fit_is_not_split(group: StartGroup, short_text: Path) -> None:
     flags = "--task gpt --batch-size 128 --epochs 9 --probe-memory yes"
     hook = f"{HOOKS}:limit_rank_1_in_step_3"

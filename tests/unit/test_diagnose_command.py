@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 
-import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.cli.diagnose import slowness_rows
 from cloudtrain.diagnosis.slowness import Slowness
-from cloudtrain.errors import UsageError
-from cloudtrain.planning.plan import Plan
-from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
@@ -333,7 +328,6 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
         (["train.log"], "there is no file train.log, and no run of that name"),
         (["runs/7"], "there is no file runs/7, and no run of that name"),
         (["empty"], "empty is a folder without dumps of the flight recorder, and no run"),
-        (["x.log", "--measure"], "--measure runs the job of a run once more, and x.log is a log"),
         (
             ["RuntimeError: CUDA out of memory. " * 200],
             (
@@ -344,7 +338,6 @@ def test_a_name_that_is_neither_a_run_nor_a_file_is_an_error(
         (["x" * 300], f"there is no run '{'x' * 300}'"),
         (["x.log", "--scaling", "1,2"], "--scaling runs a job, and x.log is none"),
         (["x" * 301, "--scaling", "1,2"], f"there is no run '{'x' * 301}'"),
-        (["-", "--measure"], "--measure runs the job of a run once more, and - is a log"),
     ],
 )
 def test_a_file_that_is_not_there_or_cannot_be_meant_is_not_taken_for_a_run(
@@ -363,29 +356,3 @@ def test_a_log_may_come_through_a_pipe_that_the_shell_names(home: RunStore) -> N
     os.close(write_end)
     assert "gpu-out-of-memory" in call("diagnose", f"/dev/fd/{read_end}").out
     os.close(read_end)
-
-
-def test_a_measurement_of_a_job_that_names_a_place_for_checkpoints_has_one_of_its_own(
-    folder: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In that of the job it would go on from what is there, which a run that begins anew is
-    refused.
-    """
-    kept = f"file://{folder.parent}/kept/"
-    job = cloudtrain.load({"name": "digits", "args": {"lr": 0.1}, "checkpoints": {"uri": kept}})
-    plan = cloudtrain.plan(job, "local", run_id="a-1")
-    run = store.create("a-1", {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())})
-    write_events(
-        run, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": "succeeded"}
-    )
-    (store.data_dir / "sources").mkdir()
-    (store.data_dir / "sources" / f"{plan.context.source.digest}.tar.gz").touch()
-    with pytest.raises(UsageError, match=f"what run a-1 has saved in {kept} would be restored"):
-        Run(run).plan_again(fresh=True)
-
-    started: list[Plan] = []
-    monkeypatch.setattr("cloudtrain.cli.start.start", lambda plan, *_, **__: started.append(plan))
-    assert call("diagnose", "a-1", "--measure").code == 0
-    (measuring,) = started
-    assert measuring.spec.args.values == {"lr": 0.1, "measure": True}
-    assert (plan.spec.checkpoints.uri, measuring.spec.checkpoints.uri) == (kept, None)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.diagnosis.counterfactuals import Counterfactuals
 from cloudtrain.diagnosis.scaling import Measurement, ScalingCurve
 from cloudtrain.diagnosis.scaling_words import verdict, what_to_try
+from cloudtrain.diagnosis.slowness import Slowness
 from cloudtrain.diagnosis.slowness_words import Setup
 
 GPUS = Setup(ranks=4, has_gpus=True)
@@ -27,10 +27,6 @@ def measured(
 def curve(*rates: float, **fields: Any) -> ScalingCurve:
     """With 1, 2, 4, ... ranks."""
     return ScalingCurve([measured(2**at, rate, **fields) for at, rate in enumerate(rates)])
-
-
-def parts(seconds: float = 0.1, **fields: Any) -> Counterfactuals:
-    return Counterfactuals(seconds=seconds, **fields)
 
 
 def test_speed_up_and_efficiency_are_against_the_fewest_ranks() -> None:
@@ -131,29 +127,19 @@ def test_the_curve_goes_on_without_a_number_of_ranks_that_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("slowness", "expected"),
     [
-        (
-            {"communication": 0.6, "parts": parts(0.1, messages=0.6), "message_mb": 400.0},
-            "--accumulate 4 with a batch",
-        ),
-        (
-            {"communication": 0.6, "parts": parts(0.01, messages=0.6), "message_mb": 0.1},
-            "a larger --batch-size",
-        ),
-        ({"communication": 0.05, "parts": parts(0.1, messages=0.05)}, "a larger --batch-size"),
-        ({"communication": 0.1, "parts": parts(0.1, messages=0.1, data=0.5)}, "--workers N"),
-        (
-            {"communication": 0.6, "parts": parts(0.1, data=0.1, straggler=1, late=0.4)},
-            "this machine's other work",
-        ),
-        ({"communication": 0.5}, "--accumulate 4"),
-        ({}, "cloudtrain diagnose digits-2 tells where its time goes"),
+        (Slowness(cause="communication", change="--accumulate 4"), "--accumulate 4"),
+        (Slowness(cause="compute"), "a larger --batch-size"),
+        (Slowness(cause="unknown"), "cloudtrain diagnose digits-2: why it is slow"),
+        (None, "cloudtrain diagnose digits-2: why it is slow"),
     ],
 )
-def test_what_to_try_is_what_a_slow_run_is_told(fields: dict[str, Any], expected: str) -> None:
-    found = ScalingCurve([measured(1, 100), measured(2, 110, **fields)])
-    assert expected in what_to_try(found, GPUS)
+def test_what_to_try_follows_the_verdict_on_the_most_ranks(
+    slowness: Slowness | None, expected: str
+) -> None:
+    scaling = ScalingCurve([measured(1, 100), measured(2, 110, slowness=slowness)])
+    assert expected in what_to_try(scaling, GPUS)
 
 
 def test_ranks_that_share_cores_are_told_to_have_their_own() -> None:
@@ -162,6 +148,6 @@ def test_ranks_that_share_cores_are_told_to_have_their_own() -> None:
         what_to_try(found, Setup(), cores=2)
         == "a machine with a core or a GPU for each rank: this one has 2 cores"
     )
-    assert "batch-size" in what_to_try(curve(100, 110, parts=parts()), Setup(), cores=2), (
-        "two have two cores"
-    )
+    assert "batch-size" in what_to_try(
+        curve(100, 110, slowness=Slowness(cause="compute")), Setup(), cores=2
+    ), "two have two cores"

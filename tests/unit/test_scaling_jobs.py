@@ -53,7 +53,7 @@ def test_only_the_ranks_differ_between_the_runs(home: Path) -> None:
     found, _ = plans({**JOB, "limits": {"restarts": 3, "max_runtime": "2 h"}}, 1, 2, 4)
     assert [plan.spec.resources.processes for plan in found.values()] == [1, 2, 4]
     assert {plan.spec.resources.nodes for plan in found.values()} == {1}
-    assert all(arguments(plan) == {"batch-size": 64, "measure": True} for plan in found.values())
+    assert all(arguments(plan) == {"batch-size": 64} for plan in found.values())
     assert {plan.spec.limits.max_runtime for plan in found.values()} == {1800}
     assert {plan.spec.limits.restarts for plan in found.values()} == {0}
     assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"1"}, (
@@ -145,29 +145,42 @@ def measured(run: Run, ranks: int = 2) -> Measurement:
     return measurement_of(run, run.cached_status(), ranks, None)
 
 
-def windows(full: float, **fields: Any) -> dict[str, Any]:
-    return {"type": "windows", "full": full, "samples": 64, "seq": 1, **fields}
-
-
-def test_windows_of_the_trainer_are_rates_with_the_share_of_communication(home: Path) -> None:
-    found = measured(
-        a_run(home, windows(0.1, full_each=[0.1, 0.2], no_messages=0.06, message_mb=5.0))
-    )
-    assert found.turns == ((640.0, 320.0),)
-    assert (found.communication, found.message_mb) == (0.4, 5.0)
-
-
-def test_reports_of_a_program_count_without_the_first_two(home: Path) -> None:
-    reports = [
+def rates(*samples_per_s: float) -> list[dict[str, Any]]:
+    """Two reports of the warm-up, and these."""
+    return [
         {"type": "metrics", "seq": at, "step": at, "values": {"samples_per_s": rate}}
-        for at, rate in enumerate([1.0, 50.0, 100.0, 101.0, 99.0])
+        for at, rate in enumerate([1.0, 50.0, *samples_per_s], start=1)
     ]
-    assert measured(a_run(home, *reports)).turns == ((100.0, 101.0, 99.0),)
-    assert measured(a_run(home, *reports[:2])).failure == "it reported no samples_per_s"
+
+
+def step_times(rank: int, step: int, **fields: Any) -> dict[str, Any]:
+    seconds = {"compute": 0.5, "communication": 0.5, "wall": 1.0, "message_mb": 5.0, **fields}
+    return {
+        "type": "step_times",
+        "seq": 10 + step,
+        "rank": rank,
+        "step": step,
+        "steps": 5,
+        **seconds,
+    }
+
+
+def test_step_times_tell_what_goes_with_communication(home: Path) -> None:
+    times = [step_times(rank, step) for step in (5, 10, 15) for rank in (0, 1)]
+    measurement = measured(a_run(home, *rates(640.0, 320.0), *times))
+    assert measurement.turns == ((640.0, 320.0),)
+    assert measurement.communication == 0.5
+    assert measurement.slowness is not None
+    assert measurement.slowness.cause == "communication"
+
+
+def test_the_first_two_reports_do_not_count(home: Path) -> None:
+    assert measured(a_run(home, *rates(100.0, 101.0, 99.0))).turns == ((100.0, 101.0, 99.0),)
+    assert measured(a_run(home, *rates())).failure == "it reported no samples_per_s"
 
 
 def test_a_turn_that_failed_takes_nothing_from_the_other(home: Path) -> None:
-    good = measured(a_run(home, windows(0.1, no_messages=0.1)))
+    good = measured(a_run(home, *rates(640.0)))
     bad = measured(a_run(home, state="failed", reason="out of memory"))
     assert (bad.turns, bad.failure) == ((), "out of memory")
     assert joined(good, bad).turns == joined(bad, good).turns == good.turns
@@ -196,7 +209,7 @@ def fake_runs(
         if isinstance(seconds, BaseException):
             raise seconds
         found = (
-            a_run(data, windows(seconds))
+            a_run(data, *rates(64 / seconds))
             if seconds
             else a_run(data, state="failed", reason="out of memory")
         )

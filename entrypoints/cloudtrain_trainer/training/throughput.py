@@ -1,7 +1,5 @@
-"""Measures samples per second at the batch size of the command line, for a search of the best one.
-
-The batch is taken as it is: no smaller micro-batches are looked for, so that one that does not fit
-ends the run.
+"""Measure samples per second: of one batch size, for the search of the best, or of one number of
+ranks, for a scaling curve.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cloudtrain_job import log_metrics
-from cloudtrain_launcher.environment import MEASURED
+from cloudtrain_job import emit_event, log_metrics
+from cloudtrain_launcher.environment import MEASURED, MEASURED_REPORTS
 from cloudtrain_trainer.training.memory import RESERVE_BYTES
 
 if TYPE_CHECKING:
@@ -28,44 +26,61 @@ optimizer's state.
 STEPS_AT_ONCE = 5
 """After so many steps all ranks wait for their devices, and for each other."""
 MIN_SECONDS = 1.0
+"""Least duration of the steps of a report."""
 
 
-def is_wanted() -> bool:
-    """Whether this run is a trial of a search for a batch size."""
-    return bool(os.environ.get(MEASURED))
+def reports_wanted() -> int:
+    """Return how many times this run reports its throughput; 0 if it trains."""
+    if not os.environ.get(MEASURED):
+        return 0
+    return int(os.environ.get(MEASURED_REPORTS, "1"))
 
 
-def measure(loop: Loop) -> str:
-    """Train for a few steps and report `samples_per_s`, of all ranks together; returns "succeeded"
-    or "stopped".
+def measure(loop: Loop, reports: int) -> str:
+    """Train for a few steps and report `samples_per_s`, of all ranks together, so many times.
 
-    The memory that training needs beside the steps is held meanwhile. Called by all ranks.
+    Return "succeeded" or "stopped". The memory that training needs beside the steps is held
+    meanwhile. Called by all ranks.
     """
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
     batches = _batches(loop)
     loop.step.wrapped.train()
     _train(loop, batches, 0, WARM_UP_STEPS)
     loop.ranks.begin_training(loop.options.timeout)
+    loop.step.clock.restart()
+
+    done = WARM_UP_STEPS
+    for _ in range(reports):
+        steps, seconds = _measure_once(loop, batches, done)
+        if not steps:
+            return "stopped"
+        done += steps
+        rate = round(steps * loop.batches.batch_size / seconds, 3)
+        emit_event(loop.step.clock.take(done, loop.batches.batch_size))
+        log_metrics(step=done, samples_per_s=rate)
+        loop.ranks.log(
+            f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second"
+        )
+        loop.metrics["samples_per_s"] = rate
+    del reserve
+    return "succeeded"
+
+
+def _measure_once(loop: Loop, batches: Iterator[tuple[Any, Any]], done: int) -> tuple[int, float]:
+    """Return the number of steps and their seconds; no steps if a stop was requested."""
     steps = 0
     ended = False
     loop.ranks.barrier()
     began = time.monotonic()
     while not ended:
-        _train(loop, batches, WARM_UP_STEPS + steps, STEPS_AT_ONCE)
+        _train(loop, batches, done + steps, STEPS_AT_ONCE)
         steps += STEPS_AT_ONCE
         seconds = time.monotonic() - began
         is_over = loop.ranks.rank == 0 and seconds >= MIN_SECONDS
         ended, stopped = map(bool, loop.ranks.all_reduce_max(is_over, loop.stop.requested)())
         if stopped:
-            return "stopped"
-    rate = round(steps * loop.batches.batch_size / seconds, 3)
-    log_metrics(step=WARM_UP_STEPS + steps, samples_per_s=rate)
-    loop.ranks.log(
-        f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second"
-    )
-    loop.metrics["samples_per_s"] = rate
-    del reserve
-    return "succeeded"
+            return 0, seconds
+    return steps, seconds
 
 
 def _train(loop: Loop, batches: Iterator[tuple[Any, Any]], first: int, steps: int) -> None:
