@@ -21,16 +21,14 @@ def document(title: str, *body: str) -> str:
     return f"<!DOCTYPE html>\n{html}\n"
 
 
-def chart(title: str, about: str, drawing: str, *, wide: bool = False) -> str:
-    """A drawing with its title and a sentence. `wide`: it takes a row of its own."""
+def chart(title: str, about: str, drawing: str) -> str:
+    """Return a drawing with its title and a sentence."""
     box = element("div", drawing, class_="drawing")
-    kind = "wide" if wide else ""
     return "\n" + element(
         "section",
         element("h2", words(title)),
         element("p", words(about), class_="note"),
         box,
-        class_=kind,
     )
 
 

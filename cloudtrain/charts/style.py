@@ -17,7 +17,6 @@ h2 { font-size: 17px; margin: 0; }
 main { display: grid; margin-top: 24px; gap: 26px;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
 section { min-width: 0; }
-.wide { grid-column: 1 / -1; }
 .drawing { overflow-x: auto; }
 .drawing > svg { display: block; width: 100%; }
 .drawing > .fits { max-width: 540px; }
@@ -25,7 +24,6 @@ section { min-width: 0; }
 .legend svg { vertical-align: -3px; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg .name { fill: var(--ink); font-weight: 600; }
-svg .on-line { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
 @media (max-width: 480px) { svg.fits text { font-size: 13.5px; } th, td { white-space: normal !important; } }
 svg path { fill: none; stroke: var(--soft); stroke-width: 1; vector-effect: non-scaling-stroke; }
 svg .grid { stroke: var(--faint); }

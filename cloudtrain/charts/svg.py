@@ -63,13 +63,9 @@ def text_width(content: object) -> float:
     return CHARACTER * len(str(content))
 
 
-def shortened(shown: str, most: int, *, keep_end: bool = False) -> str:
-    """A text of so many characters at most, an ellipsis where some are missing: at its end, or at
-    its beginning.
-    """
-    if len(shown) <= most:
-        return shown
-    return "…" + shown[1 - most :] if keep_end else shown[: most - 1] + "…"
+def shortened(shown: str, most: int) -> str:
+    """Return the text, cut to this many characters with an ellipsis at its end."""
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def line(points: Sequence[Point], class_: str, title: str = "") -> str:
@@ -90,21 +86,16 @@ def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
     return [*corners, (end, corners[-1][1])] if corners else []
 
 
-def picture(width: float, height: float, label: str, *parts: str, wide: bool = False) -> str:
-    """A drawing that is as wide as the page lets it be; `wide`: never narrower than it was drawn,
-    nor much wider.
-    """
-    style = f"min-width:{width:.0f}px;max-width:{1.25 * width:.0f}px" if wide else ""
+def picture(width: float, height: float, label: str, *parts: str) -> str:
+    """Return a drawing that fills the width of the page."""
     size = f"0 0 {width:.0f} {height:.0f}"
-    kind = "" if wide else "fits"
     return element(
         "svg",
         "\n".join(filter(None, parts)),
         viewBox=size,
         role="img",
         aria_label=label,
-        style=style,
-        class_=kind,
+        class_="fits",
     )
 
 

@@ -37,7 +37,7 @@ def _read_metric(value: Any) -> str:
 _ELSEWHERE = {
     "tpe": "method: bayesian, whose sampler is tpe",
     "gp": "method: bayesian, with sampler: gp",
-    "qmc": "method: random, with sampler: qmc",
+    "qmc": "method: random, or method: bayesian, whose sampler is tpe",
     "hyperband": "method: asha",
     "bohb": "method: asha, with sampler: tpe",
     "batch-size": "method: batch_size",
@@ -48,6 +48,12 @@ _ELSEWHERE = {
 def _read_method(value: Any) -> Any:
     if isinstance(value, str) and value.lower() in _ELSEWHERE:
         raise FieldError(f"there is no method {value!r}", _ELSEWHERE[value.lower()])
+    return value
+
+
+def _read_sampler(value: Any) -> Any:
+    if value == "qmc":
+        raise FieldError("there is no sampler 'qmc'", "sampler: random; bayesian and asha have tpe")
     return value
 
 
@@ -161,16 +167,15 @@ class Sweep(Section):
     ] = Field(
         "bayesian",
         description=(
-            "how values are chosen; asha: evenly spread, and early stopping ends what is not worth"
+            "how values are chosen; asha: at random, and early stopping ends what is not worth"
             " it; batch_size: the largest that fits into memory, and the fastest"
         ),
     )
-    sampler: Literal["tpe", "gp", "random", "qmc"] | None = Field(
-        None,
-        description=(
-            "how bayesian (tpe, gp), random (random, qmc), asha (qmc, random, tpe) choose; default:"
-            " the first"
-        ),
+    sampler: Annotated[Literal["tpe", "gp", "random"] | None, BeforeValidator(_read_sampler)] = (
+        Field(
+            None,
+            description="how bayesian (tpe, gp) and asha (random, tpe) choose; default: the first",
+        )
     )
     trials: int | None = Field(
         None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own"
@@ -216,8 +221,8 @@ class Sweep(Section):
 
     @property
     def chosen_sampler(self) -> str:
-        """What chooses the values: tpe, gp, random, qmc, grid or batch_size."""
-        default = {"bayesian": "tpe", "asha": "qmc"}
+        """What chooses the values: tpe, gp, random, grid or batch_size."""
+        default = {"bayesian": "tpe", "asha": "random"}
         return self.sampler or default.get(self.method, self.method)
 
     @property

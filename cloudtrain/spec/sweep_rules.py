@@ -17,9 +17,9 @@ from cloudtrain.units import parse_duration, parse_money
 
 SAMPLERS = {
     "grid": (),
-    "random": ("random", "qmc"),
+    "random": ("random",),
     "bayesian": ("tpe", "gp"),
-    "asha": ("qmc", "random", "tpe"),
+    "asha": ("random", "tpe"),
     "batch_size": (),
 }
 """The samplers of each method; the first is the default."""

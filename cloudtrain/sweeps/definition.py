@@ -14,7 +14,6 @@ from cloudtrain.sweeps.checked import read_checked
 METHOD_NAMES = {
     "grid": "grid",
     "random": "random",
-    "qmc": "random (evenly spread)",
     "tpe": "bayesian (TPE)",
     "gp": "bayesian (Gaussian process)",
     "batch_size": "batch_size",
@@ -55,7 +54,7 @@ class Definition:
     metric: str
     goal: Literal["minimize", "maximize"]
     space: Mapping[str, Dimension]
-    sampler: Literal["grid", "random", "tpe", "gp", "qmc", "batch_size"]
+    sampler: Literal["grid", "random", "tpe", "gp", "batch_size"]
     seed: int = 0
     target: float | None = None
     """The sweep ends when a trial reports this value, or a better one."""
@@ -99,9 +98,12 @@ class Definition:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Definition:
-        """Return the definition that `to_json` wrote. ValueError if a field is missing or of
-        another type.
+        """Return the definition that `to_json` wrote.
+
+        Raise ValueError if a field is missing or of another type.
         """
+        if document.get("sampler") == "qmc":  # version 0.2.0 spread values evenly
+            document = {**document, "sampler": "random"}
         return read_checked(Definition, document, space=read_space)
 
 

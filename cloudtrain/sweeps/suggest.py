@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
@@ -21,9 +20,6 @@ from cloudtrain.sweeps.grid import Grid, points_of
 if TYPE_CHECKING:
     from cloudtrain.sweeps.definition import Definition
     from cloudtrain.sweeps.state import SweepState
-
-PRIMES: Sequence[int] = [n for n in range(2, 114) if all(n % d for d in range(2, n))]
-"""A base for each of the 30 settings that a space may have."""
 
 
 class Suggester(Protocol):
@@ -50,13 +46,11 @@ def suggester_of(definition: Definition) -> Suggester:
 
 
 def _sampler_of(definition: Definition) -> Suggester:
-    match definition.sampler:
-        case "random" | "qmc":
-            return Drawn(definition)
-        case _:
-            from cloudtrain.sweeps.optuna_sampler import OptunaSampler
+    if definition.sampler == "random":
+        return RandomValues(definition)
+    from cloudtrain.sweeps.optuna_sampler import OptunaSampler
 
-            return OptunaSampler(definition)
+    return OptunaSampler(definition)
 
 
 class BatchSizes:
@@ -96,54 +90,21 @@ def _of_type(dimension: Dimension, value: Scalar) -> Scalar:
     return float(value) if isinstance(dimension, Uniform) else value
 
 
-class Drawn:
-    """Values that depend on the seed and the number of the trial alone: at random, or spread evenly
-    (`qmc`).
-    """
+class RandomValues:
+    """Random values that depend on the seed and the number of the trial alone."""
 
     def __init__(self, definition: Definition) -> None:
         self._space = definition.space
         self._seed = definition.seed
-        self._even = definition.sampler == "qmc"
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """The next point; another `draw` is at random."""
+        """Return the next point."""
         number = len(state.trials)
-        if self._even and not draw:
-            parts = [
-                halton(number, PRIMES[at], f"{self._seed}:{at}") for at in range(len(self._space))
-            ]
-        else:
-            # The sequence of `random.random` for a seed is the same in every version of Python.
-            drawn = random.Random(f"{self._seed}:{number}" + (f":{draw}" if draw else ""))
-            parts = [drawn.random() for _ in self._space]
+        # The sequence of `random.random` for a seed is the same in every version of Python.
+        generator = random.Random(f"{self._seed}:{number}" + (f":{draw}" if draw else ""))
         return {
-            key: value_at(self._space[key], part)
-            for key, part in zip(self._space, parts, strict=True)
+            key: value_at(dimension, generator.random()) for key, dimension in self._space.items()
         }
-
-
-def halton(number: int, base: int, seed: str) -> float:
-    """The element of that number, from 0, of a Halton sequence with shuffled digits, in [0, 1).
-
-    Any run of `base` elements has one in each of `base` equal parts.
-    Source: Owen, A randomized Halton algorithm in R (arXiv 1706.02808).
-    """
-    value = 0.0
-    scale = 1.0 / base
-    digit = 0
-    while scale > 2.0**-53:
-        number, last = divmod(number, base)
-        value += _shuffled(base, digit, seed)[last] * scale
-        scale = scale / base
-        digit = digit + 1
-    return min(value, 1.0 - 2.0**-53)
-
-
-@cache
-def _shuffled(base: int, digit: int, seed: str) -> Sequence[int]:
-    drawn = random.Random(f"{seed}:{digit}")
-    return sorted(range(base), key=[drawn.random() for _ in range(base)].__getitem__)
 
 
 def value_at(dimension: Dimension, part: float) -> Scalar:

@@ -172,7 +172,6 @@ limits: {max_runtime: 1 h}
 sweep:
   objective: {metric: score, goal: maximize}
   method: random
-  sampler: qmc
   space: {lr: "loguniform(1e-4, 1e-1)", batch-size: [16, 32], width: "logint(8, 512)", amp: [true, false, bf16], drop: "uniform(0, 0.5)"}
   trials: 20
   parallel: 4

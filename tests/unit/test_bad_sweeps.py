@@ -186,14 +186,20 @@ RULES = {
     "trials: 3\n  sampler: tp": (
         5,
         "sampler",
-        "expected tpe, gp, random or qmc, got 'tp' (did you mean 'tpe'?)",
+        "expected tpe, gp or random, got 'tp' (did you mean 'tpe'?)",
         None,
+    ),
+    "trials: 3\n  method: random\n  sampler: qmc": (
+        6,
+        "sampler",
+        "there is no sampler 'qmc'",
+        "sampler: random; bayesian and asha have tpe",
     ),
     "trials: 3\n  method: random\n  sampler: gp": (
         6,
         "sampler",
         "is not for the method random: gp",
-        "random takes random or qmc",
+        "random takes random",
     ),
     "method: grid\n  sampler: tpe": (
         5,

@@ -103,7 +103,6 @@ def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
         "Objective over money",
         "Curves",
         "Importance of settings",
-        "Settings and objective",
     ]
     marks = titles(drawings["Objective over trials"])
     assert [title.partition(":")[0].split(" (")[0] for title in marks] == [
@@ -158,22 +157,30 @@ def quadratic(important: str) -> Callable[[Values, int], float]:
     return lambda values, _: -((float(values[important]) - 0.5) ** 2) - float(values[important])
 
 
-@pytest.mark.parametrize("with_fanova", [True, False])
-def test_the_setting_that_decides_is_the_most_important(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_fanova: bool
+def test_the_setting_that_decides_is_the_most_important(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    pytest.importorskip("sklearn")
+    result = importance(state(sweep_of_three_settings(tmp_path)))
+    assert next(iter(result.shares)) == "b"
+    assert result.shares["b"] > 0.8
+    assert result.method.startswith("fANOVA")
+
+
+def test_without_optuna_importance_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if with_fanova:
-        pytest.importorskip("optuna")
-        pytest.importorskip("sklearn")
-    else:
-        monkeypatch.setattr(importances, "find_spec", lambda _: None)
+    monkeypatch.setattr(importances, "find_spec", lambda _: None)
+    result = importance(state(sweep_of_three_settings(tmp_path)))
+    assert result.shares == {}
+    assert result.method.endswith("pip install 'cloudtrain[sweeps]' scikit-learn")
+
+
+def sweep_of_three_settings(folder: Path) -> SweepFolder:
+    """Return an ended sweep whose objective depends on the setting b alone."""
     definition = definition_of(
         {"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Choice(("x", "y"))}, rungs=(), trials=30
     )
-    found = importance(state(ended_sweep(tmp_path, definition, quadratic("b"))))
-    assert next(iter(found.shares)) == "b"
-    assert found.shares["b"] > 0.8
-    assert found.method.startswith("fANOVA" if with_fanova else "rank correlation")
+    return ended_sweep(folder, definition, quadratic("b"))
 
 
 def test_importance_compares_trials_after_the_same_number_of_reports(ended: SweepFolder) -> None:

@@ -19,18 +19,17 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import UsageError
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
+from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.state import SweepState, state_of
-from cloudtrain.sweeps.suggest import halton, suggester_of, value_at
+from cloudtrain.sweeps.suggest import suggester_of, value_at
 from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
 
 GRID = {"a": "int(1, 3)", "b": "choice(1, true, 'x')"}
 PARTS = st.floats(0.0, 1.0, exclude_max=True)
 
 
-@pytest.mark.parametrize(
-    ("sampler", "trials"), [("grid", 9), ("random", 30), ("qmc", 30), ("tpe", 30)]
-)
+@pytest.mark.parametrize(("sampler", "trials"), [("grid", 9), ("random", 30), ("tpe", 30)])
 def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(
     sampler: str, trials: int
 ) -> None:
@@ -70,7 +69,7 @@ def test_a_gaussian_process_that_is_fitted_anew_suggests_the_same() -> None:
     assert float(found[0]["x"]) == pytest.approx(0.3, abs=0.1)
 
 
-@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_another_seed_gives_another_sequence(sampler: str) -> None:
     found = []
     for seed in (0, 0, 1):
@@ -136,15 +135,6 @@ def test_each_value_is_as_likely_as_the_others_and_both_ends_come_up() -> None:
     assert tens[True] == 1000
 
 
-@given(st.integers(0, 500), st.sampled_from([2, 3, 7, 113]), st.integers(0, 99))
-def test_even_values_fall_once_into_each_equal_part(first: int, base: int, seed: int) -> None:
-    found = {
-        int(halton(number, base, f"{seed}:0") * base)
-        for number in range(first * base, (first + 1) * base)
-    }
-    assert found == set(range(base))
-
-
 End = Literal["completed", "pruned", "paused", "running"]
 
 
@@ -208,7 +198,7 @@ def test_trials_that_run_are_kept_away_from() -> None:
     assert len({round(x, 3) for x in chosen}) == 8
 
 
-@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_journal_of_a_thousand_trials_is_read_and_gone_on_from_quickly(sampler: str) -> None:
     state = history_of(sampler, 1000)
     before = time.process_time()
@@ -219,7 +209,6 @@ def test_a_journal_of_a_thousand_trials_is_read_and_gone_on_from_quickly(sampler
 def test_without_optuna_only_what_learns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     suggester_of(definition_of(sampler="random"))
-    suggester_of(definition_of(sampler="qmc"))
     with pytest.raises(UsageError, match="tpe is Optuna's, which is not installed") as caught:
         suggester_of(definition_of(sampler="tpe"))
     assert caught.value.hint == "pip install 'cloudtrain[sweeps]'"
@@ -229,3 +218,8 @@ def test_gaussian_processes_say_what_they_need(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("cloudtrain.sweeps.optuna_sampler.find_spec", {}.get)
     with pytest.raises(UsageError, match="need scipy and torch, not installed"):
         suggester_of(definition_of(sampler="gp"))
+
+
+def test_a_sweep_of_version_0_2_with_qmc_goes_on_at_random() -> None:
+    document = {**definition_of(sampler="random").to_json(), "sampler": "qmc"}
+    assert Definition.from_json(document) == definition_of(sampler="random")

@@ -87,18 +87,13 @@ def rehearsed_trial(plan: Plan) -> dict[str, Any]:
 def sampling_words(plan: Plan) -> str:
     """Name the sampling algorithm of a sweep job, for people."""
     sampling = _sampling(sweep_of(plan))
-    rule = f" ({sampling['rule']})" if sampling.get("rule") == "sobol" else ""
-    return f"Azure ML's {sampling['type']} sampling{rule}"
+    return f"Azure ML's {sampling['type']} sampling"
 
 
 def _sampling(sweep: Sweep) -> dict[str, Any]:
     if sweep.method != "random":
         return {"type": sweep.method}
-    return {
-        "type": "random",
-        "seed": sweep.seed,
-        "rule": "sobol" if sweep.sampler == "qmc" else "random",
-    }
+    return {"type": "random", "seed": sweep.seed, "rule": "random"}
 
 
 def _limits(sweep: Sweep, trial_seconds: int) -> dict[str, int]:

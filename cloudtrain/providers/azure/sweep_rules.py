@@ -106,7 +106,7 @@ def _method(plan: Plan) -> Iterator[Issue]:
     if sweep.method == "asha":
         message = "Azure ML has no successive halving: it samples by grid, random and bayesian"
         yield Issue(("sweep", "method"), message, PORTABLE)
-    allowed = ("random", "qmc") if sweep.method == "random" else ()
+    allowed = ("random",) if sweep.method == "random" else ()
     if sweep.sampler is not None and sweep.method != "asha" and sweep.sampler not in allowed:
         message = f"Azure ML does not say that its {sweep.method} sampling is {sweep.sampler}"
         yield Issue(("sweep", "sampler"), message, f"leave it out, or {PORTABLE}")

@@ -13,7 +13,6 @@ from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.importance import Importance
 from cloudtrain.sweeps.plot.charts import curves, over_cost, over_trials
 from cloudtrain.sweeps.plot.marks import legend
-from cloudtrain.sweeps.plot.parallel import parallel_coordinates
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.units import format_duration, format_number
 
@@ -34,12 +33,6 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
         ),
         chart("Curves", _about_curves(state), curves(state)),
         chart("Importance of settings", _sentence(shares.method), _bars(shares)),
-        chart(
-            "Settings and objective",
-            "A line for each trial: the best one thick, the best quarter dark.",
-            parallel_coordinates(state),
-            wide=True,
-        ),
     ]
     body = [
         element("h1", words(definition.sweep_id)),
