@@ -1,8 +1,7 @@
-"""Hashes files, and keeps the sha256 of unchanged ones and translated ignore patterns between
-scans.
+"""Hashes of files, and a cache of those of unchanged files between scans.
 
-One cache file per folder. It is only a shortcut: missing, damaged or unwritable means that files
-are read again.
+One cache file per folder. It is only a shortcut: if it is missing, damaged or unwritable, files are
+read again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cloudtrain.runs.files import make_private_folder, private_opener
 # A file that changed this shortly before it was read may change again and keep its timestamps: file
 # systems tick every few milliseconds, some of them every two seconds.
 _RACY_NS = 2_000_000_000
-_VERSION = 2
+_VERSION = 3
 _BLOCK = 1 << 20
 MAX_CACHE_BYTES = 1 << 30
 """The hashes of some millions of files."""
@@ -69,14 +68,11 @@ class HashCache:
         self._known: dict[str, str] = {}
         self._fresh: dict[str, str] = {}
         """Path -> stamp and sha256, as `stamp(...) + " " + digest`."""
-        self.patterns: dict[str, str | None] = {}
-        """Ignore pattern -> its translation, as of the last scan."""
         if cache_dir is not None:
             self._file = cache_dir / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
             content = _read(self._file)
             if content.get("head") == _head(root):
                 self._known = content["files"]
-                self.patterns = content["patterns"]
 
     def get(self, path: str, now: str) -> str | None:
         """sha256 of the file at `path` if its stamp is still `now`."""
@@ -90,15 +86,15 @@ class HashCache:
         if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self._started:
             self._fresh[path] = f"{now} {digest}"
 
-    def save(self, patterns: dict[str, str | None]) -> None:
+    def save(self) -> None:
         """Write what this scan learned, if anything. A folder that cannot be written is not an
         error.
         """
-        if self._file is None or (self._fresh == self._known and patterns == self.patterns):
+        if self._file is None or self._fresh == self._known:
             return
         import json
 
-        content = {"head": _head(self._root), "files": self._fresh, "patterns": patterns}
+        content = {"head": _head(self._root), "files": self._fresh}
         body = json.dumps(content, separators=(",", ":")).encode()
         temporary = self._file.with_name(f"{self._file.name}.{os.urandom(8).hex()}.tmp")
         try:
@@ -134,16 +130,5 @@ def _checksum_line(body: bytes) -> bytes:
 
 
 def _head(root: str) -> list[object]:
-    """What a cache must have been written for. Another pathspec may translate a pattern
-    differently.
-    """
-    from importlib.util import find_spec
-
-    spec = find_spec("pathspec")
-    origin = spec.origin if spec and spec.origin else ""
-    return [
-        _VERSION,
-        os.fsencode(root).hex(),
-        origin,
-        os.stat(origin).st_mtime_ns if origin else 0,  # noqa: PTH116
-    ]
+    """Return what a cache must have been written for."""
+    return [_VERSION, os.fsencode(root).hex()]

@@ -116,7 +116,7 @@ def digest_input(
             )
         cache.put(file.path, now, file.about, digest)
         digests[file.path] = digest
-    cache.save({})
+    cache.save()
     lines = [f"{digests[path]} {path}\n" for path in sorted(digests)]
     return hashlib.sha256("".join(["cloudtrain input 1\n", *lines]).encode()).hexdigest(), digests
 

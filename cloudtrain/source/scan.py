@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from cloudtrain.errors import SourceError
 from cloudtrain.issues import Issue
 from cloudtrain.source.hashes import HashCache, read_content, stamp
-from cloudtrain.source.ignore import Patterns
 from cloudtrain.source.links import folders_of, link_problem, read_link
 from cloudtrain.source.tree import (
     PAYLOAD_FOLDER,
@@ -57,8 +56,7 @@ def scan(
             "the source folder cannot be the whole file system", hint="name the folder of your code"
         )
     cache = HashCache(cache_dir, top, started)
-    patterns = Patterns(cache.patterns)
-    found = walk(top, patterns)
+    found = walk(top)
     if outputs := _own_outputs():
         found.files = [
             (path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs
@@ -69,7 +67,7 @@ def scan(
     listed = found.files + _payload_files(added, found)
     entries = _hash(top, added, listed, cache, found, progress)
     entries += _links(top, found)
-    cache.save(patterns.used)
+    cache.save()
     if found.problems:
         raise SourceError(_refusal(root, found.problems), hint="correct these and run again")
     entries.sort(key=lambda entry: entry.path)

@@ -1,5 +1,7 @@
-"""Walks the source folder and decides what is archived: .gitignore, .cloudtrainignore, what always
-stays out.
+"""Walk of the source folder, which decides what is archived.
+
+Inside a repository git lists the files, elsewhere pathspec reads each .gitignore. After that come
+.cloudtrainignore, and what always stays out.
 """
 
 from __future__ import annotations
@@ -7,27 +9,32 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cloudtrain.bounded_files import read_regular_file, read_regular_text
+from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.issues import Issue
-from cloudtrain.source.ignore import IgnoreFile, Patterns
+from cloudtrain.source.git import git_files, repository_top
 from cloudtrain.source.likely_secrets import is_likely_secret
+from cloudtrain.source.links import folders_of
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 
-Chain = tuple[IgnoreFile, ...]
+if TYPE_CHECKING:
+    from cloudtrain.source.ignore import IgnoreFile
+
+Chain = tuple["IgnoreFile", ...]
 """Ignore files that apply to a folder, the nearest first: it decides."""
 
 
 class _Scope(IntEnum):
-    """Which rules decide about a folder's contents, where .cloudtrainignore has none for them."""
+    """Rules for the contents of a folder that .cloudtrainignore does not mention."""
 
     NOTHING = 0
     """Ignored; walked only because .cloudtrainignore may bring something back."""
     GIT = 1
-    """By .gitignore and by what is left out anyway."""
+    """By .gitignore, without caches and likely secrets."""
     CACHES = 2
     """Brought back from .gitignore: only caches, virtual environments and likely secrets stay out.
     """
@@ -36,15 +43,15 @@ class _Scope(IntEnum):
 
 
 class WalkResult:
-    """What a walk found, in no order."""
+    """Result of a walk, in no order."""
 
     def __init__(self) -> None:
         self.files: list[tuple[str, os.stat_result]] = []
         self.links: list[str] = []
         self.problems: list[Issue] = []
-        """What cannot be archived, each with its path as the origin."""
+        """Files that cannot be archived, each with its path as the origin."""
         self.secrets: list[str] = []
-        """What stays out since it is likely to hold secrets; folders end with a slash."""
+        """Entries left out as likely secrets; folders end with a slash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,19 +59,28 @@ class _Folder:
     path: str
     """Relative, "" or "a/b/"."""
     scope: _Scope
-    wanted: bool
+    brought_back: bool = False
     """.cloudtrainignore brings back this very folder."""
-    git: Chain
-    ours: Chain
+    listed: frozenset[str] | None = None
+    """Files and folders that git lists; None if git is not asked or does not answer."""
+    git: Chain = ()
+    """Rules of .gitignore if `listed` is None."""
+    own_rules: Chain = ()
+
+    def is_ignored_by_git(self, path: str, place: str, is_folder: bool) -> bool:
+        """Return whether git ignores an entry. `place`: its path from the repository's top."""
+        if self.listed is not None:
+            return path not in self.listed
+        return _verdict(self.git, place, is_folder) is True
 
 
-def walk(root: str, patterns: Patterns) -> WalkResult:
-    """Every file and link below `root` that is to be archived. What cannot be read is listed,
-    without an error.
+def walk(root: str) -> WalkResult:
+    """List every file and link below `root` that is to be archived.
+
+    Unreadable files are problems of the result, not errors.
     """
-    lead, git = _rules_above(root, patterns)
-    walker = _Walker(root, lead, patterns)
-    todo = [_Folder(path="", scope=_Scope.GIT, wanted=True, git=git, ours=())]
+    walker = _Walker(root)
+    todo = [walker.start()]
     while todo:
         folder = todo.pop()
         try:
@@ -72,10 +88,10 @@ def walk(root: str, patterns: Patterns) -> WalkResult:
                 entries = list(listing)
         except OSError as error:
             if folder.scope:
-                walker.found.problems.append(unreadable(folder.path or ".", error))
+                walker.result.problems.append(unreadable(folder.path or ".", error))
         else:
             todo += walker.visit(folder, entries)
-    return walker.found
+    return walker.result
 
 
 def unreadable(path: str, error: OSError) -> Issue:
@@ -87,86 +103,99 @@ def unreadable(path: str, error: OSError) -> Issue:
 
 
 class _Walker:
-    """`lead` is the path from the repository's top to `root`, "" or "a/b/": ignore rules see paths
-    from the top.
-    """
-
-    def __init__(self, root: str, lead: str, patterns: Patterns) -> None:
+    def __init__(self, root: str) -> None:
         self.root = root
-        self.lead = lead
-        self.patterns = patterns
-        self.found = WalkResult()
+        self.lead = ""
+        """Path from the repository's top to `root`, "" or "a/b/": .gitignore rules start there."""
+        self.result = WalkResult()
+
+    def start(self) -> _Folder:
+        """Return the root, with what applies to it from above."""
+        listed = self._list("")
+        git: Chain = ()
+        if listed is None:
+            self.lead, git = _rules_above(self.root)
+        return _Folder(path="", scope=_Scope.GIT, listed=listed, git=git)
 
     def visit(self, folder: _Folder, entries: list[os.DirEntry[str]]) -> Iterator[_Folder]:
-        """Takes what is to be archived of one folder and yields the folders to look into."""
+        """Take what is to be archived of one folder, and yield the folders to look into."""
         entered = self._enter(folder, {entry.name for entry in entries})
         if entered is None:
             return
         scope = entered.scope
-        git = entered.git
-        ours = entered.ours
+        own_rules = entered.own_rules
         prefix = entered.path
         for entry in entries:
             name = entry.name
             if name == ".git" or (not prefix and name == PAYLOAD_FOLDER):
                 continue
             path = prefix + name
-            place = self.lead + path
             is_folder = entry.is_dir(follow_symlinks=False)
-            verdict = _verdict(ours, place, name, is_folder)
-            cache = scope < _Scope.ALL and _is_cache(name, is_folder)
-            secret = scope < _Scope.ALL and is_likely_secret(path, name, is_folder)
-            if verdict or (cache and verdict is None):
+            verdict = _verdict(own_rules, path, is_folder)
+            is_cache = scope < _Scope.ALL and _is_cache(name, is_folder)
+            is_secret = scope < _Scope.ALL and is_likely_secret(path, name, is_folder)
+            if verdict or (is_cache and verdict is None):
                 continue
             if verdict is False:
-                inner = _Scope.ALL if cache or secret else max(scope, _Scope.CACHES)
-            elif scope == _Scope.GIT and _verdict(git, place, name, is_folder):
+                inner = _Scope.ALL if is_cache or is_secret else max(scope, _Scope.CACHES)
+            elif scope == _Scope.GIT and entered.is_ignored_by_git(
+                path, self.lead + path, is_folder
+            ):
                 inner = _Scope.NOTHING
             else:
                 inner = scope
-            if secret and verdict is None and inner:
-                self.found.secrets.append(path + "/" * is_folder)
+            if is_secret and verdict is None and inner:
+                self.result.secrets.append(path + "/" * is_folder)
                 inner = _Scope.NOTHING
             if inner == _Scope.NOTHING:
-                if not is_folder or not any(rules.may_bring_back_below(place) for rules in ours):
+                if not is_folder or not any(
+                    rules.may_bring_back_below(path) for rules in own_rules
+                ):
                     continue
-            elif not _has_usable_name(path, name, self.found):
+            elif not _has_usable_name(path, name, self.result):
                 continue
             if is_folder:
-                yield _Folder(
-                    path=path + "/", scope=inner, wanted=verdict is False, git=git, ours=ours
-                )
+                is_back = verdict is False
+                yield replace(entered, path=f"{path}/", scope=inner, brought_back=is_back)
             else:
-                _take(entry, path, self.found)
+                _take(entry, path, self.result)
 
     def _enter(self, folder: _Folder, names: set[str]) -> _Folder | None:
-        """The folder with its own ignore files added; None if it is a virtual environment that
-        stays out.
+        """Add the rules of the folder itself.
+
+        Return None for a virtual environment that stays out.
         """
         scope = folder.scope
         prefix = folder.path
+        listed = folder.listed
         git = folder.git
-        ours = folder.ours
+        own_rules = folder.own_rules
         if prefix and "pyvenv.cfg" in names and scope < _Scope.ALL:
-            if not folder.wanted:
+            if not folder.brought_back:
                 return None
             scope = _Scope.ALL
-        base = self.lead + prefix
         # Below what is brought back .gitignore does not apply, and below what is ignored no ignore
         # file does.
-        if scope == _Scope.GIT and ".gitignore" in names:
-            git = (*_read_rules(f"{self.root}/{prefix}.gitignore", self.patterns, base), *git)
+        if scope == _Scope.GIT and prefix and ".git" in names:  # a submodule
+            listed = self._list(prefix)
+        if scope == _Scope.GIT and listed is None and ".gitignore" in names:
+            base = self.lead + prefix
+            git = (*_read_rules(f"{self.root}/{prefix}.gitignore", base), *git)
         if scope and ".cloudtrainignore" in names:
-            ours = (
-                *_read_rules(f"{self.root}/{prefix}.cloudtrainignore", self.patterns, base),
-                *ours,
-            )
-        return _Folder(path=prefix, scope=scope, wanted=folder.wanted, git=git, ours=ours)
+            own_rules = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", prefix), *own_rules)
+        return replace(folder, scope=scope, listed=listed, git=git, own_rules=own_rules)
+
+    def _list(self, prefix: str) -> frozenset[str] | None:
+        names = git_files(Path(self.root, prefix))
+        if names is None:
+            return None
+        paths = dict.fromkeys(f"{prefix}{name.rstrip('/')}" for name in names)
+        return frozenset(paths) | folders_of(paths)
 
 
-def _verdict(chain: Chain, path: str, name: str, is_folder: bool) -> bool | None:
+def _verdict(chain: Chain, path: str, is_folder: bool) -> bool | None:
     for rules in chain:
-        if (verdict := rules.ignores(path, name, is_folder)) is not None:
+        if (verdict := rules.ignores(path, is_folder)) is not None:
             return verdict
     return None
 
@@ -175,25 +204,25 @@ def _is_cache(name: str, is_folder: bool) -> bool:
     return name in ("__pycache__", ".venv") if is_folder else name.endswith(".pyc")
 
 
-def _take(entry: os.DirEntry[str], path: str, found: WalkResult) -> None:
+def _take(entry: os.DirEntry[str], path: str, result: WalkResult) -> None:
     try:
         info = entry.stat(follow_symlinks=False)
     except OSError as error:
-        found.problems.append(unreadable(path, error))
+        result.problems.append(unreadable(path, error))
         return
     if stat.S_ISREG(info.st_mode):
-        found.files.append((path, info))
+        result.files.append((path, info))
     elif stat.S_ISLNK(info.st_mode):
-        found.links.append(path)
+        result.links.append(path)
     else:
         kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
         why = kinds.get(stat.S_IFMT(info.st_mode), "a device") + ", not a file"
-        found.problems.append(
+        result.problems.append(
             Issue((), why, "remove it or add it to .cloudtrainignore", origin=path)
         )
 
 
-def _has_usable_name(path: str, name: str, found: WalkResult) -> bool:
+def _has_usable_name(path: str, name: str, result: WalkResult) -> bool:
     if name.isascii() and name.isprintable():
         return True
     try:
@@ -208,58 +237,41 @@ def _has_usable_name(path: str, name: str, found: WalkResult) -> bool:
             "rename it, or leave it out by a pattern with ? for each such character in"
             " .cloudtrainignore"
         )
-        found.problems.append(Issue((), why, remedy, origin=path))
+        result.problems.append(Issue((), why, remedy, origin=path))
     return not bad
 
 
-def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
-    """The rules of an ignore file; none if it cannot be read (as a file of the archive it is then
-    refused).
+def _read_rules(file: str, base: str) -> Chain:
+    """Read an ignore file; an unreadable one has no rules.
+
+    As a file of the archive it is refused later.
     """
+    from cloudtrain.source.ignore import IgnoreFile
+
     try:
         # git does not follow a .gitignore that is a link either.
         content = read_regular_file(file, follow=False)
     except OSError:
         return ()
     lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
-    rules = IgnoreFile(lines, patterns.translate, base=base)
+    rules = IgnoreFile(lines, base=base)
     return (rules,) if rules else ()
 
 
-def _rules_above(root: str, patterns: Patterns) -> tuple[str, Chain]:
-    """Path from the repository's top to `root`, and the rules of info/exclude and the .gitignore
-    files above.
+def _rules_above(root: str) -> tuple[str, Chain]:
+    """Return the path from the repository's top to `root`, and the rules from there.
 
-    Where those ignore `root` itself, the user has overruled them by naming it: they do not apply.
+    If those ignore `root` itself, they do not apply: the user has overruled them by naming it.
     """
     folder = Path(os.path.realpath(root))
-    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+    top = repository_top(folder)
     if top is None:
         return "", ()
-    chain = _read_rules(f"{_git_folder(top)}/info/exclude", patterns, "")
+    chain = _read_rules(f"{top}/.git/info/exclude", "")
     lead = ""
     for part in folder.relative_to(top).parts:
-        chain = (*_read_rules(f"{top}/{lead}.gitignore", patterns, lead), *chain)
-        if _verdict(chain, lead + part, part, True):
+        chain = (*_read_rules(f"{top}/{lead}.gitignore", lead), *chain)
+        if _verdict(chain, lead + part, True):
             return "", ()
-        lead += part + "/"
+        lead += f"{part}/"
     return lead, chain
-
-
-def _git_folder(top: Path) -> Path:
-    """The repository's own folder; `.git` is a file that names it in a worktree or submodule."""
-    try:
-        named = (
-            read_regular_text(top / ".git", errors="surrogateescape")
-            .removeprefix("gitdir:")
-            .strip()
-        )
-        folder = top / named
-        common = folder / "commondir"
-        return (
-            folder / read_regular_text(common, errors="surrogateescape").strip()
-            if common.exists()
-            else folder
-        )
-    except OSError:
-        return top / ".git"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.source import git as git_module
-from cloudtrain.source.git import GitState, git_state
+from cloudtrain.source.git import GitState, git_files, git_state
 from tests.support.limits import HANG_SECONDS
 
 OUTSIDE = GitState("", None)
@@ -467,5 +467,6 @@ def test_importing_it_loads_next_to_nothing() -> None:
 def test_outside_a_repository_no_process_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert git_files(tmp_path) is None
     assert git_state(tmp_path) == OUTSIDE
