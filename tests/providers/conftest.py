@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.fakes.aws.fixtures import account, cloud
 from tests.fakes.azure.fixtures import azure, azure_account, quick_retries
+from tests.providers.sites import PROVIDERS, Site, new_source, open_site
 from tests.support.third_party import ssh_provider, ssh_site
 
 __all__ = [
@@ -26,3 +30,29 @@ def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0.01)
     monkeypatch.setattr("cloudtrain.api.monitor.MAX_BACKOFF", 1)
+
+
+@pytest.fixture(scope="module", params=PROVIDERS)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """One imitated cloud after the other."""
+    with open_site(request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def site_folder(
+    site: Site,
+    quick_attempts: None,
+    own_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """The folder of the job, of a client of this cloud."""
+    for name, value in site.cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    job = tmp_path / "job"
+    job.mkdir()
+    new_source(job)
+    monkeypatch.chdir(job)
+    site.cloud.endpoint.reset()
+    return job

@@ -2,135 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-import cloudtrain
 from cloudtrain.api.lookup import find_run, import_remote_runs, list_runs
-from cloudtrain.api.run import Run
 from cloudtrain.errors import NOTHING_STARTED, CloudtrainError
-from tests.fakes.aws.cloud import Cloud
-from tests.fakes.azure.clients import cheap_clients
-from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.fakes.messages import ServiceError
-from tests.providers.aws.jobs import JOB as AWS_JOB
-from tests.providers.azure.jobs import JOB as AZURE_JOB
-from tests.providers.azure.jobs import forget
-from tests.providers.platforms import without
-from tests.support.command_line import CommandLine
+from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
 from tests.support.waiting import eventually
 
-TIMEOUT = "cloudtrain.providers.cloud.idempotent_create.CREATE_TIMEOUT_SECONDS"
 ALIVE = ("pending", "running")
-ALWAYS = 200
-"""More often than a client asks."""
-
-
-class Strike(NamedTuple):
-    """A fault in one kind of call: from the nth one on, so many times."""
-
-    call: str
-    kind: FaultKind
-    nth: int = 1
-    times: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """One imitated cloud in which every job stays in its first phase, and the calls of its submit."""
-
-    provider: str
-    cloud: Cloud | AzureCloud
-    job: Mapping[str, Any]
-    calls: Mapping[str, tuple[str, str]]
-    """`create` creates the job, `look` and `tags` look for it, `prepare` comes before, `observe`
-    after it.
-    """
-    looks_before: int
-    """How many of the calls `look` a submit makes before it creates the job."""
-
-    def strike(self, strikes: Sequence[Strike]) -> None:
-        """Inject these faults into the calls of the next submit; calls that this cloud lacks are
-        left out.
-        """
-        for call, kind, nth, times in strikes:
-            if call in self.calls:
-                skipped = self.looks_before if call == "look" else 0
-                self.cloud.endpoint.fault(kind, *self.calls[call], nth=nth + skipped, times=times)
-
-    def submit(self, run_id: str, data_dir: str | None = None) -> Run:
-        """Submit the job of this site."""
-        job = cloudtrain.load(dict(self.job))
-        return cloudtrain.submit(
-            cloudtrain.plan(job, self.provider, run_id=run_id, data_dir=data_dir)
-        )
-
-    def job_names(self) -> set[str]:
-        """Names of all jobs that the cloud knows."""
-        return set(self.cloud.service.jobs)
-
-    def end_job(self, run_id: str) -> None:
-        """Have the cloud end a job, if there is one."""
-        job: Any = self.cloud.service.jobs.get(run_id)
-        with suppress(ServiceError):  # it has ended already
-            if job is not None:
-                (job.stop if self.provider == "aws" else job.cancel)()
-
-    def forget_job(self, run_id: str) -> None:
-        """Have the cloud forget a job, so that lists of jobs stay short."""
-        self.cloud.service.jobs.pop(run_id, None)
-
-
-@contextmanager
-def open_site(provider: str) -> Iterator[Site]:
-    """Open an imitated cloud; this process is its client, and tries again at once."""
-    from cloudtrain.providers.aws.client import aws
-
-    names = ("AWS_",) if provider == "aws" else ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")
-    cloud: Cloud | AzureCloud
-    with without(*names), pytest.MonkeyPatch.context() as patch:
-        for pause in (
-            "botocore.retries.standard.ExponentialBackoff.delay_amount",
-            "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
-            "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",
-        ):
-            patch.setattr(pause, lambda *_: 0.001)
-        patch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0.001)
-        if provider == "aws":
-            aws.cache_clear()
-            calls = {
-                "prepare": ("s3", "PutObject"),
-                "create": ("sagemaker", "CreateTrainingJob"),
-                "look": ("sagemaker", "DescribeTrainingJob"),
-                "tags": ("sagemaker", "ListTags"),
-                "observe": ("sagemaker", "DescribeTrainingJob"),
-            }
-            with Cloud(phase_seconds=3600) as cloud:
-                yield Site(provider="aws", cloud=cloud, job=AWS_JOB, calls=calls, looks_before=0)
-            aws.cache_clear()
-        else:
-            forget()
-            calls = {
-                "prepare": ("arm", "PutEnvironment"),
-                "create": ("arm", "PutJob"),
-                "look": ("arm", "GetJob"),
-                "observe": ("history", "GetRunDetails"),
-            }
-            with AzureCloud(phase_seconds=3600) as cloud, cheap_clients():
-                yield Site(
-                    provider="azure", cloud=cloud, job=AZURE_JOB, calls=calls, looks_before=1
-                )
-                forget()
-    assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
 
 
 @dataclass
@@ -218,7 +104,7 @@ class Campaign:
         )
         self._look(run_id, data_dir, chance)
         self.tally.strikes += len(endpoint.struck)
-        self._patch.setattr(TIMEOUT, 0 if chance.random() < 0.5 else 60)
+        self._patch.setattr(CREATE_TIMEOUT, 0 if chance.random() < 0.5 else 60)
         was_late = run_id not in self.site.job_names()
         if (
             chance.random() < 0.5
@@ -251,10 +137,7 @@ class Campaign:
 
     def _kill(self, run_id: str, data_dir: Path, chance: random.Random) -> str:
         """Submit in another process that is killed amid a call, and return what it said before."""
-        cli = CommandLine(
-            self.folder / f"cli-{run_id}", env=self.site.cloud.environment(), modules=("warm_sdks",)
-        )
-        cli.write(job_yaml=json.dumps(self.site.job), train_py=f"print({run_id!r})\n")
+        cli = self.site.command_line(self.folder / f"cli-{run_id}")
         call = self.site.calls[chance.choice(("create", "create", "look", "prepare"))]
         endpoint = self.site.cloud.endpoint
         endpoint.fault(chance.choice(("hang", "hang_before")), *call, nth=chance.randint(1, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +16,9 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
-from tests.providers.struck_submits import (
-    ALWAYS,
-    TIMEOUT,
-    VERBS,
-    Campaign,
-    Site,
-    Strike,
-    open_site,
-)
+from tests.providers.faults import run_id_of
+from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
+from tests.providers.struck_submits import VERBS, Campaign
 from tests.support.events import events_of
 from tests.support.in_process import call as in_process
 from tests.support.native_sweeps import begin
@@ -36,32 +29,15 @@ THOROUGH_SUBMITS = 500
 
 
 # Azure's SDK leaves connections to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+pytestmark = [
+    pytest.mark.usefixtures("folder"),
+    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
+]
 
 
-@pytest.fixture(scope="module", params=["aws", "azure"])
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """One imitated cloud after the other."""
-    with open_site(request.param) as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def folder(site: Site, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the job, of a client of this cloud."""
-    for name, value in site.cloud.environment().items():
-        monkeypatch.setenv(name, value)
-    job = tmp_path / "job"
-    job.mkdir()
-    (job / "train.py").write_text("print('never run')\n")
-    monkeypatch.chdir(job)
-    site.cloud.endpoint.reset()
-    return tmp_path
-
-
-def run_id_of(words: str) -> str:
-    """A run id made of a test's parameter."""
-    return words.replace(",", "").replace(" ", "-").replace("_", "-")
+@pytest.fixture
+def folder(site_folder: Path) -> Path:
+    return site_folder.parent
 
 
 def error_of_submit(site: Site, run_id: str) -> str:
@@ -202,7 +178,7 @@ def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
     site.strike([Strike("create", "late", 1, ALWAYS)])
     with pytest.raises(CloudError, match="not known yet"):
         site.submit(run_id)
-    monkeypatch.setattr(TIMEOUT, 0)
+    monkeypatch.setattr(CREATE_TIMEOUT, 0)
     assert NOTHING_STARTED in find_run(run_id).status().reason
     site.cloud.endpoint.deliver_late()
     site.cloud.endpoint.reset()
@@ -233,7 +209,7 @@ def test_that_nothing_was_started_is_not_believed_while_the_cloud_is_silent(
     site.strike([Strike("create", "late", 1, ALWAYS)])
     with pytest.raises(CloudError, match="not known yet"):
         site.submit(run_id)
-    monkeypatch.setattr(TIMEOUT, 0)
+    monkeypatch.setattr(CREATE_TIMEOUT, 0)
     assert find_run(run_id).status().has_ended
     site.cloud.endpoint.deliver_late()
     site.cloud.endpoint.fault("expired", *site.calls["look"], times=ALWAYS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import cloudtrain
 from cloudtrain.api.run import Run
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import FaultKind
 from tests.support.command_line import CommandLine
 
 JOB = {
@@ -17,9 +18,6 @@ JOB = {
     "resources": {"nodes": 2},
     "limits": {"max_runtime": "1 h"},
 }
-TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
-SUBMIT_CALLS = range(3)
 CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
 
 
@@ -38,3 +36,17 @@ def submitted(run_id: str, data_dir: str | None = None) -> Run:
 
 def exists(cloud: Cloud, run_id: str) -> bool:
     return run_id in cloud.service.jobs
+
+
+def write_log(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
+    """Append lines to the log of a node, as SageMaker passes them to CloudWatch."""
+    logs = cloud.client("logs", direct=True)
+    group = "/aws/sagemaker/TrainingJobs"
+    stream = f"{run_id}/algo-{node + 1}-1795213216000"
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=group)
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_stream(logGroupName=group, logStreamName=stream)
+    now = int(time.time() * 1000)
+    events = [{"timestamp": now, "message": line} for line in lines]
+    logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)

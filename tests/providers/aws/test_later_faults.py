@@ -19,7 +19,8 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import JOB, PERMANENT, TRANSIENT, command_line_of, exists, submitted
+from tests.providers.aws.jobs import JOB, command_line_of, exists, submitted
+from tests.providers.faults import PERMANENT, TRANSIENT
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 

@@ -15,8 +15,8 @@ from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, RunNotFound
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import JOB, TRANSIENT, submitted
-from tests.providers.faults import assert_each_struck, fault_each
+from tests.providers.aws.jobs import JOB, submitted
+from tests.providers.faults import TRANSIENT, assert_each_struck, fault_each
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.storage import Container
-from tests.fakes.faults import FaultKind
-from tests.providers.faults import NthCall
 from tests.support.command_line import CommandLine
 
 JOB: dict[str, Any] = {
@@ -24,8 +22,6 @@ JOB: dict[str, Any] = {
     "resources": {"nodes": 2},
     "limits": {"max_runtime": "1 h"},
 }
-TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
 ALWAYS = 200
 """More often than anybody asks."""
 
@@ -51,17 +47,6 @@ FIRST_SUBMIT_CALLS = [*LOOKUP_CALLS, *UPLOAD_CALLS, *CREATE_CALLS]
 """
 REPEATED_SUBMIT_CALLS = [*LOOKUP_CALLS, ("arm", "GetCode", 1), *CREATE_CALLS]
 """Those of the next one."""
-
-
-def name_of(call: NthCall) -> str:
-    """For the ids of tests."""
-    _, operation, nth = call
-    return operation if nth == 1 else f"{operation}{nth}"
-
-
-def run_id_of(*words: object) -> str:
-    """A run id made of a test's parameters."""
-    return "-".join(str(word).lower().replace("_", "-") for word in words)
 
 
 def submitted(run_id: str, data_dir: str | None = None, **more: Any) -> Run:

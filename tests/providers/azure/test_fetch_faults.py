@@ -13,16 +13,15 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import (
-    ALWAYS,
+from tests.providers.azure.jobs import ALWAYS, reconnect, submitted
+from tests.providers.faults import (
     PERMANENT,
     TRANSIENT,
+    assert_each_struck,
+    fault_each,
     name_of,
-    reconnect,
     run_id_of,
-    submitted,
 )
-from tests.providers.faults import assert_each_struck, fault_each
 
 FETCHING = [
     ("history", "GetDiscovery", 1),

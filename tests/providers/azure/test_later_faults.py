@@ -23,15 +23,13 @@ from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import (
     ALWAYS,
     JOB,
-    PERMANENT,
-    TRANSIENT,
     append_log,
     command_line_of,
     exists,
     reconnect,
-    run_id_of,
     submitted,
 )
+from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 

@@ -14,7 +14,8 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import TRANSIENT, append_log, log_of, run_id_of, submitted
+from tests.providers.azure.jobs import append_log, log_of, submitted
+from tests.providers.faults import TRANSIENT, run_id_of
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 

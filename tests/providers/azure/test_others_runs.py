@@ -18,7 +18,8 @@ from cloudtrain.units import format_duration
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import ALWAYS, JOB, TRANSIENT, reconnect, run_id_of, submitted
+from tests.providers.azure.jobs import ALWAYS, JOB, reconnect, submitted
+from tests.providers.faults import TRANSIENT, run_id_of
 
 
 @pytest.fixture

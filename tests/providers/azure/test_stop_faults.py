@@ -13,16 +13,8 @@ from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import (
-    ALWAYS,
-    TRANSIENT,
-    append_outcome,
-    command_line_of,
-    reconnect,
-    run_id_of,
-    submitted,
-)
-from tests.providers.faults import assert_each_struck, fault_each
+from tests.providers.azure.jobs import ALWAYS, append_outcome, command_line_of, reconnect, submitted
+from tests.providers.faults import TRANSIENT, assert_each_struck, fault_each, run_id_of
 from tests.support.limits import HANG_SECONDS
 
 

@@ -1,0 +1,290 @@
+"""Imitated clouds in which every job stays in its first phase, behind one face for both clouds."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import botocore.loaders
+import pytest
+
+import cloudtrain
+from cloudtrain.api.run import Run
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.azure.clients import cheap_clients
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import ServiceError
+from tests.providers.aws.archives import entry, packed
+from tests.providers.aws.jobs import CALLS, write_log
+from tests.providers.aws.jobs import JOB as AWS_JOB
+from tests.providers.azure.jobs import (
+    FIRST_SUBMIT_CALLS,
+    REPEATED_SUBMIT_CALLS,
+    append_log,
+    forget,
+    reconnect,
+)
+from tests.providers.azure.jobs import JOB as AZURE_JOB
+from tests.providers.faults import NthCall
+from tests.providers.platforms import without
+from tests.support.command_line import CommandLine
+
+PROVIDERS = ("aws", "azure")
+ALWAYS = 200
+"""More often than a client asks."""
+CREATE_TIMEOUT = "cloudtrain.providers.cloud.idempotent_create.CREATE_TIMEOUT_SECONDS"
+NEW_JOB = "cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS"
+
+create_loader = cache(botocore.loaders.create_loader)
+"""Loader of service models, shared by all clients of boto3."""
+
+
+class Strike(NamedTuple):
+    """A fault in one kind of call: from the nth one on, so many times."""
+
+    call: str
+    kind: FaultKind
+    nth: int = 1
+    times: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site(ABC):
+    """One imitated cloud and the calls of its client."""
+
+    provider: str
+    service: str
+    """The service as messages name it."""
+    cloud: Any
+    job: Mapping[str, Any]
+    calls: Mapping[str, tuple[str, str]]
+    """`create` creates the job, `look` and `tags` look for it, `prepare` comes before, `observe`
+    after it.
+    """
+    looks_before: int
+    """Number of calls `look` that a submit makes before it creates the job."""
+    observing: Sequence[tuple[str, str]]
+    """Calls of a look at a job with a log; the last two read the log."""
+    hints: Mapping[str, str]
+    """Words of the hint after a permanent fault."""
+
+    def strike(self, strikes: Sequence[Strike]) -> None:
+        """Inject these faults into the next submit; skip calls that this cloud lacks."""
+        for call, kind, nth, times in strikes:
+            if call in self.calls:
+                skipped = self.looks_before if call == "look" else 0
+                self.cloud.endpoint.fault(kind, *self.calls[call], nth=nth + skipped, times=times)
+
+    def submit(self, run_id: str, data_dir: str | None = None, **fields: Any) -> Run:
+        """Submit the job of this site."""
+        job = cloudtrain.load({**self.job, **fields})
+        return cloudtrain.submit(
+            cloudtrain.plan(job, self.provider, run_id=run_id, data_dir=data_dir)
+        )
+
+    def submit_as(self, user: str, run_id: str) -> Run:
+        """Submit the job of this site as another user."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LOGNAME", user)
+            return self.submit(run_id)
+
+    def command_line(self, folder: Path) -> CommandLine:
+        """Return the command line in a folder with the job."""
+        cli = CommandLine(
+            folder / "workspace", env=self.cloud.environment(), modules=("warm_sdks",)
+        )
+        cli.write(job_yaml=json.dumps(self.job), train_py=f"print('never run', {str(folder)!r})\n")
+        return cli
+
+    def job_names(self) -> set[str]:
+        """Return the names of all jobs that the cloud knows."""
+        return set(self.cloud.service.jobs)
+
+    def forget_job(self, run_id: str) -> None:
+        """Have the cloud forget a job, so that lists of jobs stay short."""
+        self.cloud.service.jobs.pop(run_id, None)
+
+    @abstractmethod
+    def reconnect(self) -> None:
+        """Have the client forget its connections, as a new process would."""
+
+    @abstractmethod
+    def end_job(self, run_id: str) -> None:
+        """Have the cloud stop a job, if there is one."""
+
+    @abstractmethod
+    def start_job(self, run_id: str) -> None:
+        """Have the nodes of a job run."""
+
+    @abstractmethod
+    def finish_job(self, run_id: str) -> None:
+        """Have a job succeed."""
+
+    @abstractmethod
+    def tags(self, run_id: str) -> Any:
+        """Return a copy of the tags of a job."""
+
+    @abstractmethod
+    def write_log(self, run_id: str, node: int, *lines: str) -> None:
+        """Append lines to the log of a node."""
+
+    @abstractmethod
+    def put_model(self, run_id: str, **files: str) -> None:
+        """Store the model of a run."""
+
+
+class AwsSite(Site):
+    """SageMaker."""
+
+    def reconnect(self) -> None:
+        from cloudtrain.providers.aws.client import aws
+
+        aws.cache_clear()
+
+    def end_job(self, run_id: str) -> None:
+        job = self.cloud.service.jobs.get(run_id)
+        with suppress(ServiceError):  # it has ended already
+            if job is not None:
+                job.stop()
+
+    def start_job(self, run_id: str) -> None:
+        self.cloud.service.jobs[run_id].enter("Training")
+
+    def finish_job(self, run_id: str) -> None:
+        self.cloud.service.jobs[run_id].finish("Completed", "Completed")
+
+    def tags(self, run_id: str) -> Any:
+        return list(self.cloud.service.jobs[run_id].body["Tags"])
+
+    def write_log(self, run_id: str, node: int, *lines: str) -> None:
+        write_log(self.cloud, run_id, node, *lines)
+
+    def put_model(self, run_id: str, **files: str) -> None:
+        archive = packed(*(entry(name, text=text) for name, text in files.items()))
+        self.cloud.put(f"cloudtrain/runs/{run_id}/output/model.tar.gz", archive)
+
+
+class AzureSite(Site):
+    """Azure ML."""
+
+    def reconnect(self) -> None:
+        reconnect()
+
+    def end_job(self, run_id: str) -> None:
+        job = self.cloud.service.jobs.get(run_id)
+        if job is not None:
+            job.cancel()
+
+    def start_job(self, run_id: str) -> None:
+        self.cloud.service.jobs[run_id].enter("Running")
+
+    def finish_job(self, run_id: str) -> None:
+        self.cloud.service.jobs[run_id].finish("Completed")
+
+    def tags(self, run_id: str) -> Any:
+        return dict(self.cloud.service.jobs[run_id].tags)
+
+    def write_log(self, run_id: str, node: int, *lines: str) -> None:
+        append_log(self.cloud, run_id, node, *lines)
+
+    def put_model(self, run_id: str, **files: str) -> None:
+        for name, text in files.items():
+            self.cloud.put(f"cloudtrain/runs/{run_id}/model/{name}", text.encode())
+
+
+SUBMIT_CALLS: Mapping[str, Sequence[NthCall]] = {"aws": CALLS, "azure": FIRST_SUBMIT_CALLS}
+"""Calls of the first submit of a source."""
+RESUBMIT_CALLS: Mapping[str, Sequence[NthCall]] = {"aws": CALLS, "azure": REPEATED_SUBMIT_CALLS}
+"""Calls of a submit of an unchanged source."""
+OWN_VARIABLES = {"aws": ("AWS_",), "azure": ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")}
+
+
+def _aws_site(cloud: Cloud) -> Site:
+    return AwsSite(
+        provider="aws",
+        service="SageMaker",
+        cloud=cloud,
+        job=AWS_JOB,
+        calls={
+            "prepare": ("s3", "PutObject"),
+            "create": ("sagemaker", "CreateTrainingJob"),
+            "look": ("sagemaker", "DescribeTrainingJob"),
+            "tags": ("sagemaker", "ListTags"),
+            "observe": ("sagemaker", "DescribeTrainingJob"),
+            "list": ("sagemaker", "Search"),
+        },
+        looks_before=0,
+        observing=(
+            ("sagemaker", "DescribeTrainingJob"),
+            ("logs", "DescribeLogStreams"),
+            ("logs", "GetLogEvents"),
+        ),
+        hints={"expired": "aws sso login", "denied": "permission"},
+    )
+
+
+def _azure_site(cloud: AzureCloud) -> Site:
+    return AzureSite(
+        provider="azure",
+        service="Azure ML",
+        cloud=cloud,
+        job=AZURE_JOB,
+        calls={
+            "prepare": ("arm", "PutEnvironment"),
+            "create": ("arm", "PutJob"),
+            "look": ("arm", "GetJob"),
+            "observe": ("history", "GetRunDetails"),
+            "list": ("arm", "ListJobs"),
+        },
+        looks_before=1,
+        observing=(
+            ("history", "GetDiscovery"),  # asks for an address and needs no credentials
+            ("history", "GetRunDetails"),
+            ("blob", "HeadBlob"),
+            ("blob", "GetBlob"),
+        ),
+        hints={"expired": "az login", "denied": "AzureML Data Scientist"},
+    )
+
+
+@contextmanager
+def open_site(provider: str) -> Iterator[Site]:
+    """Open an imitated cloud; this process is its client, and retries at once."""
+    with without(*OWN_VARIABLES[provider]), pytest.MonkeyPatch.context() as patch:
+        for pause in (
+            "botocore.retries.standard.ExponentialBackoff.delay_amount",
+            "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
+            "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",
+        ):
+            patch.setattr(pause, lambda *_: 0.001)
+        patch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0.001)
+        patch.setattr("botocore.loaders.create_loader", create_loader)
+
+        if provider == "aws":
+            with Cloud(phase_seconds=3600) as aws_cloud:
+                site = _aws_site(aws_cloud)
+                site.reconnect()
+                yield site
+                site.reconnect()
+        else:
+            forget()
+            with AzureCloud(phase_seconds=3600) as azure_cloud, cheap_clients():
+                site = _azure_site(azure_cloud)
+                yield site
+                forget()
+
+    errors = site.cloud.account.unexpected_errors
+    assert not errors, "\n".join(errors)
+
+
+def new_source(folder: Path) -> None:
+    """Write a program that no cloud has stored yet."""
+    (folder / "train.py").write_text(f"print('never run', {time.time_ns()})\n")

@@ -1,0 +1,273 @@
+"""Faults during a submit to either cloud: one job or none, and an error that says which."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.lookup import find_run
+from cloudtrain.errors import CloudError, CloudtrainError
+from tests.fakes.faults import FaultKind
+from tests.providers.faults import (
+    PERMANENT,
+    TRANSIENT,
+    NthCall,
+    assert_each_struck,
+    fault_each,
+    name_of,
+    run_id_of,
+)
+from tests.providers.sites import (
+    ALWAYS,
+    CREATE_TIMEOUT,
+    PROVIDERS,
+    RESUBMIT_CALLS,
+    SUBMIT_CALLS,
+    Site,
+    Strike,
+)
+from tests.support.events import events_of
+from tests.support.in_process import call as in_process
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.usefixtures("site_folder"),
+    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
+]
+
+KILLED = [
+    pytest.param(provider, "hang", call, id=f"{provider}-after-{name_of(call)}")
+    for provider in PROVIDERS
+    for call in SUBMIT_CALLS[provider]
+]
+KILLED += [
+    pytest.param(
+        provider, "hang_before", SUBMIT_CALLS[provider][-1], id=f"{provider}-before-create"
+    )
+    for provider in PROVIDERS
+]
+EACH_CALL = pytest.mark.parametrize(
+    ("site", "call"),
+    [
+        pytest.param(provider, call, id=f"{provider}-{name_of(call)}")
+        for provider in PROVIDERS
+        for call in SUBMIT_CALLS[provider]
+    ],
+    indirect=["site"],
+)
+FOUND_AGAIN = {"CreateTrainingJob", "PutCode", "PutJob"}
+"""Calls whose effect the client finds although every answer is lost."""
+OPTIONAL = {"ListVmSizes", "ListUsages"}
+"""Calls whose permission a submit does not need."""
+SUBMIT = ("submit", "--detach", "--provider")
+
+
+def test_a_submit_makes_these_calls(site: Site) -> None:
+    site.reconnect()
+    site.submit("calls-1")
+    assert site.cloud.endpoint.calls == [call[:2] for call in SUBMIT_CALLS[site.provider]]
+    site.reconnect()
+    site.cloud.endpoint.reset()
+    site.submit("calls-2")
+    assert site.cloud.endpoint.calls == [call[:2] for call in RESUBMIT_CALLS[site.provider]]
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+@pytest.mark.parametrize("calls", [SUBMIT_CALLS, RESUBMIT_CALLS], ids=["first", "again"])
+def test_a_submit_survives_a_transient_fault_in_each_of_its_calls(
+    site: Site, kind: FaultKind, calls: dict[str, list[NthCall]]
+) -> None:
+    run_id = run_id_of("once", kind, calls is SUBMIT_CALLS)
+    if calls is RESUBMIT_CALLS:
+        site.submit(f"{run_id}-first")
+        site.cloud.endpoint.reset()
+    site.reconnect()
+    fault_each(site.cloud.endpoint, kind, calls[site.provider])
+
+    run = site.submit(run_id)
+
+    assert_each_struck(site.cloud.endpoint, kind, calls[site.provider])
+    assert run_id in site.job_names()
+    assert run.status().state == "pending"
+    assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
+
+
+@EACH_CALL
+@pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])
+def test_status_knows_whether_a_failed_submit_left_a_job(
+    site: Site, kind: FaultKind, call: NthCall
+) -> None:
+    run_id = run_id_of("ever", kind, name_of(call))
+    site.reconnect()
+    site.cloud.endpoint.fault(kind, *call, times=ALWAYS)
+    operation = call[1]
+    is_found = kind == "lost" and operation in FOUND_AGAIN
+    if is_found or (kind == "denied" and operation in OPTIONAL):
+        assert site.submit(run_id).status().state == "pending"
+        assert run_id in site.job_names()
+        return
+
+    with pytest.raises(CloudError) as failed:
+        site.submit(run_id)
+
+    assert failed.value.exit_code == 4
+    assert failed.value.hint
+    site.cloud.endpoint.reset()
+    state = find_run(run_id).status().state
+    assert run_id not in site.job_names()
+    assert state in ("failed", "submitting")
+    if state == "submitting":  # for a minute the request may still arrive
+        assert operation == site.calls["create"][1]
+        assert "not known yet" in failed.value.message
+
+
+@pytest.mark.parametrize("kind", ["error", "refused_lost"])
+def test_a_create_without_a_response_is_reconciled_later(
+    site: Site, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = run_id_of("later", kind)
+    site.strike([Strike("create", kind, 1, ALWAYS)])
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit(run_id)
+    site.cloud.endpoint.reset()
+    assert find_run(run_id).status().state == "submitting"
+    monkeypatch.setattr(CREATE_TIMEOUT, 0)
+    state = find_run(run_id).status()
+    assert state.state == "failed"
+    assert f"{site.service} knows no job" in state.reason
+    assert "nothing was started" in state.reason
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_a_job_created_without_an_answer_is_followed_and_stopped(
+    site: Site, is_observed: bool
+) -> None:
+    run_id = run_id_of("late", is_observed)
+    site.strike([Strike("create", "lost", 1, ALWAYS), Strike("look", "error", 1, ALWAYS)])
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit(run_id)
+    site.cloud.endpoint.reset()
+    run = find_run(run_id)
+    if is_observed:
+        assert run.status().state == "pending"
+    assert run.stop().state == "stopped"
+
+
+@pytest.mark.parametrize("fields", [{}, {"name": "stranger"}], ids=["same job", "another job"])
+def test_a_name_in_use_is_refused_and_its_job_not_touched(
+    site: Site, fields: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run_id = f"taken-{len(fields)}"
+    site.submit(run_id, **fields)
+    tags = site.tags(run_id)
+    other = str(tmp_path_factory.mktemp("other"))
+    with pytest.raises(cloudtrain.RunExists, match="exists already"):
+        site.submit(run_id, other)
+    assert find_run(run_id, data_dir=other).status().state == "failed"
+    assert find_run(run_id).status().state == "pending"
+    assert site.tags(run_id) == tags
+
+
+def test_a_name_taken_between_lookup_and_create_is_refused(
+    site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    site.strike([Strike("create", "hang_before")])
+    errors: list[CloudtrainError] = []
+
+    def submit_slowly() -> None:
+        try:
+            site.submit("moment-1")
+        except CloudtrainError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=submit_slowly)
+    thread.start()
+    site.cloud.endpoint.wait_until_hanging()
+    other = str(tmp_path_factory.mktemp("other"))
+    site.submit("moment-1", other, env={"ANOTHER": "job"})
+    tags = site.tags("moment-1")
+    site.cloud.endpoint.release()
+    thread.join()
+    assert [type(error) for error in errors] == [cloudtrain.RunExists]
+    assert find_run("moment-1").status().state == "failed"
+    assert find_run("moment-1", data_dir=other).status().state == "pending"
+    assert site.tags("moment-1") == tags
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("expired", "the credentials have expired"),
+        ("denied", "not authorized"),
+        ("throttle", "wait a little"),
+    ],
+)
+def test_a_refused_submit_exits_with_four_and_says_what_to_do(
+    site: Site, kind: FaultKind, words: str
+) -> None:
+    Path("job.yaml").write_text(json.dumps(site.job))
+    site.strike([Strike("create", kind, 1, ALWAYS)])
+    result = in_process(*SUBMIT, site.provider)
+    assert result.code == 4
+    assert words in result.err
+    assert "hint: " in result.err
+
+
+@pytest.mark.parametrize(("site", "when", "call"), KILLED, indirect=["site"])
+def test_a_submit_killed_at_any_call_leaves_one_job_or_none(
+    site: Site, tmp_path: Path, when: FaultKind, call: NthCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = site.command_line(tmp_path)
+    run_id = run_id_of("killed", when, name_of(call))
+    submit = (*SUBMIT, site.provider, "--run-id", run_id)
+    site.cloud.endpoint.fault(when, *call)
+    client = cli.start(*submit)
+    site.cloud.endpoint.wait_until_hanging()
+    monkeypatch.setenv("HOME", str(cli.folder / "home"))
+    monkeypatch.chdir(cli.folder / "job")
+    assert find_run(run_id).status().state == "submitting"
+
+    client.send_signal(signal.SIGKILL)
+    client.communicate()
+    eventually(lambda: not site.cloud.endpoint.hanging)
+    site.cloud.endpoint.reset()
+
+    is_sent = call[:2] == site.calls["create"]
+    is_created = is_sent and when == "hang"
+    assert (run_id in site.job_names()) is is_created
+    state = find_run(run_id).status()
+    if is_created:
+        assert state.state == "pending"
+    elif is_sent:
+        assert state.state == "submitting"
+    else:
+        assert state.state == "failed"
+        assert "interrupted before the job was created; nothing was started" in state.reason
+
+    assert in_process(*submit).code == 3
+    assert (run_id in site.job_names()) is is_created
+    if is_sent and not is_created:
+        monkeypatch.setattr(CREATE_TIMEOUT, 0)
+        state = find_run(run_id).status()
+        assert state.state == "failed"
+        assert "nothing was started" in state.reason
+
+
+def test_a_status_during_a_submit_does_not_end_the_run(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = site.command_line(tmp_path)
+    site.strike([Strike("prepare", "hang_before")])
+    client = cli.start(*SUBMIT, site.provider, "--run-id", "watched")
+    site.cloud.endpoint.wait_until_hanging()
+    monkeypatch.setenv("HOME", str(cli.folder / "home"))
+    assert find_run("watched").status().state == "submitting"
+    site.cloud.endpoint.release()
+    client.communicate()
+    assert client.returncode == 0
+    assert find_run("watched").status().state == "pending"
