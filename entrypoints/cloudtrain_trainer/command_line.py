@@ -231,10 +231,7 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
         type=optimizer,
         default="adamw",
         metavar="{" + ",".join(OPTIMIZERS) + "}|MODULE:FACTORY",
-        help=(
-            "muon: for matrices of hidden layers, and adamw for the rest; a function of yours"
-            " returns its own [adamw]"
-        ),
+        help="a built-in one, or your function that returns one [adamw]",
     )
     group.add_argument("--lr", type=positive, metavar="X", help="peak learning rate [task]")
     group.add_argument(

@@ -53,7 +53,7 @@ class Options:
     accumulate: int
     """Gradient accumulation steps per optimizer step."""
     optimizer: str
-    """adamw, sgd, adafactor, muon, or `package.module:factory` of a user's."""
+    """adamw, sgd, adafactor, or `package.module:factory`."""
     lr: float | None
     """The highest learning rate of the schedule."""
     lr_schedule: str

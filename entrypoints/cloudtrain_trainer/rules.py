@@ -34,14 +34,8 @@ schedules.py).
 """
 
 
-OPTIMIZERS = ("adamw", "sgd", "adafactor", "muon")
-"""The values of `--optimizer` that are not a user's own."""
-
-NO_HIDDEN_MATRICES = (
-    "the model has no matrix in a hidden layer, only convolutions, embeddings or a head: use adamw"
-    " or sgd"
-)
-"""Why muon is refused for a model."""
+OPTIMIZERS = ("adamw", "sgd", "adafactor")
+"""Built-in values of `--optimizer`."""
 
 
 class Refused(Exception):
@@ -67,10 +61,6 @@ class Capabilities(NamedTuple):
     """The largest number of pipeline stages."""
     fsdp: bool = True
     """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
-    hidden_matrices: bool = True
-    """Whether hidden layers have matrices, as muon needs. A user's model is looked at when it is
-    built.
-    """
     heads: int = 0
     """Heads of the attention, which context-parallel ranks share out; 0: not supported."""
     tokens: int = 0
@@ -82,8 +72,8 @@ TASKS: dict[str, dict[str, Capabilities]] = {
     "mnist": {"": Capabilities(128, tensor_limit=128, max_stages=4)},
     "keras-mnist": {"": Capabilities(128, fsdp=False)},
     "resnet50": {
-        "full": Capabilities(256, max_stages=16, hidden_matrices=False),
-        "tiny": Capabilities(32, max_stages=4, hidden_matrices=False),
+        "full": Capabilities(256, max_stages=16),
+        "tiny": Capabilities(32, max_stages=4),
     },
     "gpt": {
         "tiny": Capabilities(32, tensor_limit=4, max_stages=4, heads=4, tokens=64),
@@ -151,7 +141,7 @@ def check(
     _check_flags(options)
     _check_strategy(options, supported, ranks, per_node)
     _check_batch(options, supported, ranks)
-    _check_optimizer(options, supported)
+    _check_optimizer(options)
 
 
 def _check_flags(options: Options) -> None:
@@ -210,18 +200,16 @@ def _check_flags(options: Options) -> None:
         )
 
 
-def _check_optimizer(options: Options, supported: Capabilities) -> None:
+def _check_optimizer(options: Options) -> None:
     shards = options.strategy in ("fsdp", "hsdp", "tp", "context") or (
         options.tensor or options.context_ranks
     )
     if options.optimizer == "adafactor" and shards:
         raise Refused(
             "--optimizer adafactor needs the means of whole rows and columns, which torch does not"
-            f" compute from the shards of --strategy {options.strategy}: use adamw, sgd or muon, or"
+            f" compute from the shards of --strategy {options.strategy}: use adamw or sgd, or"
             " --strategy ddp or pipeline"
         )
-    if options.optimizer == "muon" and not supported.hidden_matrices:
-        raise Refused(f"--optimizer muon with --task {options.task}: {NO_HIDDEN_MATRICES}")
 
 
 def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_node: int) -> None:

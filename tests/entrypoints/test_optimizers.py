@@ -6,110 +6,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from cloudtrain_trainer import tasks
-from cloudtrain_trainer.models.decoder import Shape, decoder, joined
-from cloudtrain_trainer.models.matrices import Rows, hidden_matrices
 from cloudtrain_trainer.rules import OPTIMIZERS, Refused
-from cloudtrain_trainer.training import optimizers
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.loop import Loop
-from cloudtrain_trainer.training.muon import Muon, orthogonal
 
 OWN = "tests.entrypoints.own_optimizers"
 ALL = [*OPTIMIZERS, f"{OWN}:two_rates"]
-
-
-def trained(
-    optimizer: Callable[[nn.Parameter], torch.optim.Optimizer], start: torch.Tensor
-) -> torch.Tensor:
-    """A matrix after three steps with the same gradients."""
-    matrix = nn.Parameter(start.clone())
-    found = optimizer(matrix)
-    for seed in range(3):
-        matrix.grad = torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed))
-        found.step()
-    return matrix.detach()
-
-
-@pytest.mark.parametrize("shape", [(24, 10), (10, 24)])
-def test_muon_is_that_of_torch_with_steps_of_the_size_of_adamws(shape: tuple[int, int]) -> None:
-    start = torch.randn(shape)
-    ours = trained(lambda p: Muon([{"params": [p], "weight_decay": 0.2}], lr=0.1), start)
-    theirs = trained(
-        lambda p: torch.optim.Muon([p], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"),
-        start,
-    )
-    torch.testing.assert_close(
-        ours, theirs, rtol=0, atol=2e-3
-    )  # bf16 rounds sums of several matrices otherwise
-    assert (start - ours).abs().max() > 0.05
-
-
-def test_matrices_of_one_shape_are_each_made_orthogonal() -> None:
-    matrices = torch.randn(3, 16, 40)
-    for each in orthogonal(matrices.bfloat16()).float():
-        singular = torch.linalg.svdvals(each)
-        assert 0.6 < float(singular.min()) <= float(singular.max()) < 1.3
-
-
-def test_a_joined_matrix_is_as_its_parts_would_be() -> None:
-    """Rows are (groups, parts, rows of a part), as query, key and value of each head."""
-    rows = Rows(parts=3, groups=2)
-    start = torch.randn(2, 3, 4, 12)
-    grad = torch.randn(2, 3, 4, 12)
-    whole = nn.Parameter(start.reshape(24, 12).clone())
-    whole.grad = grad.reshape(24, 12)
-    Muon([{"params": [whole], "rows": rows}], lr=0.1).step()
-    for part in range(3):
-        alone = nn.Parameter(start[:, part].reshape(8, 12).clone())
-        alone.grad = grad[:, part].reshape(8, 12)
-        Muon([{"params": [alone]}], lr=0.1).step()
-        torch.testing.assert_close(
-            whole.detach().view(2, 3, 4, 12)[:, part].reshape(8, 12),
-            alone.detach(),
-            atol=2e-3,
-            rtol=0,
-        )
-
-
-def test_muon_takes_matrices_of_hidden_layers_only() -> None:
-    shape = Shape(vocabulary=16, context=8, width=8, layers=1, heads=2)
-    layer = ["attention.qkv", "attention.out", "feed.gate_up", "feed.down"]
-    expected = {f"layers.0.{name}.weight" for name in layer}
-    model = decoder(shape)
-    found = hidden_matrices(model, joined(shape))
-    assert set(found) == expected, "without embedding and head"
-    assert found["layers.0.attention.qkv.weight"] == Rows(3, 2)
-    assert found["layers.0.feed.down.weight"] == Rows()
-    assert set(hidden_matrices(decoder(replace(shape, tied=True)))) == expected, (
-        "the embedding is the head"
-    )
-    assert list(hidden_matrices(tasks.build("digits", 0).model())) == ["9.weight"]
-    optimizer = optimizers.build(
-        "muon", dict(model.named_parameters()), 0.1, 0.5, fused=False, matrices=found
-    )
-    names = {id(p): name for name, p in model.named_parameters()}
-    decay = {
-        names[id(p)]: group["weight_decay"]
-        for group in optimizer.param_groups
-        for p in group["params"]
-    }
-    assert decay == {name: 0.5 if p.dim() == 2 else 0.0 for name, p in model.named_parameters()}
-
-
-def test_a_model_without_matrices_in_hidden_layers_is_refused_for_muon(
-    make_loop: Callable[..., Loop],
-) -> None:
-    task = tasks.build("resnet50", 0, size="tiny", data="synthetic")
-    with pytest.raises(Refused, match=r"no matrix in a hidden layer, .*: use adamw or sgd"):
-        make_loop("--optimizer", "muon", task=task)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cloudtrain_trainer.factories import Factory, describe
-from cloudtrain_trainer.models.matrices import Rows
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.gradients import grouped, sharding
-from cloudtrain_trainer.training.muon import Muon
 
 MOMENTUM = 0.9
 """Of SGD."""
-NUMBERS_PER_PARAMETER = {"adamw": 2, "sgd": 1, "adafactor": 0, "muon": 2}
+NUMBERS_PER_PARAMETER = {"adamw": 2, "sgd": 1, "adafactor": 0}
 """How much state an optimizer has at most; Adafactor's is two vectors per matrix."""
 
 
@@ -28,13 +26,11 @@ def build(
     weight_decay: float,
     *,
     fused: bool,
-    matrices: Mapping[str, Rows] | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer of `--optimizer` over parameters by name. Raises `Refused` if a user's is not
-    one.
+    """Return the optimizer of `--optimizer` over parameters by name.
 
-    `fused`: as one kernel per group, which GPUs have. `matrices`: those that Muon updates; AdamW
-    updates the others.
+    `fused`: run one kernel per group, on GPUs. Raise `Refused` if a user's factory returns
+    something else.
     """
     if ":" in name:
         return _own(Factory("--optimizer", name), parameters, lr, weight_decay)
@@ -43,9 +39,7 @@ def build(
         return torch.optim.AdamW(groups, lr=lr, fused=fused)
     if name == "adafactor":
         return torch.optim.Adafactor(groups, lr=lr)
-    if name == "sgd":
-        return _sgd(groups, lr, fused)
-    return _muon(parameters, matrices or {}, lr, weight_decay, fused)
+    return _sgd(groups, lr, fused)
 
 
 def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any]]:
@@ -77,49 +71,6 @@ def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Op
         for parameter in group["params"]:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
-
-
-def _muon(
-    parameters: Mapping[str, Tensor],
-    matrices: Mapping[str, Rows],
-    lr: float,
-    weight_decay: float,
-    fused: bool,
-) -> torch.optim.Optimizer:
-    by_rows: dict[Rows, list[Tensor]] = {}
-    for name, parameter in parameters.items():
-        if name in matrices:
-            by_rows.setdefault(matrices[name], []).append(parameter)
-    groups = [
-        {"params": some, "rows": rows, "weight_decay": weight_decay}
-        for rows, some in by_rows.items()
-    ]
-    others = [parameter for name, parameter in parameters.items() if name not in matrices]
-    parts: list[torch.optim.Optimizer] = []
-    if groups:
-        parts.append(Muon(groups, lr))
-    if others:
-        parts.append(torch.optim.AdamW(_groups(others, weight_decay), lr=lr, fused=fused))
-    return Together(parts)
-
-
-class Together(torch.optim.Optimizer):
-    """Several optimizers, each of some of the parameters, as one: they share their groups and their
-    state.
-    """
-
-    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self._parts = parts
-        for part in parts:
-            part.state = self.state
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """A step of each."""
-        loss = None if closure is None else closure()
-        for part in self._parts:
-            part.step()
-        return loss
 
 
 class GroupNumbers:

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 
 from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
 from cloudtrain_trainer.finite import FiniteWatch
-from cloudtrain_trainer.models.matrices import Rows, hidden_matrices
 from cloudtrain_trainer.models.recompute import recompute
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.reporting.metrics import LossMean
 from cloudtrain_trainer.reporting.step_times import step_clock
-from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
@@ -74,12 +72,9 @@ class Step:
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
         if options.recompute != "none":
             recompute(strategies.layers_of(model, self), options.recompute)
-        matrices = hidden_matrices(model, task.joined) if options.optimizer == "muon" else None
-        if matrices == {}:
-            raise Refused(f"--optimizer muon: {rules.NO_HIDDEN_MATRICES}")
         self.model, self.wrapped = strategy.wrap(model, self)
         del model, self._initial  # in a pipeline only this rank's stage is kept
-        self._make_optimizer(matrices)
+        self._make_optimizer()
         self.clock = step_clock(self)
         """Where this rank's time goes."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
@@ -103,7 +98,7 @@ class Step:
             self.task.model, options, strategy.shard_group_size > 1, strategy.ranks.log
         )
 
-    def _make_optimizer(self, matrices: dict[str, Rows] | None) -> None:
+    def _make_optimizer(self) -> None:
         task = self.task
         options = self.options
         trained: dict[str, Tensor] = {
@@ -114,9 +109,7 @@ class Step:
             task.weight_decay if options.weight_decay is None else options.weight_decay
         )
         fused = self.computes_like_gpu()
-        self.optimizer = optimizers.build(
-            options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices
-        )
+        self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused)
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
     def place(self, module: nn.Module, device: torch.device | None = None) -> None:
