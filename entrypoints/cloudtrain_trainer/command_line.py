@@ -185,8 +185,9 @@ def _add_distribution(parser: Parser) -> None:
     group.add_argument(
         "--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages"
     )
-    schedules = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
-    group.add_argument("--schedule", choices=schedules, default="1f1b", help="of a pipeline [1f1b]")
+    group.add_argument(
+        "--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]"
+    )
     group.add_argument(
         "--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]"
     )

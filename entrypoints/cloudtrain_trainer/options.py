@@ -44,7 +44,7 @@ class Options:
     stages: int | None
     """Pipeline stages, for hybrid and model-parallel."""
     schedule: str
-    """gpipe, 1f1b, interleaved or zero-bubble, for pipelines."""
+    """gpipe or 1f1b, for pipelines."""
     microbatches: int | None
     """Micro-batches per accumulation step, for pipelines."""
     epochs: int | None

@@ -24,16 +24,6 @@ ONE_PROCESS = {
 """Strategies that run in a single process, and what that process does."""
 
 
-STAGES_PER_RANK = {"interleaved": 2}
-"""How many stages of a pipeline each of its ranks holds, by `--schedule`, where it is not one."""
-
-
-ROUNDS = ("interleaved", "zero-bubble")
-"""Schedules that take micro-batches in equal rounds of about as many as there are stages (torch's
-schedules.py).
-"""
-
-
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
 """Built-in values of `--optimizer`."""
 
@@ -163,11 +153,6 @@ def _check_flags(options: Options) -> None:
     piped = options.strategy == "pipeline" or (options.strategy == "hybrid" and options.stages)
     if options.microbatches and not piped:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
-    if options.schedule in ROUNDS and not piped:
-        raise Refused(
-            f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave"
-            " it out"
-        )
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp", AUTO):
         raise Refused(
             f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp"
@@ -187,11 +172,6 @@ def _check_flags(options: Options) -> None:
         )
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
-    if options.recompute == "selective" and options.schedule == "zero-bubble":
-        raise Refused(
-            "--schedule zero-bubble goes backward through a layer twice, which --recompute"
-            " selective cannot: use --recompute blocks, or another --schedule"
-        )
     if options.compile == "yes" and not can_compile(options):
         also = " and --recompute" if can_compile(replace(options, recompute="none")) else ""
         raise Refused(
@@ -307,13 +287,10 @@ def _check_stages(options: Options, supported: Capabilities, size: int, ranks: i
         raise Refused(
             f"{name} cannot be split into stages with these options: use --strategy ddp or fsdp"
         )
-    pieces = STAGES_PER_RANK.get(options.schedule, 1)
-    if size * pieces > supported.max_stages:
-        count = f"{pieces} x {size} (--schedule {options.schedule})" if pieces > 1 else str(size)
+    if size > supported.max_stages:
         raise Refused(
-            f"{name} can be split into at most {supported.max_stages} stages, not {count}: use"
-            f" --strategy hybrid --stages {supported.max_stages // pieces} or less, or as many"
-            " processes"
+            f"{name} can be split into at most {supported.max_stages} stages, not {size}: use"
+            f" --strategy hybrid --stages {supported.max_stages} or less, or as many processes"
         )
     if ranks is None:
         return
@@ -348,11 +325,6 @@ def _check_batch(options: Options, supported: Capabilities, ranks: int) -> None:
         raise Refused(
             f"{count} micro-batches do not fill {stages} stages under --schedule"
             f" {options.schedule}: use --microbatches {stages} or more, or --schedule gpipe"
-        )
-    if options.schedule in ROUNDS and count % max(1, count // stages):
-        raise Refused(
-            f"{count} micro-batches cannot be divided into {count // stages} rounds under"
-            f" --schedule {options.schedule}: use a multiple of {stages}"
         )
     if batch % (count * pipelines):
         multiple = count * pipelines

@@ -66,8 +66,6 @@ TWO = [
     [*GPT, "--strategy", "fsdp", "--recompute", "blocks"],
     [*MIDDLE, "--strategy", "fsdp", "--amp", "bf16", "--recompute", "blocks"],
     [*GPT, "--strategy", "pipeline", "--schedule", "gpipe"],
-    [*GPT, "--strategy", "pipeline", "--schedule", "interleaved"],
-    [*GPT, "--strategy", "pipeline", "--schedule", "zero-bubble"],
 ]  # fmt: skip
 FOUR = [
     *SHARED,
@@ -75,7 +73,6 @@ FOUR = [
     *([[*size, "--strategy", "hybrid", *flags] for size in (GPT, MIDDLE) for flags in
        (["--tensor", "2"], ["--stages", "2"], ["--context-ranks", "2"])]),
     [*GPT, "--strategy", "hsdp", "--shard", "2", "--accumulate", "2"],
-    [*GPT, "--strategy", "hybrid", "--stages", "2", "--schedule", "interleaved"],
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from tests.entrypoints.loss_curves import (
 )
 
 SPLIT = {
-    2: ["fsdp", "tp", "pipeline --schedule interleaved"],
+    2: ["fsdp", "tp", "pipeline"],
     4: ["hsdp --shard 2", "hybrid --tensor 2", "hybrid --stages 2"],
 }
 """Number of ranks -> strategies in which ranks share a model."""

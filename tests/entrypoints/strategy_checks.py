@@ -52,17 +52,15 @@ CURVES = {
         ("gpt", "context", "--clip-norm 0.5 --recompute selective"),
         ("gpt", "pipeline", "--schedule gpipe"),
         ("gpt", "pipeline", "--clip-norm 0.5"),
-        ("gpt", "pipeline", "--schedule interleaved --clip-norm 0.5"),
-        ("gpt", "pipeline", "--schedule interleaved --recompute selective"),
-        ("gpt", "pipeline", "--schedule zero-bubble --clip-norm 0.5"),
-        ("gpt", "pipeline", "--schedule zero-bubble --recompute blocks"),
+        ("gpt", "pipeline", "--recompute selective"),
+        ("gpt", "pipeline", "--schedule gpipe --recompute blocks"),
         ("mnist", "ddp", ""),
         ("mnist", "fsdp", ""),
         ("mnist", "tp", ""),
         ("mnist", "pipeline", ""),
         ("resnet50", "ddp", ""),
         ("resnet50", "fsdp", ""),
-        ("resnet50", "pipeline", "--schedule zero-bubble"),
+        ("resnet50", "pipeline", ""),
         ("gpt", "fsdp", "--optimizer sgd --clip-norm 0.5"),
         ("digits", "pipeline", "--optimizer adafactor"),
     ],
@@ -78,8 +76,7 @@ CURVES = {
         ("gpt", "hybrid", "--tensor 2 --clip-norm 0.5"),
         ("gpt", "context", ""),
         ("gpt", "hybrid", "--context-ranks 2 --accumulate 2 --clip-norm 0.5"),
-        ("gpt", "hybrid", "--stages 2 --schedule interleaved --clip-norm 0.5"),
-        ("digits", "hybrid", "--stages 2 --schedule zero-bubble --clip-norm 0.5"),
+        ("gpt", "hybrid", "--stages 2 --clip-norm 0.5"),
         ("resnet50", "hybrid", "--stages 2"),
     ],
 }
@@ -257,7 +254,7 @@ def check_bf16_under_fsdp(ranks: Ranks) -> None:
 def check_bf16_in_pipelines(ranks: Ranks) -> None:
     """Each schedule has the losses of bf16 in one process, with recomputed layers too."""
     expected = curve_of_one_process("gpt", ranks, "--amp", "bf16")
-    for schedule, recompute in (("interleaved", "selective"), ("zero-bubble", "blocks")):
+    for schedule, recompute in (("gpipe", "selective"), ("1f1b", "blocks")):
         flags = [
             "--strategy",
             "pipeline",

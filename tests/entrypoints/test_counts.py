@@ -292,16 +292,12 @@ def test_data_by_tensor_sends_what_both_send(clip: str) -> None:
         (4, 1, "1f1b", 2),
         (4, 3, "1f1b", 1),
         (4, 1, "gpipe", 2),
-        (2, 0, "interleaved", 3),
-        (2, 1, "zero-bubble", 1),
     ],
 )
 def test_a_pipeline_sends_each_micro_batch_over_each_boundary_forward_and_back(
     ranks: int, rank: int, schedule: str, boundaries: int
 ) -> None:
-    """`boundaries`: between this rank's stages and those of others; interleaved has two stages per
-    rank.
-    """
+    """`boundaries`: between the stage of this rank and others."""
     shape = SIZES["tiny"]
     batch = 32
     microbatches = 2 * ranks

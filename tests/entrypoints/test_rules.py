@@ -145,21 +145,6 @@ def parse_on(
         ),
         (
             4,
-            "--strategy pipeline --schedule interleaved",
-            "4 stages, not 2 x 4 .* --stages 2 or less",
-        ),
-        (
-            2,
-            "--strategy pipeline --schedule zero-bubble --microbatches 5",
-            "5 micro-batches .* use a multiple of 2",
-        ),
-        (
-            2,
-            "--schedule interleaved",
-            "--schedule interleaved is for pipelines: use --strategy pipeline",
-        ),
-        (
-            4,
             "--strategy hybrid --stages 2 --batch-size 4",
             "2 pipelines x 4 micro-batches .* use --batch-size 8",
         ),
@@ -197,11 +182,6 @@ def parse_on(
             "--task gpt --strategy tp --recompute blocks --compile",
             "not offered with --strategy tp and --recompute",
         ),
-        (
-            2,
-            "--strategy pipeline --schedule zero-bubble --recompute selective",
-            "use --recompute blocks, or another",
-        ),
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
@@ -219,11 +199,9 @@ def test_invalid_combinations_are_refused_with_a_hint(
     [
         (1, "--strategy model-parallel --stages 4"),
         (2, "--strategy pipeline --schedule gpipe --microbatches 1"),
-        (2, "--strategy pipeline --schedule interleaved"),
         (4, "--strategy hybrid --tensor 2"),
         (2, "--task gpt --strategy tp --recompute blocks"),
         (2, "--task gpt --strategy fsdp --recompute selective --compile"),
-        (2, "--task gpt --strategy pipeline --schedule zero-bubble --recompute blocks"),
         (8, "--task gpt --strategy hybrid --stages 4"),
         (4, "--task gpt --size gpt2-124m --strategy context --compile"),
         (8, "--task gpt --strategy hybrid --context-ranks 2"),

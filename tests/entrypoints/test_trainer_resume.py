@@ -126,7 +126,7 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
             marks=pytest.mark.thorough,
         ),
         (4, "--strategy hybrid --tensor 2"),
-        (4, "--strategy hybrid --stages 2 --microbatches 4 --schedule interleaved"),
+        (4, "--strategy hybrid --stages 2 --microbatches 4"),
     ],
     ids=["ddp", "fsdp", "tp", "pipeline", "context", "data x tensor", "data x pipeline"],
 )
@@ -182,7 +182,7 @@ def test_a_killed_run_resumes_bit_identically(
             [(2, "--strategy context"), (2, "--strategy ddp")],
         ),
         (
-            (4, "--strategy hybrid --stages 2 --schedule interleaved"),
+            (4, "--strategy hybrid --stages 2"),
             [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")],
         ),
     ],

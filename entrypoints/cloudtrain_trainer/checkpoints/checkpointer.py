@@ -16,7 +16,7 @@ from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.model_file import BEST, write_model
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.streams import StreamBatches
-from cloudtrain_trainer.rules import STAGES_PER_RANK, Refused
+from cloudtrain_trainer.rules import Refused
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
@@ -279,8 +279,6 @@ class Checkpointer:
         }
         if options.context_ranks:
             layout["context_ranks"] = options.context_ranks
-        if options.schedule in STAGES_PER_RANK:
-            layout["schedule"] = options.schedule
         devices = len(self.loop.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
 

@@ -58,22 +58,6 @@ def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
     return whole
 
 
-def joined(parts: Sequence[nn.Module]) -> nn.Module:
-    """Several stages as one module, whose parameters keep their names. Not to be called: its parts
-    are not neighbours.
-
-    ValueError if a stage has parameters that belong to none of its modules.
-    """
-    whole = _join([piece for part in parts for piece in _pieces(part)])
-    found = set(whole.state_dict())
-    expected = {name for part in parts for name in part.state_dict()}
-    if found != expected:
-        raise ValueError(
-            f"a stage holds {', '.join(sorted(expected - found))} itself, not in a module within it"
-        )
-    return whole
-
-
 def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
     """The first index of each of `count` consecutive groups, such that the most expensive group is
     as cheap as possible.

@@ -8,18 +8,15 @@ stages with `1f1b`. Communication: per micro-batch one tensor to the next stage 
 back. Idle time: (stages - 1) / (stages - 1 + micro-batches), so use many micro-batches;
 accumulation (`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
 
-Two schedules idle less. `interleaved` gives each rank two stages that are not neighbours: half the
-idle time, twice the messages. `zero-bubble` computes the gradients of weights apart, in the time in
-which a rank would wait: it keeps what they need until then.
-
 Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and
-"Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021 (1F1B, interleaved); Qi et
-al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (ZB-H1); torch/distributed/pipelining.
+"Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021 (1F1B);
+torch/distributed/pipelining.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_trainer import rules, state
-from cloudtrain_trainer.models.forward_pipeline import ForwardPipeline
-from cloudtrain_trainer.models.partition import joined
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Strategy
@@ -47,12 +36,11 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.training.step import Step
 
 SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-"""Of one stage per rank."""
-MULTI_SCHEDULES: dict[str, Any] = {
-    "interleaved": ScheduleInterleaved1F1B,
-    "zero-bubble": ScheduleInterleavedZeroBubble,
-}
-"""Of a list of stages per rank."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Types of activations between stages, sent as their index."""
+MAX_DIMENSIONS = 8
+"""Maximum number of dimensions of an activation between stages."""
 
 
 class Pipeline(Strategy):
@@ -71,7 +59,6 @@ class Pipeline(Strategy):
         self.data_ranks = ranks.size // stages
         self.reports_metrics = self.stage == stages - 1
         self.shard_group_size = stages
-        self.pieces = rules.STAGES_PER_RANK.get(options.schedule, 1)
         self.is_warm = False
         """Whether torch knows the shapes of what stages send each other."""
         self.n_microbatches = rules.microbatches_per_step(
@@ -87,69 +74,48 @@ class Pipeline(Strategy):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        count = self.stages * self.pieces
-        numbers = range(self.stage, count, self.stages)
-        whole = step.task.stages(model, count)
-        parts = [whole[number] for number in numbers]
-        for part in parts:
-            step.place(part)
-        self._forward = ForwardPipeline(
-            parts, self.ranks.rank, self.stage, self.stages, self.ranks.device
+        whole = step.task.stages(model, self.stages)
+        part = whole[self.stage]
+        step.place(part)
+        self._evaluation = ForwardPasses(
+            part, self.ranks.rank, self.stage, self.stages, self.ranks.device
         )
-        modules = [self._replicated(AutocastModule(part, step)) for part in parts]
-        group = self.mesh.get_group("pipeline")
-        shapes = self.shapes(step, whole)
-        stages = [
-            PipelineStage(module, number, count, self.ranks.device, group=group, **shapes[number])
-            for number, module in zip(numbers, modules, strict=True)
-        ]
+        wrapped: nn.Module = AutocastModule(part, step)
+        if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
+            wrapped = self.replicated(wrapped, process_group=self.mesh.get_group("data"))
+        stage = PipelineStage(
+            wrapped,
+            self.stage,
+            self.stages,
+            self.ranks.device,
+            group=self.mesh.get_group("pipeline"),
+            **self.shapes(step, whole)[self.stage],
+        )
 
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-            """Of one micro-batch, shape (). Not added to the metrics here: torch calls it once more
-            for its shape.
+            """Return the weighted loss of one micro-batch, shape ().
+
+            The metrics are updated elsewhere: torch calls this once more to learn its shape.
             """
             with step.precision():
                 return step.task.loss(outputs, targets) * step.loss_weight(len(targets))
 
         # The weights of the micro-batches add up to one, so torch must not scale the gradients.
-        self.schedule = _schedule(self.options.schedule, stages, self.n_microbatches, loss)
-        if len(modules) == 1:
-            return parts[0], modules[0]
-        return joined(parts), nn.ModuleList(modules)
+        self.schedule = SCHEDULES[self.options.schedule](
+            stage, self.n_microbatches, loss_fn=loss, scale_grads=False
+        )
+        return part, wrapped
 
     def shapes(self, step: Step, whole: Sequence[nn.Module]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Per stage an example of its input and output, where they are known beforehand; else the
-        ranks find them.
-        """
+        """Return an example of input and output per stage, or nothing if ranks find the shapes."""
         return [{}] * len(whole)
-
-    def _replicated(self, part: nn.Module) -> nn.Module:
-        """A part whose gradients are averaged over all pipelines, if the schedule can call it so."""
-        has_gradients = any(p.requires_grad for p in part.parameters())
-        if self.data_ranks > 1 and has_gradients and self.options.schedule in SCHEDULES:
-            return self.replicated(part, process_group=self.mesh.get_group("data"))
-        return part
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         if not self.is_warm:
             self._warm_up(step, inputs, targets)
         losses = self._pass(inputs, targets)
-        if self.data_ranks > 1 and self.options.schedule in MULTI_SCHEDULES:
-            self._average_gradients(step.model)
         if self.reports_metrics:
             step.add_loss(torch.stack(losses).sum() / step.loss_weight(len(targets)), len(targets))
-
-    def _average_gradients(self, model: nn.Module) -> None:
-        """Over all pipelines. In torch 2.13 these schedules end DDP with an internal error
-        (reducer.cpp: "rebuilt parameter indices"): they have it reduce once in the last backward
-        pass and once more on its own.
-        """
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        torch._foreach_div_(gradients, self.data_ranks)
-        group = self.mesh.get_group("data")
-        sent = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]
-        for work in sent:
-            work.wait()
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         """One pass without lasting effects: in its first pass torch runs each stage on
@@ -179,7 +145,7 @@ class Pipeline(Strategy):
         return losses
 
     def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
-        return self._forward.outputs(batches, step.precision)
+        return self._evaluation.outputs(batches, step.precision)
 
     def sync_buffers(self, model: nn.Module) -> None:
         """All pipelines take the buffers of the first."""
@@ -217,13 +183,68 @@ class Pipeline(Strategy):
         return self.ranks.new_gloo_group([list(range(self.ranks.size))])
 
 
-def _schedule(
-    name: str, stages: list[PipelineStage], n_microbatches: int, loss: Callable[..., Tensor]
-) -> Any:
-    """The schedule of that name, for this rank's stages."""
-    if name in SCHEDULES:
-        return SCHEDULES[name](stages[0], n_microbatches, loss_fn=loss, scale_grads=False)
-    return MULTI_SCHEDULES[name](stages, n_microbatches, loss_fn=loss, scale_grads=False)
+class ForwardPasses:
+    """Forward passes of an evaluation, with all stages at work.
+
+    While a stage computes one batch, the stage before it computes the next. torch's schedules do
+    this for a fixed number of micro-batches of one size; the batches of an evaluation have several
+    sizes.
+    """
+
+    def __init__(
+        self, part: nn.Module, rank: int, stage: int, stages: int, device: torch.device
+    ) -> None:
+        self._part = part
+        self._device = device
+        self._before = rank - 1 if stage > 0 else None
+        self._after = rank + 1 if stage < stages - 1 else None
+        self._announced: set[torch.Size] = set()
+        """Shapes of batches whose activations have been described to the next rank."""
+        self._expected: dict[torch.Size, tuple[tuple[int, ...], torch.dtype]] = {}
+        """Shape and type of the activations of the rank before, by the shape of the batch."""
+        self._sent: list[tuple[Any, Tensor]] = []
+        """Messages on their way, with their tensors, which must outlive them."""
+
+    def outputs(
+        self, batches: Sequence[Tensor], precision: Callable[[], AbstractContextManager[Any]]
+    ) -> Iterator[Tensor | None]:
+        """Yield the model's outputs per batch on the last rank, None on others.
+
+        Called by all ranks with the same batches; all outputs must be consumed.
+        """
+        for batch in batches:
+            inputs = batch if self._before is None else self._receive(batch.shape, self._before)
+            with precision():
+                outputs: Tensor = self._part(inputs)
+            if self._after is None:
+                yield outputs
+            else:
+                self._send(batch.shape, outputs.contiguous(), self._after)
+        if self._after is not None:
+            yield from [None] * len(batches)
+        for work, _ in self._sent:
+            work.wait()
+        self._sent.clear()
+
+    def _send(self, batch: torch.Size, tensor: Tensor, to: int) -> None:
+        if batch not in self._announced:
+            self._announced.add(batch)
+            unused = [0] * (MAX_DIMENSIONS - tensor.ndim)
+            header = [DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape, *unused]
+            description = torch.tensor(header, device=self._device)
+            self._sent.append((dist.isend(description, to), description))
+        self._sent.append((dist.isend(tensor, to), tensor))
+
+    def _receive(self, batch: torch.Size, sender: int) -> Tensor:
+        if batch not in self._expected:
+            header = torch.empty(2 + MAX_DIMENSIONS, dtype=torch.int64, device=self._device)
+            dist.recv(header, sender)
+            dtype, dimensions, *sizes = header.tolist()
+            self._expected[batch] = tuple(sizes[:dimensions]), DTYPES[dtype]
+        shape, kind = self._expected[batch]
+        tensor = torch.empty(shape, dtype=kind, device=self._device)
+        dist.recv(tensor, sender)
+        return tensor
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
