@@ -177,12 +177,6 @@ def _add_distribution(parser: Parser) -> None:
         "--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group"
     )
     group.add_argument(
-        "--context-ranks",
-        type=positive_int,
-        metavar="N",
-        help="hybrid: ranks that share each sequence",
-    )
-    group.add_argument(
         "--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages"
     )
     group.add_argument(

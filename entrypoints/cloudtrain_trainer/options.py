@@ -39,8 +39,6 @@ class Options:
     """Ranks per shard group, for hsdp."""
     tensor: int | None
     """Ranks per tensor-parallel group, for hybrid."""
-    context_ranks: int | None
-    """Ranks that share each sequence, for hybrid."""
     stages: int | None
     """Pipeline stages, for hybrid and model-parallel."""
     schedule: str

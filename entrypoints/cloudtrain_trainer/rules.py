@@ -51,10 +51,6 @@ class Capabilities(NamedTuple):
     """The largest number of pipeline stages."""
     fsdp: bool = True
     """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
-    heads: int = 0
-    """Heads of the attention, which context-parallel ranks share out; 0: not supported."""
-    tokens: int = 0
-    """Tokens per sequence, which they share out as well."""
 
 
 TASKS: dict[str, dict[str, Capabilities]] = {
@@ -66,9 +62,9 @@ TASKS: dict[str, dict[str, Capabilities]] = {
         "tiny": Capabilities(32, max_stages=4),
     },
     "gpt": {
-        "tiny": Capabilities(32, tensor_limit=4, max_stages=4, heads=4, tokens=64),
-        "small": Capabilities(32, tensor_limit=8, max_stages=6, heads=8, tokens=256),
-        "gpt2-124m": Capabilities(32, tensor_limit=4, max_stages=12, heads=12, tokens=1024),
+        "tiny": Capabilities(32, tensor_limit=4, max_stages=4),
+        "small": Capabilities(32, tensor_limit=8, max_stages=6),
+        "gpt2-124m": Capabilities(32, tensor_limit=4, max_stages=12),
     },
 }
 """Per task and `--size`; the first size of each task is its default."""
@@ -81,7 +77,6 @@ def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
     supported = sizes[size]
     if task != "gpt":
         return supported
-    supported = supported._replace(tokens=options.get("context") or supported.tokens)
     if options.get(
         "tied", size == "gpt2-124m"
     ):  # embedding and head share one matrix, which cannot be split
@@ -110,7 +105,7 @@ def can_compile(options: Options) -> bool:
         return False
     if options.strategy == "hybrid":
         return options.stages is None
-    return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp", "context")
+    return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp")
 
 
 def check(
@@ -139,7 +134,6 @@ def _check_flags(options: Options) -> None:
     users = {
         "shard": ("hsdp",),
         "tensor": ("hybrid",),
-        "context_ranks": ("hybrid",),
         "stages": ("hybrid", "model-parallel"),
         "microbatches": ("pipeline", "hybrid"),
     }
@@ -164,10 +158,10 @@ def _check_flags(options: Options) -> None:
             f"{flag} is about training, which --eval-only leaves out: leave out one of them"
         )
     if options.gradient_sync == "last" and (
-        piped or options.strategy not in ("fsdp", "hsdp", "context", "hybrid")
+        piped or options.strategy not in ("fsdp", "hsdp", "hybrid")
     ):
         raise Refused(
-            "--gradient-sync is for --strategy fsdp, hsdp, context and hybrid --tensor, not"
+            "--gradient-sync is for --strategy fsdp, hsdp and hybrid --tensor, not"
             f" {options.strategy}, which sends gradients once per step anyway: leave it out"
         )
     if options.recompute != "none" and options.strategy == "dp":
@@ -181,9 +175,7 @@ def _check_flags(options: Options) -> None:
 
 
 def _check_optimizer(options: Options) -> None:
-    shards = options.strategy in ("fsdp", "hsdp", "tp", "context") or (
-        options.tensor or options.context_ranks
-    )
+    shards = options.strategy in ("fsdp", "hsdp", "tp") or options.tensor
     if options.optimizer == "adafactor" and shards:
         raise Refused(
             "--optimizer adafactor needs the means of whole rows and columns, which torch does not"
@@ -202,24 +194,20 @@ def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_n
             f" alone: use --strategy {better}, or start one process (resources.processes: 1,"
             " --nproc-per-node 1)"
         )
-    if strategy in ("fsdp", "hsdp", "context") and not supported.fsdp:
+    if strategy in ("fsdp", "hsdp") and not supported.fsdp:
         raise Refused(
             f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use"
             " --strategy ddp"
         )
     if strategy == "hsdp":
         _check_groups(options, ranks, per_node)
-    kinds = options.tensor, options.stages, options.context_ranks
-    if strategy == "hybrid" and sum(kind is not None for kind in kinds) != 1:
+    if strategy == "hybrid" and (options.tensor is None) == (options.stages is None):
         raise Refused(
             "--strategy hybrid combines data parallelism with one other kind: choose it with"
-            " --tensor N (ranks per tensor-parallel group), --stages N (ranks per pipeline) or"
-            " --context-ranks N (ranks per sequence)"
+            " --tensor N (ranks per tensor-parallel group) or --stages N (ranks per pipeline)"
         )
     if strategy == "tp" or options.tensor:
         _check_tensor(options, supported, options.tensor or ranks, ranks)
-    if strategy == "context" or options.context_ranks:
-        _check_context(options, supported, options.context_ranks or ranks, ranks)
     if strategy in ("pipeline", "model-parallel") or options.stages:
         alone = strategy == "model-parallel"
         _check_stages(
@@ -255,28 +243,6 @@ def _check_tensor(options: Options, supported: Capabilities, size: int, ranks: i
         raise Refused(
             f"--tensor {size} must be more than 1, less than the {ranks} ranks, and divide them:"
             " use such a number, or --strategy tp for all ranks"
-        )
-
-
-def _check_context(options: Options, supported: Capabilities, size: int, ranks: int) -> None:
-    name = f"--task {options.task}"
-    if not supported.heads:
-        raise Refused(
-            f"{name} does not say where its tokens need each other (a context_plan), so a rank with"
-            " a part of a sequence would compute something else: use --strategy fsdp, with"
-            " --recompute blocks for long sequences"
-        )
-    if supported.heads % size or supported.tokens % size:
-        fits = [n for n in range(1, ranks + 1) if supported.heads % n == supported.tokens % n == 0]
-        raise Refused(
-            f"context parallelism gives each rank an equal part of the {supported.tokens} tokens"
-            f" and {supported.heads} heads of {name}, which {size} ranks do not divide: use"
-            f" {_list(fits)} ranks, or --strategy hybrid --context-ranks N with such an N"
-        )
-    if ranks % size or (options.context_ranks and not 1 < size < ranks):
-        raise Refused(
-            f"--context-ranks {size} must be more than 1, less than the {ranks} ranks, and divide"
-            " them: use such a number, or --strategy context for all ranks"
         )
 
 

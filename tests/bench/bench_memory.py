@@ -55,8 +55,7 @@ SHARED = [
     *([["--task", name, *SMALL[name], "--strategy", "fsdp"] for name in STAGED]),
     *([["--task", name, *SMALL[name], "--strategy", "pipeline"] for name in STAGED]),
     *([["--task", name, *SMALL[name], "--strategy", "tp"] for name in ("digits", "mnist", "gpt")]),
-    [*GPT, "--strategy", "context"],
-    *([[*MIDDLE, "--strategy", name] for name in ("ddp", "fsdp", "pipeline", "tp", "context")]),
+    *([[*MIDDLE, "--strategy", name] for name in ("ddp", "fsdp", "pipeline", "tp")]),
 ]
 """Of two ranks and of four."""
 TWO = [
@@ -71,7 +70,7 @@ FOUR = [
     *SHARED,
     *([[*size, "--strategy", "hsdp", "--shard", "2"] for size in (GPT, MIDDLE)]),
     *([[*size, "--strategy", "hybrid", *flags] for size in (GPT, MIDDLE) for flags in
-       (["--tensor", "2"], ["--stages", "2"], ["--context-ranks", "2"])]),
+       (["--tensor", "2"], ["--stages", "2"])]),
     [*GPT, "--strategy", "hsdp", "--shard", "2", "--accumulate", "2"],
 ]  # fmt: skip
 

@@ -111,13 +111,6 @@ def graphs() -> None:
             by_layer, found = compiled(name, [*argv, "--strategy", "tp"], ranks, lambda _: None)
             ranks.log(f"{name} compiled under tp: graphs of {by_layer} operations")
             assert relative_difference(found, expected) < TOLERANCE
-        by_layer, found = compiled(
-            "gpt", [*task_flags("gpt"), "--strategy", "context"], ranks, lambda _: None
-        )
-        assert len(by_layer) == 4, (
-            f"messages split the graph of a layer: graphs of {by_layer} operations"
-        )
-        assert relative_difference(found, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
 
 
 def hybrid_graphs() -> None:

@@ -10,7 +10,6 @@ from cloudtrain_trainer import tasks
 from cloudtrain_trainer.tasks import Draw, mnist, resnet50
 from cloudtrain_trainer.tasks.gpt import SIZES
 from tests.support.counted_steps import (
-    activation_bytes,
     bytes_to_device,
     count_by_hand,
     count_collectives,
@@ -119,31 +118,6 @@ def test_a_fused_optimizer_takes_as_many_tensors_as_fit_into_a_launch(
 ) -> None:
     lists = [[torch.empty(elements, device="meta")] * tensors] * 4
     assert launches_of("_fused_adamw_", lists) == launches
-
-
-def test_context_adds_four_exchanges_per_layer_to_fsdp_and_one_number() -> None:
-    """Queries, keys and values, then the result, and back: 4 float32 of each feature. Each exchange
-    is of the rank's part, of which it keeps 1/n.
-    """
-    *_, layers = matrices_and_all()
-    fsdp, counts = (
-        count_collectives(4, "--strategy", strategy) for strategy in ("fsdp", "context")
-    )
-    assert +counts.collectives == {**fsdp.collectives, "all_to_all": 4 * layers, "all_reduce": 1}
-    features_of_part = 32 * (64 // 4) * 64
-    assert counts.collective_bytes["all_to_all"] == 2 * layers * 4 * 4 * features_of_part
-    assert counts.waits == []
-
-
-@pytest.mark.parametrize("flags", ["--strategy context", "--strategy hybrid --context-ranks 2"])
-def test_ranks_that_share_a_sequence_share_its_activations(flags: str) -> None:
-    """Under fsdp a rank keeps all that the backward pass needs of a sequence, here 1/n, and the
-    attention's result once more, as it was exchanged.
-    """
-    whole, part = (activation_bytes(4, *line.split()) for line in ("--strategy fsdp", flags))
-    n = 2 if "hybrid" in flags else 4
-    assert whole > 0
-    assert whole / n <= part < 1.05 * whole / n
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 import yaml
 
 from tests.entrypoints.groups import Group, StartGroup
+from tests.support.limits import HANG_SECONDS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -91,3 +96,25 @@ def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: Start
     )
     assert losses, found.output()
     assert losses[-1] < losses[0]
+
+
+def test_ranks_that_share_sequences_have_the_losses_of_one_process() -> None:
+    alone = losses_of_long_sequences(ranks=1)
+    assert len(alone) == 3
+    assert losses_of_long_sequences(ranks=2) == pytest.approx(alone, abs=2e-5)
+
+
+def losses_of_long_sequences(ranks: int) -> list[float]:
+    """Run the example of context parallelism under torchrun and return its losses."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    script = str(EXAMPLES / "long-context" / "context_parallel.py")
+    done = subprocess.run(
+        [sys.executable, *torchrun, script, "--tokens=64", "--steps=3"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]

@@ -63,47 +63,7 @@ def parse_on(
             "--strategy pipeline",
             "1 ranks cannot form several pipelines of 1 stages: start several processes",
         ),
-        (4, "--strategy hybrid", "choose it with --tensor N .* --stages N .* or --context-ranks N"),
-        (
-            4,
-            "--task gpt --strategy hybrid --tensor 2 --context-ranks 2",
-            "choose it with --tensor N",
-        ),
-        (
-            4,
-            "--task gpt --strategy hybrid --context-ranks 4",
-            "less than the 4 ranks, .* or --strategy context for all",
-        ),
-        (
-            2,
-            "--strategy context",
-            "does not say where its tokens need each other .* use --strategy fsdp, with --recomp",
-        ),
-        (
-            2,
-            "--task gpt --model mine:net --strategy context",
-            "does not say where its tokens need each other",
-        ),
-        (
-            3,
-            "--task gpt --strategy context",
-            "64 tokens and 4 heads .* 3 ranks do not divide: use 1 or 2 ranks",
-        ),
-        (
-            8,
-            "--task gpt --size gpt2-124m --strategy context",
-            "1024 tokens and 12 heads .*: use 1 or 2 or 4 ranks",
-        ),
-        (
-            6,
-            "--task gpt --size gpt2-124m --context 1000 --strategy context",
-            "1000 tokens .*: use 1 or 2 or 4 ranks",
-        ),
-        (
-            2,
-            "--task gpt --context-ranks 2",
-            "--context-ranks is for --strategy hybrid, not ddp: leave it out",
-        ),
+        (4, "--strategy hybrid", "choose it with --tensor N .* or --stages N"),
         (4, "--strategy hybrid --tensor 2 --stages 2", "choose it with --tensor N"),
         (
             4,
@@ -126,7 +86,7 @@ def parse_on(
         (
             4,
             "--strategy hybrid --stages 2 --gradient-sync last",
-            "is for --strategy fsdp, hsdp, context and hybrid --",
+            "is for --strategy fsdp, hsdp and hybrid --",
         ),
         (
             2,
@@ -166,11 +126,6 @@ def parse_on(
             "the shards of --strategy hybrid",
         ),
         (
-            2,
-            "--task gpt --strategy context --optimizer adafactor",
-            "the shards of --strategy context",
-        ),
-        (
             1,
             "--eval-only --no-resume",
             "--no-resume is about training, which --eval-only leaves out",
@@ -203,10 +158,6 @@ def test_invalid_combinations_are_refused_with_a_hint(
         (2, "--task gpt --strategy tp --recompute blocks"),
         (2, "--task gpt --strategy fsdp --recompute selective --compile"),
         (8, "--task gpt --strategy hybrid --stages 4"),
-        (4, "--task gpt --size gpt2-124m --strategy context --compile"),
-        (8, "--task gpt --strategy hybrid --context-ranks 2"),
-        (6, "--task gpt --size gpt2-124m --context 1536 --strategy context"),
-        (6, "--task mine:factory --strategy context"),
         (8, "--task gpt --size gpt2-124m --tied no --strategy hybrid --tensor 4"),
         (6, "--model mine:factory --strategy tp"),
         (2, "--strategy pipeline --optimizer adafactor"),

@@ -120,15 +120,10 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
         (2, "--strategy fsdp"),
         pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
         pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
-        pytest.param(
-            2,
-            "--strategy context --task gpt --epochs 5 --batch-size 16",
-            marks=pytest.mark.thorough,
-        ),
         (4, "--strategy hybrid --tensor 2"),
         (4, "--strategy hybrid --stages 2 --microbatches 4"),
     ],
-    ids=["ddp", "fsdp", "tp", "pipeline", "context", "data x tensor", "data x pipeline"],
+    ids=["ddp", "fsdp", "tp", "pipeline", "data x tensor", "data x pipeline"],
 )
 def test_a_killed_run_resumes_bit_identically(
     tmp_path: Path, group: StartGroup, short_text: Path, ranks: int, flags: str
@@ -178,15 +173,11 @@ def test_a_killed_run_resumes_bit_identically(
         ),
         ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
         (
-            (4, "--strategy hybrid --context-ranks 2"),
-            [(2, "--strategy context"), (2, "--strategy ddp")],
-        ),
-        (
             (4, "--strategy hybrid --stages 2"),
             [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")],
         ),
     ],
-    ids=["fsdp", "data x tensor", "data x context", "data x pipeline"],
+    ids=["fsdp", "data x tensor", "data x pipeline"],
 )
 def test_other_strategies_and_ranks_resume_with_the_same_loss(
     tmp_path: Path,

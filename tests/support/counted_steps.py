@@ -134,35 +134,6 @@ def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
         return counts
 
 
-def activation_bytes(ranks: int, *flags: str) -> int:
-    """What rank 0 of so many keeps of 5 sequences of the tiny gpt between forward and backward
-    pass.
-    """
-    task = tasks.build("gpt", 0)
-    shapes = {
-        tuple(sizes) for p in task.model().parameters() for sizes in (p.shape, reversed(p.shape))
-    }
-    storages: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if (
-            tuple(tensor.shape) not in shapes
-        ):  # else a parameter: no activation of 5 sequences has such a shape
-            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with _fake_group(ranks):
-        options = parse(["--task", "gpt", "--batch-size", "32", *flags])
-        strategy = strategies.build(Ranks(), options)
-        strategy.start()
-        step = Step(task, strategy, options, 32)
-        tokens = torch.zeros(5, task.tokens, dtype=torch.long)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = step.wrapped(*step.to_device(tokens, tokens))
-        assert loss.requires_grad
-    return sum(storages.values())
-
-
 def _count(
     step: Callable[[], None], warm_up: int = 1, counter: KernelCounter | None = None
 ) -> Counts:

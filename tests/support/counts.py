@@ -75,7 +75,6 @@ COLLECTIVES = {
     "reduce_scatter_tensor": "reduce_scatter",
     "broadcast_": "broadcast",
     "broadcast": "broadcast",
-    "all_to_all_single": "all_to_all",
     "send": "send",
     "recv_": "receive",
 }

@@ -277,8 +277,6 @@ class Checkpointer:
             "tensor": options.tensor,
             "stages": options.stages,
         }
-        if options.context_ranks:
-            layout["context_ranks"] = options.context_ranks
         devices = len(self.loop.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
 

@@ -234,13 +234,6 @@ def blocks(model: nn.Module) -> Sequence[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
-def context_plan(model: nn.Module) -> Sequence[tuple[nn.Module, nn.Module]]:
-    """The projections before and after each attention. Positions are rotated in between, where all
-    tokens are there.
-    """
-    return [(module.qkv, module.out) for module in model.modules() if isinstance(module, Attention)]
-
-
 def ends(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
     """What comes before and behind the layers; nothing if one matrix is in both."""
     embedding, norm, head = (model.get_submodule(name) for name in ("embedding", "norm", "head"))

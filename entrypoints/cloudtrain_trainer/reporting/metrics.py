@@ -144,7 +144,7 @@ def evaluate(
         batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
         found = strategy.outputs_of_batches(step, [inputs for inputs, _, _ in batches])
         for outputs, (_, targets, count) in zip(found, batches, strict=True):
-            if outputs is None or not strategy.reports_evaluation:
+            if outputs is None or not strategy.reports_metrics:
                 continue
             for name, value in _measures(step.task, outputs, targets).items():
                 value = (

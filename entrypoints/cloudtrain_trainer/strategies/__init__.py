@@ -67,18 +67,6 @@ class Strategy:
         """The list of devices that this rank computes on; the first is `ranks.device`."""
         return [self.ranks.device]
 
-    @property
-    def noise_rank(self) -> int:
-        """Ranks with the same number draw the same random numbers, such as those of dropout."""
-        return self.data_rank
-
-    @property
-    def reports_evaluation(self) -> bool:
-        """Whether this rank's outputs count in an evaluation: of ranks that have the same ones,
-        only one's do.
-        """
-        return self.reports_metrics
-
     def start(self) -> None:
         """Join the process group, before anything is built. Raises `Refused` if the backend does
         not work here.
@@ -102,12 +90,6 @@ class Strategy:
         if step.compiles and self.compiles_whole:
             hardware.compile_whole(module)
         return module
-
-    def own_part(self, batch: Any) -> Any:
-        """What this rank computes of a micro-batch of its share, inputs or targets: by default all
-        of it.
-        """
-        return batch
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
         """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch,

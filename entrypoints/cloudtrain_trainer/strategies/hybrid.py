@@ -1,13 +1,12 @@
-"""Two kinds of parallelism over a mesh of ranks: data x tensor (`--tensor N`), data x pipeline
-(`--stages N`) or data x context (`--context-ranks N`).
+"""Two kinds of parallelism over a mesh of ranks: data x tensor (`--tensor N`) or data x pipeline
+(`--stages N`).
 
 When: models that neither kind fits alone: tensor parallelism inside a node and sharded data
-parallelism between nodes, or several pipelines of a few stages each; sequences that need some
-ranks, but not all. Data x tensor is FSDP2 around tensor parallelism: memory divided by all ranks.
-DDP around tensor parallelism fails in torch ("mixed torch.Tensor and DTensor") and is not offered.
-Data x pipeline is one DDP per stage: memory divided by the stages. Data x context is FSDP2 over all
-ranks: memory divided by all of them, activations by those of a sequence. Communication: that of
-both, each inside its own dimension of the mesh; ranks that split a sample are neighbours.
+parallelism between nodes, or several pipelines of a few stages each. Data x tensor is FSDP2 around
+tensor parallelism: memory divided by all ranks. DDP around tensor parallelism fails in torch
+("mixed torch.Tensor and DTensor") and is not offered. Data x pipeline is one DDP per stage: memory
+divided by the stages. Communication: that of both, each inside its own dimension of the mesh; ranks
+that split a sample are neighbours.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", SC 2021; Liang et al., "TorchTitan", 2024.
@@ -26,7 +25,6 @@ from torch.distributed.tensor import DTensor
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
-from cloudtrain_trainer.strategies.context import ContextParallel
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 from cloudtrain_trainer.strategies.pipeline import Pipeline
 from cloudtrain_trainer.strategies.tp import parallelize
@@ -79,8 +77,6 @@ class DataByTensor(FullyShardedData):
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    if options.context_ranks:
-        return ContextParallel(ranks, options, options.context_ranks)
     if options.tensor:
         return DataByTensor(ranks, options, options.tensor)
     return Pipeline(ranks, options, options.stages or 1)

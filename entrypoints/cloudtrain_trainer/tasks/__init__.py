@@ -146,14 +146,6 @@ class Task:
     """
     tensor_limit: Callable[[nn.Module], int] | None = None
     """The number of tensor-parallel ranks must divide this, for example the number of heads."""
-    context_plan: Callable[[nn.Module], Sequence[tuple[nn.Module, nn.Module]]] | None = None
-    """Of each attention the two modules between which tokens need each other: the one before, whose
-    output is (batch, tokens, features), ordered by head, and the one after, whose input is. In
-    between, ranks of `--strategy context` have all tokens of some heads; elsewhere a part of the
-    tokens, where positions must not be counted from 0. None: no context parallelism.
-    """
-    heads: int = 0
-    """Of the attention; the number of context-parallel ranks must divide it, and `tokens`."""
     stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
     """(model, count) -> modules that, one after the other, do what the model does, from one tensor
     to one tensor.
@@ -205,5 +197,4 @@ def capabilities(task: Task) -> Capabilities:
         with torch.device("meta"):
             tensor_limit = task.tensor_limit(task.model())
     max_stages = task.max_stages if task.stages is not None else 1
-    heads = task.heads if task.context_plan is not None else 0
-    return Capabilities(task.batch_size, tensor_limit, max_stages, heads=heads, tokens=task.tokens)
+    return Capabilities(task.batch_size, tensor_limit, max_stages)

@@ -23,7 +23,6 @@ from cloudtrain_trainer.models.cross_entropy import cross_entropy
 from cloudtrain_trainer.models.decoder import (
     Shape,
     blocks,
-    context_plan,
     decoder,
     ends,
     joined,
@@ -176,8 +175,6 @@ def build(
         ends=ends,
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
-        context_plan=context_plan,
-        heads=shape.heads,
         stages=None if shape.tied else stages,
         joined=joined(shape),
         max_stages=1 if shape.tied else shape.layers,

@@ -363,7 +363,7 @@ class Loop:
         dropout differs.
         """
         state.seed_generators(
-            (self.options.seed + 1) * 1_000_003 + self.strategy.noise_rank, self.strategy.devices
+            (self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices
         )
 
     def _make_batches(self) -> None:

@@ -227,12 +227,9 @@ class Step:
         """
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
-    def backward(self, loss: Tensor, samples: int, reported: Tensor | None = None) -> None:
-        """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ().
-
-        `reported`: the mean to report, where several ranks have a part of it each; None: `loss`.
-        """
-        self.add_loss(loss if reported is None else reported, samples)
+    def backward(self, loss: Tensor, samples: int) -> None:
+        """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ()."""
+        self.add_loss(loss, samples)
         weight = self.loss_weight(samples)
         if weight != 1:
             loss = loss * weight
@@ -267,13 +264,12 @@ class Step:
 
         Without targets they are the inputs: a batch that is not a pair.
         """
-        own = self.strategy.own_part
-        on_device = own(trees.to_device(inputs, self.device, self._image_format))
+        on_device = trees.to_device(inputs, self.device, self._image_format)
         if self.task.on_device is not None:
             on_device = self.task.on_device(on_device)
-        return on_device, (
-            on_device if targets is None else own(trees.to_device(targets, self.device))
-        )
+        if targets is None:
+            return on_device, on_device
+        return on_device, trees.to_device(targets, self.device)
 
     def _clip(self) -> Tensor:
         """Scale the gradients down to `--clip-norm`, by their norm over all ranks.
