@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gpus": ("gpus", "Show machines with GPUs of both clouds, and what they cost."),
         "doctor": ("doctor", "Ask this machine, or an account, for all that a job needs."),
         "image": ("image", "Build the image that jobs run in, and push it."),
-        "infra": ("infra", "Set up, show or remove what an account needs."),
+        "infra": ("infra", "Print the template of an account; write its settings."),
         "schema": ("job", "Print the JSON Schema of job.yaml."),
         "completion": ("job", "Print the completion script of a shell."),
     },

@@ -7,14 +7,14 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.infrastructure.changes import SettingValue
+from cloudtrain.infrastructure import SettingValue
 
 _HEADER = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]\s*(#.*)?""")
 
@@ -57,38 +57,21 @@ class SettingsEdit:
             ) from error
 
 
-def settings_edit(
-    path: Path, settings: Mapping[str, SettingValue], gone: Mapping[str, SettingValue] | None = None
-) -> SettingsEdit:
-    """The edit that gives these settings, by dotted key, their values. UsageError if the file
-    cannot be edited so.
+def settings_edit(path: Path, settings: Mapping[str, SettingValue]) -> SettingsEdit:
+    """Return the edit that sets these settings, by dotted key.
 
-    `gone`: settings that hold no longer; each is removed if the file has it with this very value.
+    Raise UsageError if the file is written in a form that no line can be added to.
     """
     before, old = _read(path)
-    stale = _present(old, gone or {})
     lines = before.splitlines()
-    for key in stale:
-        table, _, name = key.rpartition(".")
-        _remove(lines, table, name)
     for key, value in settings.items():
         table, _, name = key.rpartition(".")
         if _value_in(old, table, name) != _plain(value):
             _set(lines, table, name, value)
     after = "\n".join(lines) + "\n" if lines else ""
     after = before if lines == before.splitlines() else after
-    _check(path, old, settings, stale, after)
+    _check(path, old, settings, after)
     return SettingsEdit(path=path, before=before, after=after)
-
-
-def as_toml(settings: Mapping[str, SettingValue]) -> str:
-    """The settings as the lines of a new file."""
-    return settings_edit(Path(os.devnull) / "new", settings).after.rstrip("\n")
-
-
-def settings_in(path: Path, settings: Mapping[str, SettingValue]) -> list[str]:
-    """Which of these settings a file has, with these very values. UsageError if it cannot be read."""
-    return _present(_read(path)[1], settings)
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
@@ -102,29 +85,16 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         ) from error
 
 
-def _present(document: Mapping[str, Any], settings: Mapping[str, SettingValue]) -> list[str]:
-    found = {
-        key: _value_in(document, key.rpartition(".")[0], key.rpartition(".")[2]) for key in settings
-    }
-    return [key for key, value in settings.items() if found[key] == _plain(value)]
-
-
 def _check(
-    path: Path,
-    old: Mapping[str, Any],
-    settings: Mapping[str, SettingValue],
-    stale: Iterable[str],
-    after: str,
+    path: Path, old: Mapping[str, Any], settings: Mapping[str, SettingValue], after: str
 ) -> None:
-    """That the new text means the old one and the settings. UsageError for forms of TOML that no
-    line stands for.
+    """Raise UsageError unless the new text means the old one and the settings.
+
+    Some forms of TOML have no line for a key, such as an inline table.
     """
     wanted: dict[str, Any] = {
         key: dict(value) if isinstance(value, dict) else value for key, value in old.items()
     }
-    for key in stale:
-        table, _, name = key.rpartition(".")
-        del (wanted[table] if table else wanted)[name]
     for key, value in settings.items():
         table, _, name = key.rpartition(".")
         inner = wanted.setdefault(table, {}) if table else wanted
@@ -157,15 +127,6 @@ def _set(lines: list[str], table: str, name: str, value: SettingValue) -> None:
     while end > start and not lines[end - 1].strip():
         end -= 1
     lines.insert(end, f"{name} = {_written(value)}")
-
-
-def _remove(lines: list[str], table: str, name: str) -> None:
-    """Take one key out; what stands around it stays. Nothing where no line stands for it: `_check`
-    tells.
-    """
-    place = _place(lines, *_extent(lines, table), name)
-    if place is not None:
-        del lines[place]
 
 
 def _place(lines: list[str], start: int, end: int, name: str) -> slice | None:

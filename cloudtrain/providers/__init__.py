@@ -294,13 +294,12 @@ class Provider(ABC):
         raise UsageError(f"run {run.run_id} keeps no machines")
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:  # noqa: ARG002
-        """What sets up its account: the deployment of that name. UsageError if it sets up none.
+        """Return the template of an account and its deployment of that name.
 
-        `region`: where, empty for what the settings say; no setting needs to be there to print the
-        template.
+        `region`: empty for that of the settings. Raise UsageError if the provider has no template.
         """
-        hint = "aws and azure do: --provider aws"
-        raise UsageError(f"the provider {self.declaration.name!r} sets up no account", hint=hint)
+        message = f"the provider {self.declaration.name!r} has no template of an account"
+        raise UsageError(message, hint="aws and azure have one: --provider aws")
 
     def native_sweeps(self) -> NativeSweeps:
         """Its cloud's own service for sweeps. UsageError if there is none."""

@@ -53,16 +53,16 @@ def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Secti
         asked = get_provider(provider).target(settings, spec)
         where = f", {asked.where}" if declaration.is_remote and asked.where else ""
         tip = (
-            f"cloudtrain infra up --provider {provider} makes an account ready and writes these"
-            " settings"
+            f"cloudtrain infra template --provider {provider} prints a template that sets up an"
+            f" account; cloudtrain infra settings --provider {provider} writes its settings"
         )
-        tip = tip if asked.problems and _sets_up_accounts(provider) else ""
+        tip = tip if asked.problems and _has_template(provider) else ""
         yield Section(
             f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec), tip
         )
 
 
-def _sets_up_accounts(provider: str) -> bool:
+def _has_template(provider: str) -> bool:
     return type(get_provider(provider)).infrastructure is not Provider.infrastructure
 
 

@@ -1,69 +1,63 @@
-"""The reference of `cloudtrain infra`: what can be chosen in each cloud, and the table of what
-costs money at rest.
-"""
+"""The reference of the templates in infra/: their parameters, as the templates declare them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Iterable
+from typing import Any
 
-from cloudtrain.infrastructure.idle_costs import Price, prices
-from cloudtrain.infrastructure.parameters import Parameter
-from cloudtrain.providers.aws.infra import AwsInfrastructure
-from cloudtrain.providers.aws.infra_parameters import kind_of
-from cloudtrain.providers.azure.infra.deployment import AzureInfrastructure
-from cloudtrain.providers.azure.infra.kinds import words_of
+import yaml
+
+from cloudtrain.bundle import bundled
 from reference_page import page, table
+
+Parameter = tuple[str, Any, str, list[Any]]
+"""Name, default, meaning, allowed values."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML of a CloudFormation template; its short forms, such as `!Ref`, are left out."""
+
+
+_Loader.add_multi_constructor("!", lambda *_: None)
 
 
 def infra_page() -> str:
-    """Both clouds, one after the other."""
+    """Return the page with the parameters of both templates."""
     parts = [
-        "`cloudtrain infra up --set KEY=VALUE`, as often as needed, chooses what an account gets; a"
-        " key that is not given keeps the value that the deployment has, else its default."
-        " `cloudtrain infra parameters` prints the same. How to set an account up:"
-        " [AWS](../guides/set-up-aws.md), [Azure](../guides/set-up-azure.md).\n"
+        "Parameters of the templates that `cloudtrain infra template` prints. How to deploy a"
+        " template: [AWS](../guides/set-up-aws.md), [Azure](../guides/set-up-azure.md).\n",
+        "## AWS\n",
+        "For `aws cloudformation deploy --parameter-overrides NAME=VALUE`. The Terraform module has"
+        " a variable for each.\n",
+        _parameters(_of_aws()),
+        "## Azure\n",
+        "For `az deployment group create --parameters NAME=VALUE`; a list is JSON.\n",
+        _parameters(_of_azure()),
     ]
-    parts += _cloud("aws", "AWS", "us-east-1", AwsInfrastructure.parameters, kind_of)
-    parts += _cloud("azure", "Azure", "East US", AzureInfrastructure.parameters, words_of)
-    return page("What infra can choose", "\n".join(parts))
+    return page("Parameters of the templates", "\n".join(parts))
 
 
-def _cloud(
-    name: str, title: str, region: str, parameters: Iterable[Parameter], words: Callable[[str], str]
-) -> list[str]:
-    rows = [
-        (f"`{each.name}`", f"`{each.default}`", _meaning(each), _idle(each)) for each in parameters
-    ]
-    costs = [_row(price, words) for price in prices(name).values()]
-    return [
-        f"## {title}\n",
-        table(("key", "default", "meaning", "USD a month idle"), rows),
-        (
-            f"What costs money while no job runs, by the list prices of {region}. A price is"
-            " `assumed` where nobody has read it at its source:\n"
-        ),
-        table(("what", "USD a month", "how it comes about", "as of"), costs),
-    ]
+def _of_aws() -> Iterable[Parameter]:
+    text = (bundled("infra") / "aws" / "cloudtrain.yaml").read_text(encoding="utf-8")
+    template = yaml.load(text, _Loader)
+    for name, declaration in template["Parameters"].items():
+        allowed = declaration.get("AllowedValues", [])
+        yield name, declaration["Default"], declaration["Description"], allowed
 
 
-def _meaning(parameter: Parameter) -> str:
-    if parameter.choices:
-        return (
-            f"{parameter.meaning} (one of {', '.join(f'`{each}`' for each in parameter.choices)})"
-        )
-    has_example = parameter.example and parameter.example != parameter.default
-    return parameter.meaning + (f" (such as `{parameter.example}`)" if has_example else "")
+def _of_azure() -> Iterable[Parameter]:
+    template = json.loads((bundled("infra") / "azure" / "template.json").read_text("utf-8"))
+    for name, declaration in template["parameters"].items():
+        meaning = declaration["metadata"]["description"]
+        yield name, declaration["defaultValue"], meaning, declaration.get("allowedValues", [])
 
 
-def _idle(parameter: Parameter) -> str:
-    return (
-        ", ".join(f"`{value}`: {usd:.2f}" for value, usd in parameter.idle_usd_per_month.items())
-        or "0"
-    )
-
-
-def _row(price: Price, words: Callable[[str], str]) -> tuple[str, str, str, str]:
-    assumed = "assumed, " if price.basis == "assumed" else ""
-    amount = "what is stored" if price.usd_per_month is None else f"{price.usd_per_month:.2f}"
-    what = words(price.type) + (f", {price.tier}" if price.tier else "")
-    return what, amount, price.note, f"{assumed}[{price.as_of}]({price.source})"
+def _parameters(parameters: Iterable[Parameter]) -> str:
+    rows = []
+    for name, default, meaning, allowed in parameters:
+        text = default if isinstance(default, str) else json.dumps(default)
+        values = ", ".join(f"`{value}`" for value in allowed)
+        choices = f" (one of {values})" if values else ""
+        rows.append((f"`{name}`", f"`{text}`" if text else "empty", f"{meaning}{choices}"))
+    return table(("parameter", "default", "meaning"), rows)

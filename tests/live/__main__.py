@@ -3,7 +3,7 @@ for the pages.
 
     CLOUDTRAIN_LIVE=aws python -m tests.live aws
 
-Needs credentials and an account that `cloudtrain infra up` has made ready. It starts four small
+Needs credentials and an account with the resources of a template. It starts four small
 jobs on the cheapest machines, each limited to a fourth of `--budget` (in USD); what they left stays
 in the account's storage.
 """

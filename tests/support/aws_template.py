@@ -1,9 +1,8 @@
-"""The CloudFormation template of infra/aws, resolved for given parameters, and the statements of
-its policies.
-"""
+"""The CloudFormation template of infra/aws, resolved for parameters, and its policies."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,20 +29,20 @@ EVERYTHING = {
     "MonthlyBudget": "50",
     "AlarmEmail": "me@example.org",
 }
-"""Parameters with which every resource is created."""
+"""Parameters that create every resource of the template."""
 
 
 @cache
 def template() -> dict[str, Any]:
-    """As it stands in the file."""
+    """Return the template, with unresolved functions."""
     return read_template((bundled("infra") / "aws" / "cloudtrain.yaml").read_text(encoding="utf-8"))
 
 
-def resolved(**given: str) -> Resolver:
-    """The template in an account, with names of its own for what it creates."""
+def resolved(**parameters: str) -> Resolver:
+    """Return the template, resolved, with made-up names of resources."""
     made = Resolver(
         template(),
-        parameter_values(template(), given),
+        parameter_values(template(), parameters),
         stack="cloudtrain",
         region=REGION,
         account=ACCOUNT,
@@ -57,17 +56,80 @@ def resolved(**given: str) -> Resolver:
 
 
 @cache
-def job_policy(**given: str) -> list[Statement]:
-    """What jobs may do."""
+def job_policy(**parameters: str) -> list[Statement]:
+    """Return the rights of jobs."""
     return statements(
-        each["PolicyDocument"] for each in resolved(**given).properties("ExecutionRole")["Policies"]
+        policy["PolicyDocument"]
+        for policy in resolved(**parameters).properties("ExecutionRole")["Policies"]
     )
 
 
 @cache
-def submitter_policy(**given: str) -> list[Statement]:
-    """What people and CI may do."""
-    return statements([resolved(**given).properties("SubmitterPolicy")["PolicyDocument"]])
+def submitter_policy(**parameters: str) -> list[Statement]:
+    """Return the rights of people and CI."""
+    return statements([resolved(**parameters).properties("SubmitterPolicy")["PolicyDocument"]])
+
+
+def deploy(cloud: Cloud, **parameters: str) -> dict[str, str]:
+    """Make the resources of the template in an imitated account; return the outputs of the stack.
+
+    Make only the key, bucket, repository, role and policy. The bucket's policy is
+    left out: it requires TLS, which loopback does not have. Jobs may then do only what the role
+    grants.
+    """
+    made = Resolver(
+        template(),
+        parameter_values(template(), parameters),
+        stack="cloudtrain",
+        region=cloud.region,
+        account=ACCOUNT,
+    )
+    if "Key" in made.resources():
+        key = cloud.client("kms", direct=True).create_key()["KeyMetadata"]
+        made.identities["Key"] = key["KeyId"]
+        made.attributes["Key", "Arn"] = key["Arn"]
+    _make_storage(cloud, made)
+    _make_rights(cloud, made)
+    outputs = made.outputs()
+    cloud.stacks.outputs["cloudtrain"] = outputs
+    return outputs
+
+
+def _make_storage(cloud: Cloud, made: Resolver) -> None:
+    bucket = "cloudtrain-bucket-1a2b3c"
+    made.identities["Bucket"] = bucket
+    made.attributes["Bucket", "Arn"] = f"arn:aws:s3:::{bucket}"
+    properties = made.properties("Bucket")
+    s3 = cloud.client("s3", direct=True)
+    s3.create_bucket(Bucket=bucket)
+    for call, name in (
+        (s3.put_bucket_versioning, "VersioningConfiguration"),
+        (s3.put_public_access_block, "PublicAccessBlockConfiguration"),
+    ):
+        call(Bucket=bucket, **{name: properties[name]})
+
+    made.identities["Repository"] = "cloudtrain-repository-1a2b3c"
+    cloud.registry.create_repository("cloudtrain-repository-1a2b3c")
+
+
+def _make_rights(cloud: Cloud, made: Resolver) -> None:
+    iam = cloud.client("iam", direct=True)
+    properties = made.properties("ExecutionRole")
+    name = "cloudtrain-ExecutionRole-1A2B3C"
+    trust = json.dumps(properties["AssumeRolePolicyDocument"])
+    role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]
+    for policy in properties["Policies"]:
+        document = json.dumps(policy["PolicyDocument"])
+        iam.put_role_policy(RoleName=name, PolicyName=policy["PolicyName"], PolicyDocument=document)
+    cloud.account.job_policy = statements(
+        policy["PolicyDocument"] for policy in properties["Policies"]
+    )
+    made.identities["ExecutionRole"] = name
+    made.attributes["ExecutionRole", "Arn"] = role["Arn"]
+
+    document = json.dumps(made.properties("SubmitterPolicy")["PolicyDocument"])
+    policy = iam.create_policy(PolicyName="cloudtrain-Submitter-1A2B3C", PolicyDocument=document)
+    made.identities["SubmitterPolicy"] = policy["Policy"]["Arn"]
 
 
 def enforce(cloud: Cloud) -> None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle import bundled
+from tests.fakes.azure.account import WORKSPACES, Cluster
 from tests.fakes.azure.rbac import Access, Assignment, role_of
-from tests.fakes.azure.resource_manager.template import Planned, Template
 from tests.fakes.azure.roles import BUILT_IN
+from tests.fakes.azure.template import Planned, Template
+
+if TYPE_CHECKING:
+    from tests.fakes.azure.cloud import AzureCloud
+
+Resources = list[tuple[Planned, dict[str, Any]]]
+"""Each resource with its evaluated document."""
 
 DOCUMENT: dict[str, Any] = json.loads((bundled("infra") / "azure" / "template.json").read_text())
 GROUP = {
@@ -37,16 +46,31 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@cache
-def deployed(case: str) -> list[tuple[Planned, dict[str, Any]]]:
-    """The resources of a case, each as it is sent; whom an identity is, is told by its name."""
+def evaluated(
+    parameters: Mapping[str, Any], group: Mapping[str, str], object_id: Callable[[str], str]
+) -> tuple[Resources, dict[str, Any]]:
+    """Return the resources and the outputs. `object_id`: from the name of an identity."""
     template = Template(
-        DOCUMENT, {name: {"value": value} for name, value in CASES[case].items()}, GROUP
+        DOCUMENT, {name: {"value": value} for name, value in parameters.items()}, group
     )
-    template.reference = lambda id_, _: dict.fromkeys(
-        ("principalId", "clientId", "loginServer"), id_.rpartition("/")[2]
-    )
-    return [(one, template.body(one)) for one in template.planned()]
+
+    def reference(id_: str, *_: Any) -> dict[str, str]:
+        name = id_.rpartition("/")[2]
+        return {
+            "principalId": object_id(name),
+            "clientId": object_id(name),
+            "loginServer": f"{name}.azurecr.io",
+        }
+
+    template.reference = reference
+    resources = [(planned, template.body(planned)) for planned in template.planned()]
+    return resources, template.outputs()
+
+
+@cache
+def deployed(case: str) -> Resources:
+    """Return the resources of a case. The object id of an identity is its name."""
+    return evaluated(CASES[case], GROUP, lambda name: name)[0]
 
 
 @cache
@@ -54,9 +78,14 @@ def access(case: str) -> Access:
     """Return the roles that a case assigns; a principal is the name of an identity, or an object
     id.
     """
+    return _granted(deployed(case))
+
+
+def _granted(resources: Iterable[tuple[Planned, dict[str, Any]]]) -> Access:
+    """Return the roles that these resources define and assign."""
     roles = dict(BUILT_IN)
     assignments = []
-    for planned, body in deployed(case):
+    for planned, body in resources:
         name = planned.id.rpartition("/")[2]
         if planned.kind == "Microsoft.Authorization/roleDefinitions":
             properties = body["properties"]
@@ -88,3 +117,70 @@ def scopes(case: str) -> dict[str, str]:
         "workspace vault": parts["keyVault"],
         "jobs vault": jobs_vault,
     }
+
+
+def deploy(cloud: AzureCloud, **parameters: Any) -> Mapping[str, str]:
+    """Give an imitated subscription what the template makes, and only the rights that it grants.
+
+    Return the object ids of the identities by their names.
+    """
+    account = cloud.account
+    account.resource_group = "cloudtrain"
+    group = {
+        "id": f"/subscriptions/{account.subscription}/resourceGroups/{account.resource_group}",
+        "name": account.resource_group,
+        "location": account.location,
+        "subscription": account.subscription,
+        "tenant": account.tenant,
+    }
+    object_ids: dict[str, str] = defaultdict(lambda: str(uuid.uuid4()))
+    resources, outputs = evaluated(parameters, group, object_ids.__getitem__)
+
+    def of_kind(kind: str) -> list[tuple[str, dict[str, Any]]]:
+        return [(planned.id, body) for planned, body in resources if planned.kind == kind]
+
+    def identity_of(body: Mapping[str, Any]) -> str:
+        """Return the object id of the first identity of a resource."""
+        first = next(iter(body["identity"]["userAssignedIdentities"]))
+        return object_ids[first.rpartition("/")[2]]
+
+    [(workspace, body)] = of_kind(WORKSPACES)
+    parts = body["properties"]
+    [jobs_vault] = [
+        id_ for id_, _ in of_kind("Microsoft.KeyVault/vaults") if id_ != parts["keyVault"]
+    ]
+    account.workspace = workspace.rpartition("/")[2]
+    account.parts = {
+        **{name: parts[name] for name in ("storageAccount", "keyVault", "containerRegistry")},
+        "jobsVault": jobs_vault,
+        "identity": identity_of(body),
+    }
+    is_by_role = parts["systemDatastoresAuthMode"] == "Identity"
+    account.datastore_credentials = "None" if is_by_role else "AccountKey"
+    [(_, storage)] = of_kind("Microsoft.Storage/storageAccounts")
+    account.takes_keys = storage["properties"]["allowSharedKeyAccess"]
+    account.computes = {
+        id_.rpartition("/")[2]: _cluster(body["properties"]["properties"], identity_of(body))
+        for id_, body in of_kind(f"{WORKSPACES}/computes")
+    }
+
+    granted = _granted(resources)
+    account.access.roles = granted.roles
+    account.access.assignments[:] = granted.assignments
+    account.access.is_enforced = True
+    account.rights.resources = [planned.id for planned, _ in resources]
+    account.rights.vaults = {jobs_vault.rpartition("/")[2]}
+    account.rights.deployments["cloudtrain"] = {
+        "provisioningState": "Succeeded",
+        "outputs": outputs,
+    }
+    return object_ids
+
+
+def _cluster(properties: Mapping[str, Any], identity: str) -> Cluster:
+    return Cluster(
+        vm_size=properties["vmSize"],
+        max_nodes=properties["scaleSettings"]["maxNodeCount"],
+        low_priority=properties["vmPriority"] == "LowPriority",
+        identity=identity,
+    )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cloudtrain
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.infra_parameters import settings_of
+from cloudtrain.providers.aws.infra import settings_of
 from cloudtrain.providers.aws.permissions import DOCTOR, JOB, SUBMITTER, Permission
 from cloudtrain.settings import variable_of
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources

@@ -5,36 +5,28 @@ kept.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloudtrain.bundle import bundled
-from cloudtrain.catalog.dlc import dlc_image, dlc_regions
-from cloudtrain.infrastructure.idle_costs import prices
-from cloudtrain.infrastructure.parameters import defaults, to_template
-from cloudtrain.providers.aws.infra_parameters import (
-    KEPT_TYPES,
-    KINDS,
-    PARAMETERS,
-    idle_cost,
-    settings_of,
-    template_values,
-    values_of,
-)
-from tests.fakes.aws.template import MAX_BYTES, parameter_values
-from tests.support.aws_template import EVERYTHING, REGION, SUBJECT, resolved, template
+from cloudtrain.infrastructure import DEFAULT_NAME
+from cloudtrain.providers.aws.infra import settings_of
+from pages import ROOT
+from tests.fakes.aws.template import MAX_BYTES
+from tests.support.aws_template import EVERYTHING, SUBJECT, resolved, template
 from tests.support.limits import HANG_SECONDS
 
 ALWAYS = {"Bucket", "BucketPolicy", "Repository", "ExecutionRole", "SubmitterPolicy"}
 NETWORK = {"Vpc", "SubnetA", "SubnetB", "RouteTable", "RouteA", "RouteB", "S3Endpoint"}
 GROUPS = {"SecurityGroup", "AmongNodesIn", "AmongNodesOut"}
 ENDPOINTS = {"EndpointSecurityGroup", "SecretsEndpoint", "ParametersEndpoint"}
+HOLD_DATA = {"Bucket", "BucketPolicy", "Repository", "Key", "LogGroup"}
+"""Resources that hold data, or are needed to read or protect it."""
 RIGHTS = {"ExecutionRole", "SubmitterPolicy", "GitHubRole"}
 """What tests/unit/test_aws_rights.py is about."""
 KEY = "arn:aws:kms:us-east-1:123456789012:key/made-key"
@@ -354,7 +346,7 @@ def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
     for name, each in template()["Resources"].items():
         kept = (each.get("DeletionPolicy"), each.get("UpdateReplacePolicy"))
         assert kept == (
-            ("RetainExceptOnCreate", "Retain") if each["Type"] in KEPT_TYPES else (None, None)
+            ("RetainExceptOnCreate", "Retain") if name in HOLD_DATA else (None, None)
         ), name
 
 
@@ -395,80 +387,19 @@ def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
     }
 
 
-def test_the_parameters_of_the_command_are_those_of_the_template() -> None:
-    declared = template()["Parameters"]
-    assert {each.template for each in PARAMETERS} | {
-        "CreateLogGroup",
-        "ContainersAccount",
-    } == declared.keys()
-    written = to_template(PARAMETERS, defaults(PARAMETERS))
-    for each in PARAMETERS:
-        assert each.problem(each.default) == "", each.name
-        assert not each.example or each.problem(each.example) == "", each.name
-        assert written[each.template] == str(declared[each.template]["Default"]), each.name
-        assert set(each.choices) == {
-            str(value) for value in declared[each.template].get("AllowedValues", [])
-        }, each.name
-
-
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            each.name: (
-                st.sampled_from(each.choices)
-                if each.choices
-                else st.from_regex(each.pattern, fullmatch=True)
-            )
-            for each in PARAMETERS
-        },
-    )
-)
-def test_what_the_command_accepts_the_template_accepts_and_gives_back(
-    values: dict[str, str],
-) -> None:
-    assert not [
-        each.problem(values[each.name])
-        for each in PARAMETERS
-        if each.name in values and each.problem(values[each.name])
-    ]
-    theirs = template_values(values, REGION, "aws")
-    parameter_values(template(), theirs)
-    assert values_of(theirs) == values
-
-
-def test_the_account_of_aws_own_containers_is_that_of_the_region() -> None:
-    for region in dlc_regions():
-        address = dlc_image("2.8", region, gpu=True)
-        if address:
-            assert template_values({}, region, "aws")["ContainersAccount"] == address[:12]
-
-
-def test_every_kind_of_resource_has_a_name_for_people_and_the_template_fits_into_a_request() -> (
-    None
-):
-    assert {each["Type"] for each in template()["Resources"].values()} == KINDS.keys()
+def test_template_fits_into_a_request() -> None:
     assert (bundled("infra") / "aws" / "cloudtrain.yaml").stat().st_size <= MAX_BYTES
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{}, {"kms_key": "new"}, {"network": "new"}, {"network": "new", "secret_endpoints": "yes"}],
-)
-def test_what_a_choice_costs_idle_is_what_the_resources_cost_that_it_makes(
-    given: dict[str, str],
-) -> None:
-    made = resolved(**template_values(given, REGION, "aws")).resources()
-    costs = [idle_cost(name, each["Type"]) for name, each in made.items()]
-    chosen = defaults(PARAMETERS) | given
-    told = sum(each.idle_usd_per_month.get(chosen[each.name], 0.0) for each in PARAMETERS)
-    assert sum(each.usd_per_month or 0.0 for each in costs if each) == pytest.approx(told)
-
-
-def test_every_price_is_of_a_resource_of_the_template() -> None:
-    assert {type_ for type_, _ in prices("aws")} <= {
-        each["Type"] for each in template()["Resources"].values()
-    }
+@pytest.mark.parametrize("page", ["first-job-aws.md", "guides/set-up-aws.md"])
+def test_command_of_the_page_names_parameters_of_the_template(page: str) -> None:
+    """The page deploys under the name that `cloudtrain infra settings` reads by default."""
+    text = (ROOT / "docs" / page).read_text()
+    [command, *_] = re.findall(r"^aws cloudformation deploy (?:.*\\\n)*.*$", text, re.MULTILINE)
+    assert f"--stack-name {DEFAULT_NAME}" in command
+    assert "--capabilities CAPABILITY_IAM" in command
+    named = re.findall(r"\b([A-Z][a-z]\w+)=", text)
+    assert set(named) <= template()["Parameters"].keys()
 
 
 def test_every_exception_from_a_checkers_rule_is_justified_beside_its_resource() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.bundle import bundled
-from cloudtrain.providers.aws.infra_parameters import PARAMETERS
 from tests.support.aws_template import template
 from tests.support.in_process import call
 from tests.support.limits import HANG_SECONDS
@@ -24,6 +23,12 @@ MAIN, VARIABLES, OUTPUTS = (
 )
 PLUGINS = Path("/opt/tf-plugins")
 """Where machines without a network keep Terraform's providers."""
+
+
+def variable_of() -> dict[str, str]:
+    """Return the variable that gives each parameter of the template its value."""
+    given = MAIN.partition("parameters = {")[2].partition("\n  }")[0]
+    return dict(re.findall(r"^    (\w+) += .*?\bvar\.(\w+)", given, re.MULTILINE))
 
 
 def test_the_module_deploys_the_template_itself_so_both_grant_the_same_actions() -> None:
@@ -37,38 +42,31 @@ def test_the_module_deploys_the_template_itself_so_both_grant_the_same_actions()
 
 
 def test_the_module_takes_every_parameter_and_gives_every_output() -> None:
-    given = re.findall(
-        r"^    (\w+) +=", MAIN.partition("parameters = {")[2].partition("\n  }")[0], re.MULTILINE
-    )
-    assert set(given) == template()["Parameters"].keys()
+    assert variable_of().keys() == template()["Parameters"].keys()
     variables = set(re.findall(r'^variable "(\w+)"', VARIABLES, re.MULTILINE))
-    assert variables == {each.name for each in PARAMETERS} | {
-        "name",
-        "create_log_group",
-        "containers_account",
-    }
+    assert variables == {"name", *variable_of().values()}
     assert set(re.findall(r"var\.(\w+)", MAIN)) == variables, "none is taken and not used"
     assert set(re.findall(r'outputs(?:, |\[)"(\w+)"', OUTPUTS)) == template()["Outputs"].keys()
 
 
-def test_the_defaults_are_those_of_the_command() -> None:
-    for each in PARAMETERS:
-        [written] = re.findall(
-            rf'variable "{each.name}" {{.*?default     = (.+?)\n', VARIABLES, re.DOTALL
+def test_defaults_of_the_module_are_those_of_the_template() -> None:
+    for name, variable in variable_of().items():
+        [default] = re.findall(
+            rf'variable "{variable}" {{.*?default     = (.+?)\n', VARIABLES, re.DOTALL
         )
-        meant = {"[]": "", "false": "no", "true": "yes", '""': ""}.get(written, written.strip('"'))
-        assert (meant or each.empty) == each.default, each.name
+        text = {"[]": "", "false": "no", "true": "yes"}.get(default, default.strip('"'))
+        assert text == str(template()["Parameters"][name]["Default"]), name
 
 
-def test_render_prints_one_file_that_stands_beside_the_template() -> None:
-    said = call("infra", "render", "--provider", "aws", "--format", "terraform")
+def test_template_command_prints_one_file_that_stands_beside_the_template() -> None:
+    said = call("infra", "template", "--provider", "aws", "--format", "terraform")
     assert said.code == 0
     assert 'file("${path.module}/cloudtrain.yaml")' in said.out
     assert "../" not in said.out
     for name in (
         'variable "budget"',
         'output "role"',
-        "cloudtrain infra render --provider aws > cloudtrain.yaml",
+        "cloudtrain infra template --provider aws > cloudtrain.yaml",
     ):
         assert name in said.out
 
@@ -84,9 +82,9 @@ def test_terraform_formats_it_so() -> None:
 @pytest.mark.skipif(not PLUGINS.is_dir(), reason="there is no provider for terraform here")
 def test_terraform_finds_it_valid(tmp_path: Path) -> None:
     (tmp_path / "main.tf").write_text(
-        call("infra", "render", "--provider", "aws", "--format", "terraform").out
+        call("infra", "template", "--provider", "aws", "--format", "terraform").out
     )
-    (tmp_path / "cloudtrain.yaml").write_text(call("infra", "render", "--provider", "aws").out)
+    (tmp_path / "cloudtrain.yaml").write_text(call("infra", "template", "--provider", "aws").out)
     env = {key: value for key, value in os.environ.items() if not key.startswith("TF_")} | {
         "CHECKPOINT_DISABLE": "1"
     }

@@ -12,12 +12,14 @@ import pytest
 import yaml
 
 from cloudtrain.bundle import bundled
+from cloudtrain.infrastructure import DEFAULT_NAME
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.infra.kinds import OWN_ROLE, ROLES
 from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES
+from pages import ROOT
+from tests.fakes.azure.expressions import FUNCTIONS, calls, is_expression, parse
+from tests.fakes.azure.permissions import KNOWN
 from tests.fakes.azure.rbac import role_of
-from tests.fakes.azure.resource_manager.expressions import FUNCTIONS, calls, is_expression, parse
-from tests.fakes.azure.resource_manager.kinds import KINDS, problem
+from tests.fakes.azure.resource_kinds import KINDS, problem
 from tests.fakes.azure.roles import BUILT_IN, SCIENTIST
 from tests.support.azure_template import CASES, DOCUMENT, GROUP, PEOPLE, deployed
 
@@ -68,6 +70,18 @@ def test_it_is_a_deployment_template_in_which_every_parameter_says_what_it_means
     for name, parameter in DOCUMENT["parameters"].items():
         assert parameter["metadata"]["description"].endswith("."), name
         assert "defaultValue" in parameter, f"{name}: a deployment without any parameter must work"
+
+
+@pytest.mark.parametrize("page", ["first-job-azure.md", "guides/set-up-azure.md"])
+def test_command_of_the_page_names_parameters_of_the_template(page: str) -> None:
+    """The page deploys under the name that `cloudtrain infra settings` reads by default."""
+    text = (ROOT / "docs" / page).read_text()
+    [command, *_] = re.findall(r"^az deployment group create (?:.*\\\n)*.*$", text, re.MULTILINE)
+    assert f"--resource-group {DEFAULT_NAME} --name {DEFAULT_NAME}" in command
+    [named] = re.findall(r"--parameters (\w+)=", command)
+    assert named in DOCUMENT["parameters"]
+    table = text.partition("## Parameters")[2].partition("## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) <= set(DOCUMENT["parameters"])
 
 
 def test_every_expression_is_one_that_resource_manager_evaluates() -> None:
@@ -244,7 +258,7 @@ def grants(case: str) -> set[tuple[str, str, str]]:
             role = (
                 own_roles(case)[id_]["roleName"].partition(" of ")[0]
                 if id_ in own_roles(case)
-                else ROLES[id_]
+                else BUILT_IN[id_].name
             )
             found.add((body["properties"]["principalId"], role, scope.split("/")[-2]))
     return found
@@ -275,8 +289,9 @@ def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_t
     [permissions] = own["permissions"]
     assert permissions == {"actions": sorted(each.action for each in SUBMITTER)}
     assert not [each for each in permissions["actions"] if "*" in each or each.endswith("/delete")]
+    assert set(permissions["actions"]) <= KNOWN, "else Azure refuses the role"
     assert own["assignableScopes"] == [GROUP["id"]]
-    assert own["roleName"].startswith(f"{OWN_ROLE} of cloudtrain ")
+    assert own["roleName"].startswith("cloudtrain submitter of cloudtrain ")
     assert own_roles("built-in role") == {}
 
 

@@ -211,16 +211,14 @@ class SageMakerProvider(Provider):
         )
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
-        """The CloudFormation stack of that name."""
+        """Return the CloudFormation template and the stack of that name."""
         from cloudtrain.providers.aws.account import configured_region, refuse_unusable
         from cloudtrain.providers.aws.infra import AwsInfrastructure
 
         where = region or configured_region(settings)
         if where:
             refuse_unusable(where)
-        return AwsInfrastructure(
-            connect(where) if where else None, name, min(2.0, settings["aws.poll"])
-        )
+        return AwsInfrastructure(connect(where) if where else None, name)
 
     def native_sweeps(self) -> NativeSweeps:
         """Hyperparameter tuning jobs."""

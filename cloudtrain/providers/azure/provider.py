@@ -205,10 +205,13 @@ class AzureMLProvider(Provider):
         return backfill_logs(client_of_run(run), run, state)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
-        """A resource group with a workspace, and all that it needs."""
-        from cloudtrain.providers.azure.infra.deployment import AzureInfrastructure
+        """Return the ARM template and the deployment of that name."""
+        from cloudtrain.providers.azure.infra import AzureInfrastructure
 
-        return AzureInfrastructure(settings, name, region)
+        if region:
+            hint = "the deployment itself says where it is"
+            raise UsageError("--region is for aws", hint=hint)
+        return AzureInfrastructure(settings, name)
 
     def native_sweeps(self) -> NativeSweeps:
         """Sweep jobs."""

@@ -1,4 +1,4 @@
-# Those of the stack; what is not created is null. `cloudtrain infra show` prints them as lines of cloudtrain.toml.
+# Outputs of the stack; null for what is not created. `cloudtrain infra settings` writes them to cloudtrain.toml.
 locals {
   outputs = aws_cloudformation_stack.cloudtrain.outputs
 }

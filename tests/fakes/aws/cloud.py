@@ -1,5 +1,5 @@
-"""A whole cloud on loopback, one address for all: moto, with SageMaker, ECR and CloudFormation
-before it.
+"""A whole cloud on loopback, one address for all: moto, with SageMaker, ECR and CloudFormation's
+DescribeStacks before it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import boto3
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
-from tests.fakes.aws.cloudformation import CloudFormation
 from tests.fakes.aws.ecr import Ecr
 from tests.fakes.aws.endpoint import Endpoint
 from tests.fakes.aws.sagemaker import SageMaker
-from tests.fakes.aws.stack_resources import Resources
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
@@ -57,10 +55,7 @@ class Cloud:
         self.registry = Ecr(self.account)
         self.registry.images.put("train", "1", "amd64")  # IMAGE
         self.endpoint = Endpoint(self.service, self.registry, (host, port))
-        made = Resources(
-            lambda service: self.client(service, direct=True), self.registry, REGION, ACCOUNT
-        )
-        self.stacks = self.endpoint.stacks = CloudFormation(made, REGION, ACCOUNT)
+        self.stacks = self.endpoint.stacks
         for server in (self.endpoint, self.registry.blobs):
             server.start()
         self.bucket = BUCKET
@@ -154,7 +149,7 @@ class Cloud:
     def empty(self) -> None:
         """Back to an account with a bucket and nothing else; no job may be running."""
         self._reset()
-        self.stacks.reset()
+        self.stacks.clear()
         self.registry.reset()
         self.endpoint.reset()
         self.client("s3", direct=True).create_bucket(Bucket=BUCKET)

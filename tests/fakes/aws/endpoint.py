@@ -6,7 +6,6 @@ import http.client
 from typing import Any
 
 from tests.fakes.aws import ecr
-from tests.fakes.aws.cloudformation import CloudFormation
 from tests.fakes.aws.errors import error_of
 from tests.fakes.aws.permissions import refusal
 from tests.fakes.aws.query import document_of, response_of
@@ -14,6 +13,7 @@ from tests.fakes.aws.quotas import TARGET, Quotas
 from tests.fakes.aws.rights import check_call
 from tests.fakes.aws.sagemaker import SageMaker
 from tests.fakes.aws.simulation import Simulation
+from tests.fakes.aws.stacks import Stacks
 from tests.fakes.aws.uploads import Uploads
 from tests.fakes.aws.wire import call_of, check_signature, error_response, json_response
 from tests.fakes.faults import FaultKind
@@ -44,7 +44,7 @@ class Endpoint(Server):
         self.simulation = Simulation(f"http://{moto[0]}:{moto[1]}")
         self.moto = moto
         self.uploads = Uploads()
-        self.stacks: CloudFormation | None = None
+        self.stacks = Stacks()
         self.account = service.account
         self.region = service.account.region
 
@@ -84,7 +84,7 @@ class Endpoint(Server):
             return self._forward(request)
         if call == self.simulation.CALL:
             return self._query(self.simulation, request, call)
-        if self.stacks is not None and call.service == "cloudformation":
+        if call.service == "cloudformation":
             return self._query(self.stacks, request, call)
         if service is None:
             answer = self.uploads.told(call, self._forward(request))
@@ -96,9 +96,7 @@ class Endpoint(Server):
         except ServiceError as refused:
             return error_response(request, call.service, refused)
 
-    def _query(
-        self, service: CloudFormation | Simulation, request: Request, call: Call
-    ) -> Response:
+    def _query(self, service: Stacks | Simulation, request: Request, call: Call) -> Response:
         operation = service.model.operation_model(call.operation)
         try:
             return response_of(

@@ -173,7 +173,7 @@ class Account:
     secrets: dict[str, str] = field(default_factory=dict)
     """What the Key Vault holds."""
     access: Access = field(default_factory=lambda: Access(roles=dict(BUILT_IN)))
-    """Roles and who has them: enforced where a subscription was empty at first, and where a test
+    """Roles and who has them: enforced after `tests.support.azure_template.deploy`, and where a test
     says so.
     """
     rights: Rights = field(default_factory=lambda: Rights(vaults={VAULT}))

@@ -17,7 +17,6 @@ from tests.fakes.azure import certificate
 from tests.fakes.azure.account import CLUSTER_IDENTITY, DATASTORES, Account
 from tests.fakes.azure.endpoint import Endpoint
 from tests.fakes.azure.rbac import Assignment
-from tests.fakes.azure.resource_manager.subscription import ResourceManager
 from tests.fakes.azure.roles import SCIENTIST
 from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
@@ -32,11 +31,9 @@ IMAGE = "127.0.0.1:1/loopback/train:1"
 class AzureCloud:
     """One workspace in one subscription, without jobs. `settings`: of
     `tests.fakes.azure.account.Account`.
-
-    `empty`: there is neither workspace nor resource group until somebody deploys them.
     """
 
-    def __init__(self, *, empty: bool = False, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         folder = Path(tempfile.mkdtemp(prefix="loopback-azure-"))
         self.account = Account(
             folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings
@@ -51,9 +48,7 @@ class AzureCloud:
         self.service = Workspace(self.account)
         scientist = Assignment(principal=OBJECT_ID, role=SCIENTIST, scope=self.account.scope)
         self.account.access.assignments.append(scientist)
-        self.ground = ResourceManager(self.account) if empty else None
-        """The subscription, where it was empty at first."""
-        self.endpoint = Endpoint(self.account, self.service, tls, self.ground)
+        self.endpoint = Endpoint(self.account, self.service, tls)
         self.account.url = self.endpoint.url
         self.account.env = {
             "MSI_ENDPOINT": f"{self.endpoint.url}{MSI}",
@@ -84,13 +79,10 @@ class AzureCloud:
 
     def environment(self) -> dict[str, str]:
         """The variables that a client needs; `clean` also removes those of other accounts."""
-        workspace = {
+        return {
             "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
             "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
             "CLOUDTRAIN_AZURE_LOCATION": self.account.location,
-        }
-        return {
-            **({} if self.ground else workspace),
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
             "ARM_CLOUD_METADATA_URL": f"{self.endpoint.url}{METADATA}?api-version=2019-05-01",

@@ -11,8 +11,6 @@ from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.errors import error_of, unauthenticated
 from tests.fakes.azure.permissions import check
-from tests.fakes.azure.resource_manager.routes import operation_of
-from tests.fakes.azure.resource_manager.subscription import ResourceManager, refusal
 from tests.fakes.azure.rights import AUTHORIZATION, RightsCall
 from tests.fakes.azure.services import AUDIENCES, Services
 from tests.fakes.azure.wire import call_of, error_response, json_response
@@ -24,37 +22,19 @@ from tests.fakes.server import Server
 _OPEN = ("GetDiscovery", "GetToken")
 """What needs no token: the one is public, the other hands them out."""
 
-_GROUND = ("ListRoleAssignments", "GetVault")
-"""What is answered by the resources that there are, where a subscription was empty at first."""
-
 
 class Endpoint(Server):
     """What ARM_CLOUD_METADATA_URL is an address of, and all that is found from there."""
 
-    def __init__(
-        self,
-        account: Account,
-        service: Workspace,
-        tls: ssl.SSLContext,
-        ground: ResourceManager | None = None,
-    ) -> None:
-        """`ground`: the subscription in which the workspace is set up first; None where it was
-        always there.
-        """
+    def __init__(self, account: Account, service: Workspace, tls: ssl.SSLContext) -> None:
         super().__init__(account.unexpected_errors, tls)
-        self._ground = ground
         self.account = account
         self.service = service
         self._blobs = Blobs(account)
         self._services = Services(account, service)
 
     def call_of(self, request: Request) -> Call | None:
-        call, place = call_of(request)
-        is_of_ground = self._ground and (
-            call == ("arm", "?") or (call and call.operation in _GROUND)
-        )
-        found = operation_of(request.method, place.path) if is_of_ground else None
-        return call if found is None else Call("resources", found[0])
+        return call_of(request)[0]
 
     def rejection(self, request: Request, call: Call) -> Response | None:
         try:
@@ -73,11 +53,7 @@ class Endpoint(Server):
         try:
             return self._execute(request, call)
         except ServiceError as refused:
-            return (
-                refusal(refused)
-                if call.service == "resources"
-                else error_response(request, call.service, refused)
-            )
+            return error_response(request, call.service, refused)
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return (
@@ -113,14 +89,6 @@ class Endpoint(Server):
 
     def _execute(self, request: Request, call: Call) -> Response:
         _, place = call_of(request)
-        if self._ground is not None and call.service == "resources":
-            _, names = operation_of(request.method, place.path) or ("", {})
-            place = place._replace(names=names)
-            return self._ground.call(
-                call.operation, place, request.document(), self._principal(request)
-            )
-        if self._ground is not None and "workspace" in place.names:
-            self._ground.require_workspace(place.names)
         if call.service == "blob":
             return self._blobs.call(call.operation, request, place)
         if call.service == "vault":

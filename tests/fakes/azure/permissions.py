@@ -46,18 +46,6 @@ _REGION = {
     "ListVmSizes": "locations/vmsizes/read",
 }
 """Of a subscription: no role on a workspace has them."""
-_GROUP = {
-    "GetGroup": "subscriptions/resourceGroups/read",
-    "PutGroup": "subscriptions/resourceGroups/write",
-    "DeleteGroup": "subscriptions/resourceGroups/delete",
-    "ListResources": "subscriptions/resourceGroups/resources/read",
-    "WhatIf": "deployments/whatIf/action",
-    "PutDeployment": "deployments/write",
-    "GetDeployment": "deployments/read",
-    "DeleteDeployment": "deployments/delete",
-    "ListOperations": "deployments/operations/read",
-}
-"""Of a resource group and its deployments."""
 _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _BLOB = {
     **dict.fromkeys(("GetBlob", "HeadBlob", "ListBlobs"), "read"),
@@ -72,7 +60,6 @@ KNOWN = frozenset(
     {
         *(f"{WORKSPACES}/{each}" for each in (*_WORKSPACE.values(), *_WITH_A_JOB)),
         *(f"{PROVIDER}/{each}" for each in _REGION.values()),
-        *(f"Microsoft.Resources/{each}" for each in _GROUP.values()),
         *RIGHTS.values(),
     }
 )
@@ -99,40 +86,11 @@ def attempts(call: Call, place: Place, account: Account) -> Iterator[Attempt]:
         )
     elif call.service == "vault":
         yield Attempt(action=GET_SECRET, scope=account.part("jobsVault"), on_data=True)
-    elif call.service == "resources":
-        yield from _of_resource(name, place.path, account)
     elif name in RIGHTS:
         yield Attempt(
             action=RIGHTS[name],
             scope=account.real(place.path.partition("/providers/Microsoft.Authorization")[0]),
         )
-
-
-def _of_resource(operation: str, path: str, account: Account) -> Iterator[Attempt]:
-    """Of a group, a deployment, or any resource, whose type is in its id."""
-    scope = path.partition("/providers/Microsoft.Resources/")[0]
-    if operation in _GROUP:
-        yield Attempt(action=f"Microsoft.Resources/{_GROUP[operation]}", scope=scope)
-    elif operation in RIGHTS or operation == "ListRoleDefinitions":
-        operation = "GetRoleDefinition" if operation == "ListRoleDefinitions" else operation
-        yield Attempt(
-            action=RIGHTS[operation],
-            scope=account.real(path.partition("/providers/Microsoft.Authorization")[0]),
-        )
-    elif operation == "ListDeletedVaults":
-        yield Attempt(
-            action="Microsoft.KeyVault/deletedVaults/read",
-            scope=f"/subscriptions/{account.subscription}",
-        )
-    elif operation in ("GetResource", "DeleteResource"):
-        verb = "read" if operation == "GetResource" else "delete"
-        yield Attempt(action=f"{type_of(path)}/{verb}", scope=path)
-
-
-def type_of(path: str) -> str:
-    """The type of a resource, or of the list of those of a type, by its path."""
-    provider, *parts = path.rpartition("/providers/")[2].split("/")
-    return "/".join([provider, *parts[::2]])
 
 
 def check(call: Call, place: Place, account: Account, principal: str) -> None:

@@ -28,14 +28,25 @@ ROUTES = (
         rf"(?P<scope>.*){AUTHORIZATION}/roleDefinitions/(?P<name>[^/]+)",
     ),
     ("rights", "ListResources", "GET", r"/subscriptions/(?P<subscription>[^/]+)/resources"),
+    (
+        "rights",
+        "GetDeployment",
+        "GET",
+        rf"{_ID}/providers/Microsoft\.Resources/deployments/(?P<name>[^/]+)",
+    ),
     ("rights", "GetVault", "GET", rf"{_ID}/providers/Microsoft\.KeyVault/vaults/(?P<name>[^/]+)"),
 )
-_VERSIONS = {"GetVault": ("2024-11-01",), "ListResources": ("2021-04-01",)}
+_VERSIONS = {
+    "GetVault": ("2024-11-01",),
+    "ListResources": ("2021-04-01",),
+    "GetDeployment": ("2021-04-01",),
+}
 RIGHTS = {
     "ListPermissions": "Microsoft.Authorization/permissions/read",
     "ListRoleAssignments": "Microsoft.Authorization/roleAssignments/read",
     "GetRoleDefinition": "Microsoft.Authorization/roleDefinitions/read",
     "GetVault": "Microsoft.KeyVault/vaults/read",
+    "GetDeployment": "Microsoft.Resources/deployments/read",
 }
 """The action that each needs. Who lists the resources of a subscription gets those on which he has
 any role.
@@ -63,6 +74,8 @@ class Rights:
     uses_roles: bool = True
     """Whether the vault goes by roles; else by access policies, of which it has none."""
     vaults: set[str] = field(default_factory=set)
+    deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Name of a deployment -> its properties."""
 
     def call(self, call: RightsCall, access: Access) -> dict[str, Any]:
         """One call; ServiceError is what it answers instead."""
@@ -81,11 +94,11 @@ class Rights:
             return {"value": assignments(call.scope, asked, access)}
         if call.operation == "GetRoleDefinition":
             return _definition(call.path, access)
-        return (
-            self._list(asked, call.caller, access)
-            if call.operation == "ListResources"
-            else self._vault(call.path)
-        )
+        if call.operation == "ListResources":
+            return self._list(asked, call.caller, access)
+        if call.operation == "GetDeployment":
+            return self._deployment(call.path)
+        return self._vault(call.path)
 
     def _list(self, asked: str, caller: str, access: Access) -> dict[str, Any]:
         wanted = re.fullmatch(r"resourceType eq '([^']+)' and name eq '([^']+)'", asked)
@@ -97,6 +110,13 @@ class Rights:
             each for each in found if not access.is_enforced or any(access.assigned(caller, each))
         ]
         return {"value": [{"id": each} for each in seen]}
+
+    def _deployment(self, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        if name not in self.deployments:
+            message = f"Deployment '{name}' could not be found."
+            raise ServiceError("DeploymentNotFound", message, 404)
+        return {"id": path, "name": name, "properties": self.deployments[name]}
 
     def _vault(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]

@@ -14,7 +14,6 @@ _BLOB = f"{_BLOBS}/containers/blobs"
 
 OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
 CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
-ACCESS_CONTROL = "f58310d9-a9f6-439a-9e8d-f62e7b41a168"
 READER = "acdd72a7-3385-48ef-bd42-f606fba81ae7"
 SCIENTIST = "f6c7c914-8db3-469d-8ca1-694a8f32e121"
 AI_ADMINISTRATOR = "b78c5d69-af96-48a3-bf8d-a8b4d589de94"
@@ -41,16 +40,6 @@ BUILT_IN: Mapping[str, Role] = {
                 "Microsoft.Compute/galleries/share/action",
             ),
             *("Microsoft.Purview/consents/write", "Microsoft.Purview/consents/delete"),
-        ),
-    ),
-    ACCESS_CONTROL: Role(
-        name="Role Based Access Control Administrator",
-        actions=(
-            *(
-                "Microsoft.Authorization/roleAssignments/write",
-                "Microsoft.Authorization/roleAssignments/delete",
-            ),
-            *("*/read", "Microsoft.Support/*"),
         ),
     ),
     # "Azure built-in roles for General"

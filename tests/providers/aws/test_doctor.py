@@ -307,6 +307,4 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     assert missing == [("aws.bucket", "is not set")]
     with pytest.raises(SystemExit):
         main(["doctor", "aws"])
-    assert (
-        "\n  cloudtrain infra up --provider aws makes an account ready" in capsys.readouterr().out
-    )
+    assert "\n  cloudtrain infra template --provider aws prints" in capsys.readouterr().out

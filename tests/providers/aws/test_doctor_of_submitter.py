@@ -1,6 +1,4 @@
-"""`cloudtrain doctor aws` by people who submit: the policy of infra lets them look at every line of
-it.
-"""
+"""`cloudtrain doctor aws` by people who submit: the policy of the template allows every check."""
 
 from __future__ import annotations
 
@@ -20,38 +18,25 @@ from tests.fakes.aws.cloud import Cloud
 from tests.fakes.aws.permissions import USER
 from tests.fakes.aws.policies import Statement, statements, without
 from tests.providers.aws.accounts import HealthyAccount
+from tests.support.aws_template import deploy
 from tests.support.in_process import call
-
-UP = (
-    "infra",
-    "up",
-    "--provider",
-    "aws",
-    "--yes",
-    "--set",
-    "network=existing",
-    "--set",
-    "kms_key=new",
-)
 
 
 @pytest.fixture
 def submitter(
     cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[Statement]]:
-    """An account that `infra up` has made ready, and the policy of it, which is all that this
-    process has.
-    """
+    """An account with the resources of the template, and the policy that this process has."""
     from cloudtrain.providers.aws.client import aws
 
     cloud.empty()
     cloud.account.quotas.clear()
     for name in ("ROLE", "BUCKET"):
         monkeypatch.delenv(f"CLOUDTRAIN_AWS_{name}")
-    said = call(*UP)
+    arn = deploy(cloud, Network="existing", KmsKey="new")["SubmitterPolicy"]
+    said = call("infra", "settings", "--provider", "aws", "--yes")
     assert said.code == 0, said.err
     iam = cloud.client("iam", direct=True)
-    arn = cloud.stacks.stack("cloudtrain").outputs["SubmitterPolicy"]
     user = USER.rpartition("/")[2]
     iam.create_user(UserName=user)
     iam.attach_user_policy(UserName=user, PolicyArn=arn)
@@ -65,13 +50,14 @@ def submitter(
     cloud.account.caller_policy = policy
     yield policy
     cloud.account.caller_policy = None
+    cloud.account.job_policy = None
     cloud.empty()
 
 
 def job(cloud: Cloud) -> dict[str, Any]:
     """One that makes doctor ask everything but for the repository of an image that is built."""
     network = HealthyAccount(cloud).network().open().with_endpoint()
-    image = f"{cloud.stacks.stack('cloudtrain').outputs['Repository']}:1"
+    image = f"{cloud.stacks.outputs['cloudtrain']['Repository']}:1"
     cloud.registry.images.put(image.partition("/")[2].partition(":")[0], "1", "amd64")
     return {
         "name": "digits",
@@ -90,7 +76,7 @@ def asked(spec: dict[str, Any]) -> list[Check]:
     )
 
 
-def test_after_infra_up_who_may_submit_may_look_at_every_line(
+def test_submitter_policy_allows_every_check_of_doctor(
     cloud: Cloud, submitter: list[Statement]
 ) -> None:
     spec = job(cloud)

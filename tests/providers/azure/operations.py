@@ -26,7 +26,7 @@ from tests.providers.azure.jobs import JOB, append_log, append_outcome
 from tests.support.native_sweeps import begin
 
 SMALL: dict[str, Any] = {**JOB, "resources": {"nodes": 2, "gpus": 0}}
-"""A job for the cluster that `infra up` makes."""
+"""A job for the cluster of the template."""
 
 
 class Operation(NamedTuple):

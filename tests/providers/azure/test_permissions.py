@@ -4,8 +4,7 @@ and says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,9 @@ from cloudtrain_launcher.stored_secrets.azure import KeyVault
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
-from tests.fakes.azure.rbac import Attempt
-from tests.fakes.azure.resource_manager.store import DEFINITIONS, IDENTITIES
-from tests.fakes.azure.resource_manager.subscription import ResourceManager
+from tests.fakes.azure.rbac import Assignment, Attempt
 from tests.fakes.azure.roles import BLOBS as BLOB_ROLE
+from tests.fakes.azure.roles import BUILT_IN, READER
 from tests.fakes.azure.roles import PULL as PULL_ROLE
 from tests.fakes.azure.roles import PUSH as PUSH_ROLE
 from tests.fakes.azure.roles import SECRETS as SECRET_ROLE
@@ -32,37 +30,46 @@ from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.messages import ServiceError
 from tests.providers.azure.jobs import forget, reconnect
 from tests.providers.azure.operations import OPERATIONS
+from tests.support.azure_template import deploy
 from tests.support.in_process import call
 
 
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
-    """A subscription that was empty, and jobs that stay in their first phase."""
+    """A subscription whose jobs stay in their first phase."""
     forget()
-    with AzureCloud(empty=True, phase_seconds=3600) as made, cheap_clients():
+    with AzureCloud(phase_seconds=3600) as made, cheap_clients():
         yield made
         forget()
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture(scope="module")
-def settings(azure: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What `infra up` wrote; it was done by an owner, who is none any more."""
-    assert azure.ground is not None
+def object_ids(azure: AzureCloud) -> Mapping[str, str]:
+    """The object ids of the identities of the template, which is deployed for one submitter."""
+    return deploy(azure, submitters=[{"id": OBJECT_ID, "type": "User"}])
+
+
+@pytest.fixture(scope="module")
+def settings(
+    azure: AzureCloud, object_ids: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The cloudtrain.toml that `infra settings` writes for a reader of the resource group."""
+    access = azure.account.access
+    scope = azure.account.scope.partition("/providers/")[0]
+    reader = Assignment(principal=OBJECT_ID, role=READER, scope=scope)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("up"))
+        patch.chdir(tmp_path_factory.mktemp("settings"))
         for name, value in azure.environment().items():
             patch.setenv(name, value)
-        said = call("infra", "up", "--provider", "azure", "--region", "eastus", "--yes")
-        assert said.code == 0, said.err
-        azure.ground.appoint()
+        for name in ("RESOURCE_GROUP", "WORKSPACE", "LOCATION"):
+            patch.delenv(f"CLOUDTRAIN_AZURE_{name}")
+        access.assignments.append(reader)
+        result = call("infra", "settings", "--provider", "azure", "--yes")
+        access.assignments.remove(reader)
+        assert result.code == 0, result.err
+        assert "key vault for secrets of jobs" in result.out
         return Path("cloudtrain.toml").read_text()
-
-
-@pytest.fixture
-def ground(azure: AzureCloud) -> ResourceManager:
-    assert azure.ground is not None
-    return azure.ground
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +77,6 @@ def everything_is_granted_again(
     settings: str,
     cloud: AzureCloud,
     folder: Path,
-    ground: ResourceManager,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
     (folder / "cloudtrain.toml").write_text(settings)
@@ -80,12 +86,12 @@ def everything_is_granted_again(
     monkeypatch.setattr(
         checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
     )
-    there = dict(ground.store.resources)
-    ground.appoint()
+    access = cloud.account.access
+    roles = dict(access.roles)
+    assignments = list(access.assignments)
     yield
-    ground.store.resources.clear()
-    ground.store.resources.update(there)
-    ground.appoint()
+    access.roles = roles
+    access.assignments[:] = assignments
 
 
 @pytest.fixture
@@ -116,32 +122,19 @@ def test_with_the_whole_of_the_roles_an_operation_passes_and_needs_exactly_its_a
     assert cloud.account.access.attempted == OPERATIONS[name].needs
 
 
-def take_away(ground: ResourceManager, action: str) -> None:
+def take_away(cloud: AzureCloud, action: str) -> None:
     """Take an action out of the role that the template defines."""
-    [own] = [each for each in ground.store.resources.values() if each.kind == DEFINITIONS]
-    [permissions] = own.body["properties"]["permissions"]
-    kept = [each for each in permissions["actions"] if each != action]
-    assert len(kept) == len(permissions["actions"]) - 1
-    properties = {**own.body["properties"], "permissions": [{"actions": kept}]}
-    ground.store.resources[own.id.lower()] = replace(own, body={"properties": properties})
-    ground.appoint()
+    roles = cloud.account.access.roles
+    [own] = set(roles) - set(BUILT_IN)
+    assert action in roles[own].actions
+    roles[own] = roles[own].without(action)
 
 
-def revoke(ground: ResourceManager, principal: str, role: str) -> None:
+def revoke(cloud: AzureCloud, principal: str, role: str) -> None:
     """Take a role from somebody."""
-    found = [
-        each
-        for each in ground.store.assignments()
-        if (each.principal, each.role) == (principal, role)
-    ]
-    assert len(found) == 1
-    for key, each in list(ground.store.resources.items()):
-        properties = each.body.get("properties") or {}
-        if properties.get("principalId") == principal and properties["roleDefinitionId"].endswith(
-            f"/{role}"
-        ):
-            del ground.store.resources[key]
-    ground.appoint()
+    assignments = cloud.account.access.assignments
+    [revoked] = [each for each in assignments if (each.principal, each.role) == (principal, role)]
+    assignments.remove(revoked)
 
 
 def test_every_action_is_needed_by_some_operation() -> None:
@@ -151,9 +144,9 @@ def test_every_action_is_needed_by_some_operation() -> None:
 
 @pytest.mark.parametrize("action", [each.action for each in SUBMITTER])
 def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
-    cloud: AzureCloud, ground: ResourceManager, run: Run, action: str
+    cloud: AzureCloud, run: Run, action: str
 ) -> None:
-    take_away(ground, action)
+    take_away(cloud, action)
     for name, operation in OPERATIONS.items():
         if action in operation.needs:
             said = failure(cloud, run, name)
@@ -166,14 +159,13 @@ def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
 )
 def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
     cloud: AzureCloud,
-    ground: ResourceManager,
     run: Run,
     role: str,
     actions: set[str],
     also: set[str],
 ) -> None:
     """`also`: what looks for that very role."""
-    revoke(ground, OBJECT_ID, role)
+    revoke(cloud, OBJECT_ID, role)
     for name, operation in OPERATIONS.items():
         said = failure(cloud, run, name)
         assert bool(said) == (bool(operation.needs & actions) or name in also), (name, said)
@@ -181,16 +173,14 @@ def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
         assert not said or any(each in said for each in words), (name, said)
 
 
-def test_the_workspace_of_somebody_else_is_of_no_use(
-    cloud: AzureCloud, run: Run, ground: ResourceManager
-) -> None:
+def test_the_workspace_of_somebody_else_is_of_no_use(cloud: AzureCloud, run: Run) -> None:
     """In the same group, which is not what the roles are for."""
     account = cloud.account
     other = f"{account.scope.rpartition('/')[0]}/theirs"
     for action in (each.action for each in SUBMITTER):
         assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other))
         assert not account.access.allows(
-            OBJECT_ID, Attempt(action=action, scope=ground.id_of(account.resource_group))
+            OBJECT_ID, Attempt(action=action, scope=other.partition("/providers/")[0])
         )
 
 
@@ -212,15 +202,8 @@ def job_error(cloud: AzureCloud, folder: Path, name: str) -> str:
     return error["message"] if error else ""
 
 
-def identity(ground: ResourceManager, name: str) -> str:
-    id_ = f"{ground.id_of('cloudtrain')}/providers/{IDENTITIES}/{name}"
-    found = ground.store.get(id_)
-    assert found is not None
-    return str(found.answers["principalId"])
-
-
 def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
-    cloud: AzureCloud, ground: ResourceManager, folder: Path
+    cloud: AzureCloud, object_ids: Mapping[str, str], folder: Path
 ) -> None:
     cloud.account.access.attempted.clear()
     assert job_error(cloud, folder, "granted") == ""
@@ -229,32 +212,32 @@ def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
     assert own == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
     roles = {
         each.role
-        for each in ground.store.assignments()
-        if each.principal == identity(ground, "cloudtrain-jobs")
+        for each in cloud.account.access.assignments
+        if each.principal == object_ids["cloudtrain-jobs"]
     }
     assert roles == {BLOB_ROLE, PULL_ROLE, SECRET_ROLE}
 
 
 @pytest.mark.parametrize(("role", "action"), [(BLOB_ROLE, READ_BLOBS), (PULL_ROLE, PULL)])
 def test_without_a_role_a_job_fails_and_is_told_which_action_is_missing(
-    cloud: AzureCloud, ground: ResourceManager, folder: Path, role: str, action: str
+    cloud: AzureCloud, object_ids: Mapping[str, str], folder: Path, role: str, action: str
 ) -> None:
-    revoke(ground, identity(ground, "cloudtrain-jobs"), role)
+    revoke(cloud, object_ids["cloudtrain-jobs"], role)
     assert action in str(hint_for_message(job_error(cloud, folder, f"without-{role[:8]}")))
 
 
 def test_a_job_acts_as_its_cluster_s_identity_and_not_as_who_submits(
-    cloud: AzureCloud, ground: ResourceManager, folder: Path
+    cloud: AzureCloud, folder: Path
 ) -> None:
-    revoke(ground, OBJECT_ID, BLOB_ROLE)
+    revoke(cloud, OBJECT_ID, BLOB_ROLE)
     assert job_error(cloud, folder, "not-as-me") == ""
 
 
 def test_a_secret_is_read_by_the_job_s_identity_alone_and_the_lack_of_its_role_is_told(
-    cloud: AzureCloud, ground: ResourceManager
+    cloud: AzureCloud, object_ids: Mapping[str, str]
 ) -> None:
     cloud.account.secrets["token"] = "value"
-    jobs = identity(ground, "cloudtrain-jobs")
+    jobs = object_ids["cloudtrain-jobs"]
 
     def read(principal: str) -> str:
         secret = cloud.account.machine_secret(principal)
@@ -268,6 +251,6 @@ def test_a_secret_is_read_by_the_job_s_identity_alone_and_the_lack_of_its_role_i
     assert read(jobs) == "value"
     with pytest.raises(RuntimeError, match=GET_SECRET):
         read(OBJECT_ID)
-    revoke(ground, jobs, SECRET_ROLE)
+    revoke(cloud, jobs, SECRET_ROLE)
     with pytest.raises(RuntimeError, match=GET_SECRET):
         read(jobs)

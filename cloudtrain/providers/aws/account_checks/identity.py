@@ -64,7 +64,8 @@ def role_check(account: Account) -> Check:
                 raise
             return asked.wrong(
                 "there is no such role",
-                "cloudtrain infra up --provider aws makes one; or name yours in aws.role",
+                "name yours in aws.role; the template of `cloudtrain infra template --provider aws`"
+                " makes one",
             )
         if role["Arn"] != account.config.role:
             return asked.wrong(

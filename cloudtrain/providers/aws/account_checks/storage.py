@@ -31,7 +31,10 @@ def _bucket(account: Account) -> Check:
             answer = account.cloud.call("s3", "head_bucket", Bucket=name)
         except CloudError as error:
             if error.code in _MISSING:
-                fix = "cloudtrain infra up --provider aws makes one; or name yours in aws.bucket"
+                fix = (
+                    "name yours in aws.bucket; the template of `cloudtrain infra template"
+                    " --provider aws` makes one"
+                )
                 return asked.wrong("there is no such bucket", fix)
             if error.is_denied:
                 fix = (

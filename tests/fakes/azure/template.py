@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.fakes.azure.resource_manager.expressions import ExpressionError, evaluate, resource_id
+from tests.fakes.azure.expressions import ExpressionError, evaluate, resource_id
 from tests.fakes.messages import ServiceError
 
 PARTS = {"$schema", "contentVersion", "metadata", "parameters", "variables", "resources", "outputs"}

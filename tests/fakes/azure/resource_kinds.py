@@ -1,5 +1,4 @@
-"""The types of resources that the imitated Resource Manager knows: versions, names, properties and
-what they become.
+"""The types of resources of the template: versions, names and properties of Microsoft's API.
 
 Versions and properties are those of Microsoft's API reference
 (Azure/azure-resource-manager-schemas, snapshot of 2026-08-16; Microsoft.Network and
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -29,14 +28,6 @@ class Kind:
     required: frozenset[str] = frozenset()
     is_located: bool = False
     """Whether it needs a location."""
-    is_global: bool = False
-    """Whether its name must be free in all of Azure: it is part of a host name."""
-    fixed: tuple[str, ...] = ()
-    """Properties that cannot be changed once it exists, as dotted paths."""
-    answers: Mapping[str, str] = field(default_factory=dict)
-    """What the service adds to its properties; `{name}` is the resource's own, `{uuid}` one of its
-    id.
-    """
 
 
 def _words(text: str) -> frozenset[str]:
@@ -49,7 +40,6 @@ KINDS: Mapping[str, Kind] = {
         version="2024-11-30",
         name=r"[a-zA-Z0-9][\w-]{2,127}",
         is_located=True,
-        answers={"principalId": "{uuid}", "clientId": "{uuid-client}"},
     ),
     "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials": Kind(
         version="2024-11-30",
@@ -66,8 +56,6 @@ KINDS: Mapping[str, Kind] = {
             " minimumTlsVersion networkAcls publicNetworkAccess supportsHttpsTrafficOnly"
         ),
         is_located=True,
-        is_global=True,
-        fixed=("isHnsEnabled",),
     ),
     "Microsoft.Storage/storageAccounts/blobServices": Kind(
         version="2025-06-01",
@@ -86,8 +74,6 @@ KINDS: Mapping[str, Kind] = {
         ),
         required=_words("tenantId sku"),
         is_located=True,
-        is_global=True,
-        fixed=("softDeleteRetentionInDays",),
     ),
     "Microsoft.ContainerRegistry/registries": Kind(
         version="2025-04-01",
@@ -97,8 +83,6 @@ KINDS: Mapping[str, Kind] = {
             " networkRuleBypassOptions networkRuleSet policies publicNetworkAccess zoneRedundancy"
         ),
         is_located=True,
-        is_global=True,
-        answers={"loginServer": "{name}.azurecr.io"},
     ),
     "Microsoft.OperationalInsights/workspaces": Kind(
         version="2025-02-01",
@@ -124,7 +108,6 @@ KINDS: Mapping[str, Kind] = {
         ),
         required=_words("storageAccount keyVault applicationInsights"),
         is_located=True,
-        fixed=("storageAccount", "keyVault"),
     ),
     "Microsoft.MachineLearningServices/workspaces/computes": Kind(
         version="2025-06-01",
@@ -134,7 +117,6 @@ KINDS: Mapping[str, Kind] = {
         ),
         required=_words("computeType"),
         is_located=True,
-        fixed=("properties.vmSize", "properties.vmPriority", "properties.subnet"),
     ),
     "Microsoft.Authorization/roleAssignments": Kind(
         version="2022-04-01",
@@ -143,7 +125,6 @@ KINDS: Mapping[str, Kind] = {
             "condition conditionVersion description principalId principalType roleDefinitionId"
         ),
         required=_words("principalId roleDefinitionId"),
-        fixed=("principalId", "roleDefinitionId"),
     ),
     "Microsoft.Authorization/roleDefinitions": Kind(
         version="2022-04-01",
@@ -156,7 +137,6 @@ KINDS: Mapping[str, Kind] = {
         name=r"[\w-]{1,63}",
         properties=_words("amount category filter notifications timeGrain timePeriod"),
         required=_words("amount category timeGrain timePeriod"),
-        fixed=("timePeriod.startDate",),
     ),
     "Microsoft.Network/networkSecurityGroups": Kind(
         version=_NETWORK, properties=_words("securityRules"), is_located=True
@@ -244,15 +224,3 @@ def _property_problem(kind: str, known: Kind, properties: dict[str, Any]) -> tup
             f"Required property '{min(missing)}' not found in JSON. Path 'properties'.",
         )
     return None
-
-
-def changed_for_good(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """The first property that differs and cannot be changed; empty where there is none."""
-    return next((path for path in KINDS[kind].fixed if _at(before, path) != _at(after, path)), "")
-
-
-def _at(properties: Mapping[str, Any], path: str) -> Any:
-    found: Any = properties
-    for name in path.split("."):
-        found = (found or {}).get(name)
-    return found
