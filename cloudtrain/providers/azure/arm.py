@@ -74,7 +74,7 @@ class ResourceManager:
         none.
         """
         with _looking(path):
-            answer = self.request("GET", path, {**query, "api-version": version})
+            answer = self.request(path, {**query, "api-version": version})
             return Found(answer.json(), str(answer.headers.get("Date", "")))
 
     def find(self, path: str, version: str) -> Found | None:
@@ -98,39 +98,25 @@ class ResourceManager:
                 return
             yield from page
 
-    def pages(
-        self, path: str, query: Mapping[str, str], allowed: tuple[int, ...] = ()
-    ) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """The pages of a list, requested as it is needed; none where the answer is an allowed 404
-        (see `request`).
-        """
-        answer = self.request("GET", path, query, allowed=allowed)
-        while answer.status_code < 400:
+    def pages(self, path: str, query: Mapping[str, str]) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield the pages of a list. Request each one when it is needed."""
+        answer = self.request(path, query)
+        while True:
             page = answer.json()
             yield page.get("value") or ()
             following = str(page.get("nextLink") or "")
             if not following.startswith(f"{self.address}/"):  # the token is for this address alone
                 return
-            answer = self.request("GET", following, {}, allowed=allowed)
+            answer = self.request(following, {})
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
-        *,
-        allowed: tuple[int, ...] = (),
-    ) -> HttpResponse:
-        """The answer to one request, at a path or at a whole address. HttpResponseError for one of
-        400 or more, unless its status is allowed.
+    def request(self, path: str, query: Mapping[str, str]) -> HttpResponse:
+        """Return the answer to a GET of a path or of a whole address.
+
+        Raise HttpResponseError for a status of 400 or more.
         """
         address = f"{self.address}{path}" if path.startswith("/") else path
-        content: dict[str, Any] = {} if body is None else {"json": dict(body)}
-        answer = self._client.send_request(
-            HttpRequest(method, address, params=dict(query), **content)
-        )
-        if answer.status_code >= 400 and answer.status_code not in allowed:
+        answer = self._client.send_request(HttpRequest("GET", address, params=dict(query)))
+        if answer.status_code >= 400:
             raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
         return answer
 

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from contextvars import ContextVar
 from typing import Any
@@ -105,16 +105,10 @@ def _is_unsent(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def calling(
-    what: str,
-    place: str = "",
-    explain: Callable[[Exception, str], CloudtrainError | None] | None = None,
-) -> Iterator[None]:
-    """Translate the SDK's errors and suppress its output. `what`: the action in messages; `place`:
-    see `translated`.
+def calling(what: str, place: str = "") -> Iterator[None]:
+    """Translate the SDK's errors and suppress its output.
 
-    `explain`: asked first, for callers who know more of an error of this action than `translated`
-    does.
+    `what`: the action in messages; `place`: see `translated`.
     """
     try:
         with without_sdk_output():
@@ -122,7 +116,7 @@ def calling(
     except Exception as error:
         if isinstance(error, CloudtrainError) or not is_foreign(error):
             raise  # a bug of ours keeps its traceback
-        raise (explain and explain(error, what)) or translated(error, what, place) from error
+        raise translated(error, what, place) from error
 
 
 @contextmanager
