@@ -41,13 +41,13 @@ class Ecr:
             "BatchGetImage": self._images,
             "GetDownloadUrlForLayer": self._layer,
             "DescribeRepositories": self._repositories,
-            "DeleteRepository": self._delete,
         }
 
     def reset(self) -> None:
-        """Forget the repositories that were made empty, and what has been pushed to them."""
-        for name in list(self.repositories):
-            self.delete_repository(name, force=True)
+        """Forget the repositories that were made empty, and their images."""
+        for name in self.repositories:
+            self.images.remove(name)
+        self.repositories.clear()
 
     def call(self, operation: str, body: Body) -> dict[str, Any]:
         """One call; Refused is what it answers instead."""
@@ -62,26 +62,8 @@ class Ecr:
         return self._operations[operation](body)
 
     def create_repository(self, name: str) -> None:
-        """An empty one, as CloudFormation makes it."""
+        """Make an empty repository."""
         self.repositories.add(name)
-
-    def delete_repository(self, name: str, *, force: bool = False) -> None:
-        """Refused with images in it unless it is forced (API reference, DeleteRepository)."""
-        self._repository({"repositoryName": name})
-        if self.images.has(name) and not force:
-            here = f"in registry with id '{self.account.account}'"
-            message = (
-                f"The repository with name '{name}' {here} cannot be deleted because it still"
-                " contains images"
-            )
-            raise ServiceError("RepositoryNotEmptyException", message)
-        self.repositories.discard(name)
-        self.images.remove(name)
-
-    def _delete(self, body: Body) -> dict[str, Any]:
-        name = self._repository(body)
-        self.delete_repository(name, force=body.get("force", False))
-        return {"repository": {"repositoryName": name}}
 
     def _login(self, body: Body) -> dict[str, Any]:
         for wanted in body.get("registryIds", [self.account.account]):
