@@ -243,7 +243,6 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table
-    from cloudtrain.sweeps.batch_size import is_search
 
     state = sweep.status()
     if as_json:
@@ -260,7 +259,7 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
         print_output(trial_table(state))
     if state.why_ended:
         print_output(f"  ended    {one_line(state.why_ended)}")
-    if state.best and state.ended and is_search(state.definition):
+    if state.best and state.ended and state.definition.is_batch_size_search:
         print_output("\n".join(batch_size_lines(sweep, state)))
     if driven:
         print_message(f"{command('attach', sweep.id)} goes on with it")

@@ -58,7 +58,7 @@ def overview(plan: SweepPlan) -> str:
 
 
 def _trials(definition: Definition) -> str:
-    return "at most " * batch_size.is_search(definition) + count(definition.trials, "trial")
+    return "at most " * definition.is_batch_size_search + count(definition.trials, "trial")
 
 
 def _method(plan: SweepPlan) -> str:
@@ -90,7 +90,7 @@ def _known_before(plan: SweepPlan) -> list[str]:
 
 
 def _stopping(definition: Definition) -> str:
-    if batch_size.is_search(definition):
+    if definition.is_batch_size_search:
         return f"each trial ends once it has reported {definition.metric}"
     if not definition.rungs:
         return "none: every trial trains to its end"
@@ -271,7 +271,7 @@ def report(sweep: Sweep, state: SweepState) -> None:
     if best is not None:
         values = ", ".join(f"{key}={_value(value)}" for key, value in best.parameters.items())
         print_message(f"  best     {one_line(values)}  ({best.run})")
-        if batch_size.is_search(state.definition):
+        if state.definition.is_batch_size_search:
             print_message("\n".join(batch_size_lines(sweep, state)))
         else:
             print_message(f"  fetch    {command('fetch', best.run)}")

@@ -74,12 +74,12 @@ class Diagnosis:
             "evidence": [_line_as_json(line) for line in self.evidence],
             "consequences": [
                 {
-                    "rule": each.rule.name,
-                    "cause": each.rule.cause,
-                    "ranks": list(each.ranks),
-                    "lines": each.count,
+                    "rule": consequence.rule.name,
+                    "cause": consequence.rule.cause,
+                    "ranks": list(consequence.ranks),
+                    "lines": consequence.count,
                 }
-                for each in self.consequences
+                for consequence in self.consequences
             ],
             "remedy": self.remedy or None,
             "restart": self.restart,
@@ -106,42 +106,42 @@ def diagnose_lines(lines: Iterable[Evidence], notes: Sequence[str] = ()) -> Diag
     return diagnose_search(Search().read(lines), notes)
 
 
-def diagnose_search(found: Search, notes: Sequence[str] = ()) -> Diagnosis:
+def diagnose_search(search: Search, notes: Sequence[str] = ()) -> Diagnosis:
     """The root cause by what was found: of what says most the first."""
-    ranked = sorted(found.matches.values(), key=_weight)
-    unknown = found.unknown[0] if found.unknown else None
+    ranked = sorted(search.matches.values(), key=_weight)
+    unknown = search.unknown[0] if search.unknown else None
     root = ranked[0] if ranked else None
     if unknown and (root is None or _counts_before(unknown, root)):
         return _of_unknown(unknown, ranked, notes)
-    if root is None and found.mentioned:
-        return _of_unknown(found.mentioned, (), notes)
+    if root is None and search.mentioned:
+        return _of_unknown(search.mentioned, (), notes)
     if root is None:
-        return _of_nothing_known(found, notes)
-    return _of_rule(root, ranked[1:], found, notes)
+        return _of_nothing_known(search, notes)
+    return _of_rule(root, ranked[1:], search, notes)
 
 
-def with_flight_record(found: Diagnosis, record: FlightRecord) -> Diagnosis:
+def with_flight_record(diagnosis: Diagnosis, record: FlightRecord) -> Diagnosis:
     """The diagnosis with what the flight recorder's dumps say: which ranks did not come to a
     collective operation.
 
     Where only consequences are known besides, that is the cause.
     """
-    notes = [*found.notes, *record.mismatches]
+    notes = [*diagnosis.notes, *record.mismatches]
     if record.absent:
         notes.append(
             f"{name_ranks(record.absent)} left no dump: a rank that failed may be among them"
         )
     if not record.sentence:
-        return replace(found, notes=tuple(notes))
-    if found.rule is not None and not found.rule.is_consequence:
-        return replace(found, notes=(*notes, record.sentence))
+        return replace(diagnosis, notes=tuple(notes))
+    if diagnosis.rule is not None and not diagnosis.rule.is_consequence:
+        return replace(diagnosis, notes=(*notes, record.sentence))
     remedy = (
         f"look at what {name_ranks(record.missing)} did before that: the log, the stack of a"
         " process that hangs (py-spy dump), an Xid of its GPU in its machine's log"
     )
-    rule = found.rule or rule_named("collective-timeout")
+    rule = diagnosis.rule or rule_named("collective-timeout")
     return replace(
-        found,
+        diagnosis,
         cause=record.sentence,
         confidence="low",
         rule=rule,
@@ -166,14 +166,14 @@ def _counts_before(unknown: UnknownException, root: Match) -> bool:
     return (root.rule.is_general or root.is_warning) and unknown.order < root.order
 
 
-def _of_nothing_known(found: Search, notes: Sequence[str]) -> Diagnosis:
+def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
     cause = "no rule knows what failed here"
-    lines = tuple(found.last_lines)
-    if not lines and found.first_traceback:
+    lines = tuple(search.last_lines)
+    if not lines and search.first_traceback:
         cause = "an exception was raised, and which one is not in what was read"
-        lines = (found.first_traceback,)
+        lines = (search.first_traceback,)
     elif not lines:
-        cause = "nothing in it looks like a failure" if found.lines else "there is no text in it"
+        cause = "nothing in it looks like a failure" if search.lines else "there is no text in it"
     return Diagnosis(cause=cause, confidence="none", last_lines=lines, notes=tuple(notes))
 
 
@@ -196,7 +196,7 @@ def _of_unknown(
 
 
 def _of_rule(
-    root: Match, others: Sequence[Match], found: Search, notes: Sequence[str]
+    root: Match, matches: Sequence[Match], search: Search, notes: Sequence[str]
 ) -> Diagnosis:
     rule = root.rule
     only = rule.is_consequence
@@ -205,9 +205,9 @@ def _of_rule(
         confidence="low" if only or rule.is_general or root.is_warning else "high",
         rule=rule,
         evidence=tuple(root.lines),
-        consequences=_consequences(others),
+        consequences=_consequences(matches),
         remedy=rule.remedy_for(root.lines[0].text),
-        last_lines=tuple(found.last_lines) if only or rule.is_catch_all else (),
+        last_lines=tuple(search.last_lines) if only or rule.is_catch_all else (),
         notes=tuple(notes),
     )
 

@@ -9,7 +9,10 @@ torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
+import pickletools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.bounded_files import read_regular_file
-from cloudtrain.diagnosis.pickled import MAX_BYTES, load_plain
 
 MAX_RANKS = 65_536
+MAX_BYTES = 64 << 20
+# fmt: off
+_PLAIN_OPERATIONS = {
+    "PROTO", "STOP", "MARK", "POP", "POP_MARK", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET",
+    "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "LIST",
+    "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+}
+# fmt: on
+"""Operations that only build plain values; all others name, call or allocate something."""
 _NAME = re.compile(r"(?:.*[_-])?(\d{1,6})(?:\.pickle|\.pkl|\.bin)?")
 
 
@@ -103,13 +115,13 @@ class FlightRecord:
             "absent": list(self.absent),
             "collectives": [
                 {
-                    "group": each.group,
-                    "number": each.number,
-                    "operation": each.operation,
-                    "missing": list(each.missing),
-                    "waiting": list(each.waiting),
+                    "group": collective.group,
+                    "number": collective.number,
+                    "operation": collective.operation,
+                    "missing": list(collective.missing),
+                    "waiting": list(collective.waiting),
                 }
-                for each in self.collectives
+                for collective in self.collectives
             ],
             "mismatches": list(self.mismatches),
             "unread": list(self.unread),
@@ -129,12 +141,12 @@ def dump_files(folder: Path) -> dict[int, Path]:
     """The files of a folder whose names end in a rank, by that rank: `rank_3`, `_dump_3`,
     `nccl_trace_rank_3`.
     """
-    found: dict[int, Path] = {}
+    dumps: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = _NAME.fullmatch(path.name)
-        if match and path.is_file() and not path.is_symlink() and len(found) < MAX_RANKS:
-            found.setdefault(int(match[1]), path)
-    return found
+        if match and path.is_file() and not path.is_symlink() and len(dumps) < MAX_RANKS:
+            dumps.setdefault(int(match[1]), path)
+    return dumps
 
 
 def read_dumps(folder: Path) -> FlightRecord:
@@ -192,13 +204,15 @@ def analyse(dumps: Iterable[RankDump], unread: Iterable[str] = ()) -> FlightReco
     by_rank = {dump.rank: dump for dump in dumps}
     groups = {name: ranks for dump in by_rank.values() for name, ranks in dump.groups.items()}
     late = [found for name, ranks in groups.items() if (found := _late(name, ranks, by_rank))]
-    late.sort(key=lambda each: each.created_ns)
+    late.sort(key=lambda collective: collective.created_ns)
     causes = _causes(late)
     members = {rank for ranks in groups.values() for rank in ranks}
     return FlightRecord(
         ranks=tuple(sorted(by_rank)),
         missing=tuple(sorted(causes)),
-        collectives=tuple(each for each in late if causes.intersection(each.missing)),
+        collectives=tuple(
+            collective for collective in late if causes.intersection(collective.missing)
+        ),
         absent=tuple(sorted(members - by_rank.keys())),
         mismatches=tuple(_mismatches(by_rank.values())),
         unread=tuple(unread),
@@ -212,10 +226,10 @@ def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> 
     present = [by_rank[rank] for rank in ranks if rank in by_rank]
     behind = min((dump.entered.get(group, -1) for dump in present), default=-1)
     ahead = [
-        each
+        collective
         for dump in present
-        for each in dump.collectives
-        if each.group == group and each.number > behind
+        for collective in dump.collectives
+        if collective.group == group and collective.number > behind
     ]
     first = min(
         (each for each in ahead if not each.is_done), key=lambda each: each.number, default=None
@@ -239,8 +253,8 @@ def _causes(late: Iterable[Missing]) -> set[int]:
     each waits.
     """
     late = list(late)
-    missing = {rank for each in late for rank in each.missing}
-    victims = {rank for each in late for rank in each.waiting if rank in missing}
+    missing = {rank for collective in late for rank in collective.missing}
+    victims = {rank for collective in late for rank in collective.waiting if rank in missing}
     return missing - victims or missing
 
 
@@ -248,9 +262,9 @@ def _mismatches(dumps: Iterable[RankDump]) -> list[str]:
     """Collectives of the same group and number as which ranks have entered different operations."""
     operations: dict[tuple[str, int], dict[str, list[int]]] = {}
     for dump in dumps:
-        for each in dump.collectives:
-            ranks = operations.setdefault((each.group, each.number), {}).setdefault(
-                each.operation, []
+        for collective in dump.collectives:
+            ranks = operations.setdefault((collective.group, collective.number), {}).setdefault(
+                collective.operation, []
             )
             ranks.append(dump.rank)
     return [
@@ -259,3 +273,36 @@ def _mismatches(dumps: Iterable[RankDump]) -> list[str]:
         for (group, number), found in sorted(operations.items())
         if len(found) > 1
     ][:8]
+
+
+def load_plain(data: bytes) -> Any:
+    """Return the plain value in a pickle that may be hostile. Nothing in it is called.
+
+    Raise ValueError if it is damaged or holds anything but numbers, texts, lists and dicts.
+    """
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+    try:
+        for operation, argument, _ in pickletools.genops(data):
+            if operation.name not in _PLAIN_OPERATIONS:
+                raise ValueError(f"it uses {operation.name}, which dumps do not need")
+            if operation.name == "LONG_BINPUT" and int(argument or 0) > len(data):
+                raise ValueError("it asks for more memory than it can need")
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        IndexError,
+        KeyError,
+        TypeError,
+        MemoryError,
+    ) as error:
+        raise ValueError(f"it is not a pickle: {error}") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """A second barrier: refuses every class and function."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """Raise ValueError."""
+        raise ValueError(f"it names {module_name}.{global_name}")

@@ -111,11 +111,11 @@ def _recoded(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 def _messages(line: str) -> list[str]:
     """A line; or the lines that it holds, where it is of a record in JSON."""
-    if not line.lstrip().startswith(("{", "[", '"')) or not (found := _MESSAGE.findall(line)):
+    if not line.lstrip().startswith(("{", "[", '"')) or not (messages := _MESSAGE.findall(line)):
         return [line]
     level = _LEVEL.search(line)
-    mark = f"{level[1].upper()}: " if level and len(found) == 1 else ""
-    return [mark + part for text in found for part in _unquoted(text).split("\n") if part]
+    mark = f"{level[1].upper()}: " if level and len(messages) == 1 else ""
+    return [mark + part for text in messages for part in _unquoted(text).split("\n") if part]
 
 
 def _unquoted(text: str) -> str:
@@ -139,10 +139,10 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
         kept.append(block)
         size += len(block)
         while size - len(kept[0]) >= TAIL_BYTES:
-            gone = kept.popleft()
-            size = size - len(gone)
-            bytes_left_out = bytes_left_out + len(gone)
-            lines_left_out += gone.count(b"\n")
+            dropped = kept.popleft()
+            size = size - len(dropped)
+            bytes_left_out = bytes_left_out + len(dropped)
+            lines_left_out += dropped.count(b"\n")
     if bytes_left_out:
         notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
     for number, block in enumerate(kept):

@@ -109,6 +109,6 @@ def _without_prefixes(text: str) -> tuple[str, int | None, int | None]:
         named = next((match[name] for name in "abcd" if match[name]), None)
         rank = int(named) if named and len(named) < 7 else rank
         node = int(match["n"]) if match["n"] and len(match["n"]) < 7 else node
-    if rank is None and (told := _RANK_TOLD.search(text, at)):
-        rank = int(told[1])
+    if rank is None and (rank_match := _RANK_TOLD.search(text, at)):
+        rank = int(rank_match[1])
     return text[at:], rank, node

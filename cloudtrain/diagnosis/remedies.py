@@ -19,17 +19,17 @@ ENGINE_STOPPED = (
 )
 
 
-def sagemaker_quota(said: str) -> str:
+def sagemaker_quota(message: str) -> str:
     """How to get more of what an account has too little of: a new account's quota of GPU machines
     is 0.
     """
-    if re.search(r"is not available in this region", said):
+    if re.search(r"is not available in this region", message):
         return (
             "this region does not offer that instance type for training: name another one, or"
             " another region"
         )
-    found = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", said)
-    which = next((text for text in found.groups() if text), "") if found else ""
+    match = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", message)
+    which = next((text for text in match.groups() if text), "") if match else ""
     quota = f"'{which}'" if which else "the instance type's training job usage"
     return (
         f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}; or name another"
@@ -37,15 +37,15 @@ def sagemaker_quota(said: str) -> str:
     )
 
 
-def azure_quota(said: str) -> str:
+def azure_quota(message: str) -> str:
     """How to get more of what a subscription has too little of: a new one's quota of GPU machines
     is 0.
     """
-    found = re.search(r"\b([Ss]tandard\w+Family)\b", said) or re.search(
-        r"[Ff]amily '?([\w ]+?)'?[ .,]", said
+    match = re.search(r"\b([Ss]tandard\w+Family)\b", message) or re.search(
+        r"[Ff]amily '?([\w ]+?)'?[ .,]", message
     )
-    which = f" of {found[1]}" if found else ""
+    quota = f" of {match[1]}" if match else ""
     return (
-        f"ask for more{which} in the studio: Quota > Azure Machine Learning > the workspace's"
+        f"ask for more{quota} in the studio: Quota > Azure Machine Learning > the workspace's"
         " region; or another size"
     )

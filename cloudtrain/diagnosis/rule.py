@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from cloudtrain.diagnosis.literals import needed_literals
-
 Restart = Literal["retry", "never", "after a change"]
 """What to do about a restart: `retry`: the same may succeed; `never`: nothing is left to do, or
 another job is needed;
 `after a change`: the same fails again until something is changed.
 """
+
+_MIN_LITERAL = 3
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|[()|?*+.^$]|[^\\]", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,3 +91,50 @@ def _tests_of(patterns: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], str], .
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
+
+
+def needed_literals(pattern: str) -> tuple[str, ...]:
+    """Return texts of which every match of the pattern contains one; empty if that is not known.
+
+    They are the longest plain text of each alternative, outside of groups. Flags such as (?i) leave
+    nothing plain.
+    """
+    if re.search(r"\(\?[a-zA-Z-]*i[a-zA-Z-]*[:)]", pattern):
+        return ()
+    literals = tuple(max(_pieces(branch), key=len, default="") for branch in _alternatives(pattern))
+    return literals if all(len(piece) >= _MIN_LITERAL for piece in literals) else ()
+
+
+def _alternatives(pattern: str) -> list[list[str]]:
+    """Return the parts of each alternative at the top level; a group is an empty part."""
+    branches: list[list[str]] = [[]]
+    depth = 0
+    for part in _PART.findall(pattern):
+        if part == "(":
+            depth += 1
+            branches[-1].append("")
+        elif part == ")":
+            depth -= 1
+        elif depth:
+            continue
+        elif part == "|":
+            branches.append([])
+        else:
+            branches[-1].append(part)
+    return branches
+
+
+def _pieces(parts: list[str]) -> list[str]:
+    """Return runs of plain characters; an optional or repeated character ends a run."""
+    pieces = [""]
+    for part in parts:
+        if part in ("?", "*") or part.startswith("{"):
+            pieces[-1] = pieces[-1][:-1]
+            pieces.append("")
+        elif len(part) == 1 and part not in ".^$+":
+            pieces[-1] += part
+        elif len(part) == 2 and part[0] == "\\" and not part[1].isalnum():
+            pieces[-1] += part[1]
+        else:
+            pieces.append("")
+    return pieces

@@ -37,9 +37,9 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
         says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
         return replace(whole, cause=state.reason) if says_nothing and state.reason else whole
     if by_launcher.confidence == "high":
-        found = replace(by_launcher, consequences=_without(whole, by_launcher))
+        diagnosis = replace(by_launcher, consequences=_without(whole, by_launcher))
     elif cause.traceback and not cause.consequence and by_launcher.rule is None:
-        found = replace(
+        diagnosis = replace(
             whole,
             rule=None,
             confidence="none",
@@ -47,33 +47,35 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
             remedy="",
             last_lines=(),
         )
-        found = replace(found, cause=f"{explain(state)}, which no rule knows")
+        diagnosis = replace(diagnosis, cause=f"{explain(state)}, which no rule knows")
     else:
-        found = whole
+        diagnosis = whole
     return (
-        replace(found, remedy=cause.hint)
-        if cause.hint and not _says_more(found, by_launcher)
-        else found
+        replace(diagnosis, remedy=cause.hint)
+        if cause.hint and not _says_more(diagnosis, by_launcher)
+        else diagnosis
     )
 
 
 def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
     """Which limit has stopped a run, and what to do; None where it was stopped for another reason."""
-    found = diagnose_search(Search().read([Evidence(state.reason[:MAX_REASON_CHARS], "platform")]))
-    if "limits." not in state.reason or found.rule is None:
+    diagnosis = diagnose_search(
+        Search().read([Evidence(state.reason[:MAX_REASON_CHARS], "platform")])
+    )
+    if "limits." not in state.reason or diagnosis.rule is None:
         return None
-    if found.rule.name != "time-is-up":
-        return found
+    if diagnosis.rule.name != "time-is-up":
+        return diagnosis
     limit = (
         "limits.max_wait"
         if "limits.max_wait" in state.reason
         else terms_of(folder).limit or "limits.max_runtime"
     )
     step = state.checkpoint.step if state.checkpoint else None
-    again = "no checkpoint was told of, so that a rerun begins at the start"
+    restart = "no checkpoint was told of, so that a rerun begins at the start"
     if step is not None:
-        again = f"cloudtrain rerun goes on from the checkpoint of step {step}"
-    return replace(found, remedy=f"raise {limit}; {again}")
+        restart = f"cloudtrain rerun goes on from the checkpoint of step {step}"
+    return replace(diagnosis, remedy=f"raise {limit}; {restart}")
 
 
 def was_refused(state: RunState) -> bool:
@@ -81,14 +83,14 @@ def was_refused(state: RunState) -> bool:
     return state.state == "failed" and state.ref is None and not state.started
 
 
-def _of_refusal(found: Diagnosis, state: RunState, hint: str) -> Diagnosis:
+def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
     """A submit that was refused: nothing ran, and whose right is missing is the client's, not the
     job's.
     """
-    is_known = found.rule is not None and found.rule.name not in _RIGHTS_OF_JOBS
-    remedy = hint or (found.remedy if is_known else "")
+    is_known = diagnosis.rule is not None and diagnosis.rule.name not in _RIGHTS_OF_JOBS
+    remedy = hint or (diagnosis.remedy if is_known else "")
     if is_known:
-        return replace(found, remedy=remedy)
+        return replace(diagnosis, remedy=remedy)
     return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=remedy)
 
 
@@ -96,15 +98,17 @@ _RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
 """Rules that speak of what the job's role or identity lacks."""
 
 
-def _says_more(found: Diagnosis, by_launcher: Diagnosis) -> bool:
+def _says_more(diagnosis: Diagnosis, by_launcher: Diagnosis) -> bool:
     """Whether the log named another cause, with certainty, than the error that the launcher's hint
     is about.
     """
-    return found.confidence == "high" and found.rule is not by_launcher.rule
+    return diagnosis.confidence == "high" and diagnosis.rule is not by_launcher.rule
 
 
 def _without(whole: Diagnosis, root: Diagnosis) -> tuple[Consequence, ...]:
-    return tuple(each for each in whole.consequences if each.rule is not root.rule)
+    return tuple(
+        consequence for consequence in whole.consequences if consequence.rule is not root.rule
+    )
 
 
 def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:

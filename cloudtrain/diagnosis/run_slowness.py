@@ -37,9 +37,9 @@ def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
     wall = max((sums.wall for sums in state.step_times.totals().values()), default=0.0)
     if wall < TOLD_FROM_SECONDS:
         return None
-    found = diagnose_slowness(folder, state)
-    clear = found.confidence >= TOLD_FROM_CONFIDENCE and found.share >= TOLD_FROM_SHARE
-    return found if found.is_slow and clear else None
+    slowness = diagnose_slowness(folder, state)
+    clear = slowness.confidence >= TOLD_FROM_CONFIDENCE and slowness.share >= TOLD_FROM_SHARE
+    return slowness if slowness.is_slow and clear else None
 
 
 def setup_of(folder: RunFolder, state: RunState) -> Setup:

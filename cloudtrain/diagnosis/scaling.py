@@ -89,21 +89,27 @@ class ScalingCurve:
     """The curve through some measurements, of which one at least has windows."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
-        ordered = sorted(measurements, key=lambda each: each.ranks)
-        self.measured = {each.ranks: each for each in ordered if each.turns}
-        self.failures = {each.ranks: each.failure for each in ordered if not each.turns}
+        ordered = sorted(measurements, key=lambda measurement: measurement.ranks)
+        self.measured = {
+            measurement.ranks: measurement for measurement in ordered if measurement.turns
+        }
+        self.failures = {
+            measurement.ranks: measurement.failure
+            for measurement in ordered
+            if not measurement.turns
+        }
         self.base = min(self.measured)
         """The fewest ranks that ran, against which the others are compared."""
 
     @cached_property
     def rates(self) -> dict[int, float]:
         """The throughput of each number of ranks."""
-        return {ranks: each.rate for ranks, each in self.measured.items()}
+        return {ranks: measurement.rate for ranks, measurement in self.measured.items()}
 
     @property
     def is_priced(self) -> bool:
         """Whether it is known what every number of ranks costs."""
-        return all(each.usd_per_hour for each in self.measured.values())
+        return all(measurement.usd_per_hour for measurement in self.measured.values())
 
     def price_ratio(self, ranks: int, against: int) -> float:
         """What these machines cost against those for fewer ranks; without prices, a rank costs as
@@ -142,12 +148,12 @@ class ScalingCurve:
         else windows are drawn anew, with replacement, which knows nothing of other runs.
         """
         random = Random(SEED)
-        freedom = sum(len(each.turns) - 1 for each in self.measured.values())
+        freedom = sum(len(measurement.turns) - 1 for measurement in self.measured.values())
         if not freedom:
             return [
                 {
-                    ranks: median(random.choices(each.turns[0], k=len(each.turns[0])))
-                    for ranks, each in self._items
+                    ranks: median(random.choices(measurement.turns[0], k=len(measurement.turns[0])))
+                    for ranks, measurement in self._items
                 }
                 for _ in range(RESAMPLES)
             ]
@@ -156,7 +162,8 @@ class ScalingCurve:
         for _ in range(RESAMPLES):
             scale = deviation / sqrt(random.gammavariate(freedom / 2, 2) / freedom)
             draws = {
-                ranks: random.gauss(0, scale / sqrt(len(each.turns))) for ranks, each in self._items
+                ranks: random.gauss(0, scale / sqrt(len(measurement.turns)))
+                for ranks, measurement in self._items
             }
             found.append({ranks: self.rates[ranks] * exp(draw) for ranks, draw in draws.items()})
         return found
@@ -170,14 +177,19 @@ class ScalingCurve:
         not less than the windows within them tell. `freedom`: turns besides the first, of all
         numbers of ranks.
         """
-        turns = [turn for each in self.measured.values() for turn in each.turns if len(turn) > 1]
-        within = [MEDIAN_ERROR**2 * variance(map(log, turn)) / len(turn) for turn in turns]
+        turns = [
+            turn
+            for measurement in self.measured.values()
+            for turn in measurement.turns
+            if len(turn) > 1
+        ]
+        variances = [MEDIAN_ERROR**2 * variance(map(log, turn)) / len(turn) for turn in turns]
         between = sum(
-            (value - fmean(each.logarithms)) ** 2
-            for each in self.measured.values()
-            for value in each.logarithms
+            (value - fmean(measurement.logarithms)) ** 2
+            for measurement in self.measured.values()
+            for value in measurement.logarithms
         )
-        return sqrt(max(between / freedom, fmean(within) if within else 0.0))
+        return sqrt(max(between / freedom, fmean(variances) if variances else 0.0))
 
     @cached_property
     def confidence(self) -> float:
@@ -188,22 +200,22 @@ class ScalingCurve:
     @cached_property
     def points(self) -> list[Point]:
         """The curve, from the fewest ranks to the most."""
-        return [self._point(each) for each in self.measured.values()]
+        return [self._point(measurement) for measurement in self.measured.values()]
 
-    def _point(self, each: Measurement) -> Point:
-        speedup = self.rates[each.ranks] / self.rates[self.base]
-        spread = sorted(rates[each.ranks] / rates[self.base] for rates in self.resampled)
+    def _point(self, measurement: Measurement) -> Point:
+        speedup = self.rates[measurement.ranks] / self.rates[self.base]
+        spread = sorted(rates[measurement.ranks] / rates[self.base] for rates in self.resampled)
         cut = RESAMPLES // 40
-        hourly = each.usd_per_hour
+        hourly = measurement.usd_per_hour
         return Point(
-            ranks=each.ranks,
-            samples_per_s=each.rate,
+            ranks=measurement.ranks,
+            samples_per_s=measurement.rate,
             speedup=speedup,
             interval=(spread[cut], spread[-1 - cut]),
-            efficiency=speedup * self.base / each.ranks,
-            communication=each.communication,
-            usd_per_million=hourly / (each.rate * 3600) * 1e6 if hourly else None,
-            runs=each.runs,
+            efficiency=speedup * self.base / measurement.ranks,
+            communication=measurement.communication,
+            usd_per_million=hourly / (measurement.rate * 3600) * 1e6 if hourly else None,
+            runs=measurement.runs,
         )
 
     def to_json(self) -> dict[str, Any]:

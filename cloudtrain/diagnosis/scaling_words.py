@@ -32,7 +32,7 @@ def _verdict(curve: ScalingCurve, setup: Setup) -> str:
     best = curve.best()
     most = max(curve.measured)
     more = {ranks: rate for ranks, rate in curve.rates.items() if ranks > best}
-    point = next(each for each in curve.points if each.ranks == best)
+    point = next(point for point in curve.points if point.ranks == best)
     if best == curve.base:
         fastest = max(more, key=lambda ranks: more[ranks])
         return f"use {_ranks(best, setup)}: {_not_worth_it(curve, fastest, best, setup)}"

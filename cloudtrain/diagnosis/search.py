@@ -147,8 +147,8 @@ class Search:
             if header := _NOTEBOOK_HEADER.match(line.text):
                 self._named_first = UnknownException(Raised(header[1], ""), line, self._order)
             return  # a frame, whose code may say anything
-        known = self._seen.get(shape)
-        rules, is_error_like = known if known is not None else self._look_at(line, shape)
+        entry = self._seen.get(shape)
+        rules, is_error_like = entry if entry is not None else self._look_at(line, shape)
         if is_error_like:
             self._mention(line)
             if not rules or any(not rule.is_consequence for rule in rules):
@@ -171,8 +171,10 @@ class Search:
         """
         if _INFORMATION.search(line.text[:160]):
             return []
-        if not is_checked and (known := [rule for rule in RULES if rule.matches(line.text)]):
-            return known
+        if not is_checked and (
+            matching_rules := [rule for rule in RULES if rule.matches(line.text)]
+        ):
+            return matching_rules
         if rule := next((rule for rule in RULES if rule.knows_place(raised.described)), None):
             return [rule]
         self.unknown.append(UnknownException(raised, line, self._order))
@@ -184,18 +186,18 @@ class Search:
         """
         led_here = self._before.pop(_key(line), None)
         if led_here in self.unknown and not rules[0].is_consequence:
-            self.unknown = [each for each in self.unknown if each is not led_here]
+            self.unknown = [raised for raised in self.unknown if raised is not led_here]
 
     def _mention(self, line: Evidence) -> None:
-        if found := _MENTIONED.search(line.text):
-            raised = Raised(found[1].rpartition(".")[2], found[2][:500])
+        if mention := _MENTIONED.search(line.text):
+            raised = Raised(mention[1].rpartition(".")[2], mention[2][:500])
             self.mentioned = UnknownException(raised, line, self._order)
 
     def _look_at(self, line: Evidence, shape: str) -> tuple[list[Rule], bool]:
         """The rules of a line that is unlike all before it, and whether it looks like an error."""
         if _INFORMATION.search(line.text[:160]) or _TRIED_AGAIN.search(line.text):
-            found: tuple[list[Rule], bool] = [], False
-            return self._seen.setdefault(shape, found) if len(self._seen) < MAX_CHECKED else found
+            result: tuple[list[Rule], bool] = [], False
+            return self._seen.setdefault(shape, result) if len(self._seen) < MAX_CHECKED else result
         lowered = line.text.lower()
         is_suspicious = any(word in lowered for word in _SUSPICIOUS)
         is_error_like = is_suspicious and bool(_ERROR_LIKE.search(line.text))

@@ -104,14 +104,14 @@ def why_slow(
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
         return _without_times(times, setup, utilization)
     straggler = find_lasting_straggler(totals, intervals)
-    found = _without_single(costs(totals, times.message_mb, straggler), intervals)
-    cause = _largest(found)
+    shares = _without_single(costs(totals, times.message_mb, straggler), intervals)
+    cause = _largest(shares)
     straggler = straggler if cause in ("straggler", "other-work") else None
     idle = _idle_gpu_share(utilization)
     if not cause and idle and setup.has_gpus:
         cause = "too-small"
-        found["too-small"] = idle
-    share = found[cause] if cause else compute_share(totals)
+        shares["too-small"] = idle
+    share = shares[cause] if cause else compute_share(totals)
     verdict = Slowness(
         cause=cause or "compute",
         rank=straggler.rank if straggler else None,
@@ -167,20 +167,20 @@ _HOOK = (
 )
 
 
-def _without_single(found: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
+def _without_single(shares: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
     """The costs without those of a rare cause that was seen once: nothing says that it comes again."""
-    seen = {
+    intervals_with = {
         cause: sum(
             any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
         )
         for cause in RARE
     }
-    return {cause: share for cause, share in found.items() if seen.get(cause, 2) >= 2}
+    return {cause: share for cause, share in shares.items() if intervals_with.get(cause, 2) >= 2}
 
 
-def _largest(found: Mapping[str, float]) -> str:
+def _largest(shares: Mapping[str, float]) -> str:
     """The cause that takes most, of those that take enough to be named; empty if none does."""
-    named = {cause: share for cause, share in found.items() if share >= NAMED_FROM[cause]}
+    named = {cause: share for cause, share in shares.items() if share >= NAMED_FROM[cause]}
     return max(named, key=lambda cause: named[cause], default="")
 
 
@@ -191,18 +191,19 @@ def _confidence(
 
     Of a rare cause those count that have seen any of it.
     """
-    each = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
+    interval_costs = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
     if cause in RARE:
-        agree = sum(found.get(cause, 0.0) > 0 for found in each)
+        agree = sum(shares.get(cause, 0.0) > 0 for shares in interval_costs)
         return (agree + 1) / (agree + 2)
     if cause in ("straggler", "other-work"):
         named = [find_straggler(ranks) for ranks in intervals]
-        agree = sum(found is not None and found.rank == straggler for found in named)
+        agree = sum(straggling is not None and straggling.rank == straggler for straggling in named)
     else:
         agree = sum(
-            _largest({k: v for k, v in found.items() if k not in RARE}) == cause for found in each
+            _largest({k: v for k, v in shares.items() if k not in RARE}) == cause
+            for shares in interval_costs
         )
-    return (agree + 1) / (len(each) + 2)
+    return (agree + 1) / (len(interval_costs) + 2)
 
 
 def _idle_gpu_share(utilization: Utilization | None) -> float:

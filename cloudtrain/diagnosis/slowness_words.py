@@ -65,7 +65,7 @@ def sentence_for(
 
 def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: str) -> str:
     """What to change; empty where nothing needs to be."""
-    own = not setup.trainer
+    is_own_program = not setup.trainer
     if cause == "straggler":
         return _about_straggler(rank, phase, setup)
     if cause == "other-work":
@@ -77,7 +77,7 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
         "input": (
             "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is"
             " cheaper to decode"
-            if own
+            if is_own_program
             else (
                 "--workers N (more loader processes per rank), or data that is cheaper to read and"
                 " decode"
@@ -88,7 +88,7 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
         "saving": _rarer_checkpoints(share, setup),
         "evaluation": (
             "evaluate more rarely, or on fewer samples"
-            if own
+            if is_own_program
             else "--eval-every N (epochs) or a larger --eval-every-steps"
         ),
         "compute": "",
@@ -134,8 +134,8 @@ def _rarer_checkpoints(share: float, setup: Setup) -> str:
     if setup.checkpoint_every is None:
         return "save more rarely: checkpoints.every"
     # Of the time between two checkpoints only the training counts, which stays.
-    wanted = setup.checkpoint_every * (share / (1 - min(share, 0.99))) / SAVING_GOAL
+    interval = setup.checkpoint_every * (share / (1 - min(share, 0.99))) / SAVING_GOAL
     return (
-        f"checkpoints.every: {format_duration(wanted)} instead of"
+        f"checkpoints.every: {format_duration(interval)} instead of"
         f" {format_duration(setup.checkpoint_every)}"
     )

@@ -87,12 +87,12 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
     """The rank that others wait for on the whole and in most of the intervals, and not one by
     chance.
     """
-    found = find_straggler(totals)
-    if found is None:
+    straggler = find_straggler(totals)
+    if straggler is None:
         return None
-    each = [find_straggler(ranks) for ranks in intervals]
-    same = sum(one is not None and one.rank == found.rank for one in each)
-    return found if same >= LASTING * len(each) else None
+    stragglers = [find_straggler(ranks) for ranks in intervals]
+    agreeing = sum(one is not None and one.rank == straggler.rank for one in stragglers)
+    return straggler if agreeing >= LASTING * len(stragglers) else None
 
 
 def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:

@@ -84,9 +84,13 @@ class Raised:
         """
         if not self.frames:
             return ""
-        own = self.own_frame
+        own_frame = self.own_frame
         last = self.frames[-1]
-        return last.place if own is None or own is last else f"{own.place}, in {last.place}"
+        return (
+            last.place
+            if own_frame is None or own_frame is last
+            else f"{own_frame.place}, in {last.place}"
+        )
 
     @property
     def described(self) -> str:
@@ -94,7 +98,9 @@ class Raised:
         state['optimizer'] < …`.
         """
         message = self.message[:_MAX_TEXT].replace("<", "(")
-        frames = [f"{each.function} in {each.file}:{each.line}" for each in reversed(self.frames)]
+        frames = [
+            f"{frame.function} in {frame.file}:{frame.line}" for frame in reversed(self.frames)
+        ]
         if frames:
             frames[0] += f": {self.frames[-1].code.replace('<', '(')}"
         return " < ".join([f"{self.name}: {message}", *frames])
@@ -132,35 +138,36 @@ class TracebackReader:
         if _IGNORED in text and len(self._ignored) < MAX_OPEN:
             self._ignored.add(key)
             return False
-        found = self._open.get(key)
+        traceback = self._open.get(key)
         if frame := _FRAME.match(text) or _NOTEBOOK.match(text) or _BOXED.match(text):
-            return self._add(found, frame, key)
-        if found is None:
+            return self._add(traceback, frame, key)
+        if traceback is None:
             return _raised(_ALONE.match(text.lstrip()), ())
         stripped = text.lstrip()
-        is_code = found.wants_code and found.indent == 0 and not _ALONE.match(text)
+        is_code = traceback.wants_code and traceback.indent == 0 and not _ALONE.match(text)
         is_inside = _INSIDE.match(text) and not (
-            len(text) - len(stripped) < found.indent and _ALONE.match(stripped)
+            len(text) - len(stripped) < traceback.indent and _ALONE.match(stripped)
         )
         if is_code or is_inside:
-            if found.wants_code and found.frames:
-                found.frames[-1].code = stripped[:_MAX_TEXT]
-                found.wants_code = False
+            if traceback.wants_code and traceback.frames:
+                traceback.frames[-1].code = stripped[:_MAX_TEXT]
+                traceback.wants_code = False
             return True
         del self._open[key]
         raised = _raised(
-            (_AT_THE_END if found.has_header else _ALONE).match(stripped), tuple(found.frames)
+            (_AT_THE_END if traceback.has_header else _ALONE).match(stripped),
+            tuple(traceback.frames),
         )
-        return True if found.is_ignored else raised
+        return True if traceback.is_ignored else raised
 
-    def _add(self, found: _Traceback | None, frame: re.Match[str], key: object) -> bool:
-        if found is None and len(self._open) < MAX_OPEN:
-            found = self._open[key] = _Traceback()
-        if found is not None:
+    def _add(self, traceback: _Traceback | None, frame: re.Match[str], key: object) -> bool:
+        if traceback is None and len(self._open) < MAX_OPEN:
+            traceback = self._open[key] = _Traceback()
+        if traceback is not None:
             function = (frame[4] or "").strip()[:_MAX_TEXT]
-            found.frames.append(Frame(frame[2][-_MAX_TEXT:], int(frame[3][:9]), function))
-            found.indent = len(frame[1])
-            found.wants_code = True
+            traceback.frames.append(Frame(frame[2][-_MAX_TEXT:], int(frame[3][:9]), function))
+            traceback.indent = len(frame[1])
+            traceback.wants_code = True
         return True
 
 

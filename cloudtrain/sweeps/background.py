@@ -34,8 +34,7 @@ def main() -> int:
 
 
 def _drive_ray(folder: SweepFolder) -> None:
-    from cloudtrain.sweeps.ray.loop import drive_ray
-    from cloudtrain.sweeps.ray.runs import RayRuns
+    from cloudtrain.sweeps.ray.loop import RayRuns, drive_ray
     from cloudtrain.sweeps.ray.tune import (
         RayCluster,
     )  # which imports Ray: seconds, and most sweeps need none

@@ -1,123 +1,79 @@
-"""The state of a search for a batch size: what is tried next, why it ends, and the size to take.
-Pure.
+"""A search for a batch size: the next size, why the search ends, and what to write into the spec.
 
-The largest that fits need not be the one to take: of those that are about as fast as the fastest,
-the smallest is, as it leaves memory, and a smaller batch generalises at least as well.
+The best size is the smallest that is about as fast as the fastest: it leaves memory, and a smaller
+batch generalises at least as well.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.spec.batch_sizes import next_size
+from cloudtrain.sweeps.state import SIZE_TOLERANCE, SweepState, Trial
 from cloudtrain.units import format_number
-
-if TYPE_CHECKING:
-    from cloudtrain.sweeps.definition import Definition
-    from cloudtrain.sweeps.state import SweepState, Trial
-
-SAMPLER = "batch_size"
-"""`Definition.sampler` of such a search."""
-TOLERANCE = 0.05
-"""Sizes whose objective differs by so much of the best are as good as it: what one measurement
-varies by.
-"""
-
-
-def is_search(definition: Definition) -> bool:
-    """Whether a sweep is a search for a batch size."""
-    return definition.sampler == SAMPLER
-
-
-def size_of(trial: Trial) -> int:
-    """The batch size of a trial."""
-    return int(next(iter(trial.parameters.values())))
 
 
 def next_trial(state: SweepState) -> int | None:
-    """The size of the next trial; None where nothing is left to be found out, or a trial failed for
-    another reason.
+    """Return the size of the next trial.
+
+    None if the largest size is known, or a trial failed for another reason.
     """
     if _problem(state):
         return None
-    (found,) = state.definition.space.values()
-    fitting = [size_of(trial) for trial in state.trials if trial.state == "completed"]
-    too_large = [size_of(trial) for trial in state.trials if trial.state == "too_large"]
-    return next_size(int(found.low), int(found.high), fitting, too_large)  # type: ignore[union-attr]  # by the spec
-
-
-def best_of(state: SweepState) -> Trial | None:
-    """The smallest size that is about as fast as the fastest; None before the first measurement."""
-    found = {
-        trial.number: trial.value
-        for trial in state.trials
-        if trial.state not in ("failed", "too_large")
-    }
-    values = {
-        number: value
-        for number, value in found.items()
-        if value is not None and math.isfinite(value)
-    }
-    if not values:
-        return None
-    better = max if state.definition.goal == "maximize" else min
-    best = better(values.values())
-    near = [
-        state.trials[number]
-        for number, value in values.items()
-        if abs(value - best) <= TOLERANCE * abs(best)
-    ]
-    return min(near, key=size_of)
+    (dimension,) = state.definition.space.values()
+    fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
+    too_large = [trial.batch_size for trial in state.trials if trial.state == "too_large"]
+    return next_size(int(dimension.low), int(dimension.high), fitting, too_large)  # type: ignore[union-attr]  # by the spec
 
 
 def conclusion(state: SweepState) -> tuple[bool, str]:
-    """Whether the search has found what it looked for, and what that is, or why it has not."""
+    """Return whether the search succeeded, and its result or the reason."""
     if problem := _problem(state):
         return False, problem
-    fitting = [size_of(trial) for trial in state.trials if trial.state == "completed"]
+    fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
     too_large = [trial for trial in state.trials if trial.state == "too_large"]
     if not fitting:
-        smallest = min(too_large, key=size_of, default=None)
+        smallest = min(too_large, key=lambda trial: trial.batch_size, default=None)
         return (
             False,
             (
-                f"not even {size_of(smallest)} fits: {smallest.reason}"
+                f"not even {smallest.batch_size} fits: {smallest.reason}"
                 if smallest
                 else "no size was tried"
             ),
         )
     largest = max(fitting)
-    beyond = min(map(size_of, too_large), default=None)
-    known = (
+    beyond = min((trial.batch_size for trial in too_large), default=None)
+    limit = (
         f"{largest} fits, {beyond} does not"
         if beyond
         else f"{largest} fits, the most that was asked for"
     )
-    best = best_of(state)
-    return True, f"{known}; {_choice(state, best, largest)}" if best else known
+    best = state.best
+    return True, f"{limit}; {_choice(state, best, largest)}" if best else limit
 
 
 def _choice(state: SweepState, best: Trial, largest: int) -> str:
-    size = size_of(best)
+    size = best.batch_size
     metric = state.definition.metric
     rate = f"{format_number(best.value)} {metric}" if best.value is not None else metric
     if size == largest:
         return f"it is the fastest, too: {rate}"
-    return f"{size} is the smallest that is within {TOLERANCE:.0%} of the fastest: {rate}"
+    return f"{size} is the smallest that is within {SIZE_TOLERANCE:.0%} of the fastest: {rate}"
 
 
 def _problem(state: SweepState) -> str:
-    """Why the search cannot go on: of some trial it is not known whether it fits, or how fast it
-    is; empty for none.
-    """
+    """Return why the search cannot continue; empty if it can."""
     for trial in state.trials:
         if trial.state in ("failed", "stopped"):
-            return f"the trial of {size_of(trial)} {_ended(trial)}: whether it fits is not known"
+            return f"the trial of {trial.batch_size} {_ended(trial)}: whether it fits is not known"
         if trial.state == "completed" and (trial.value is None or not math.isfinite(trial.value)):
-            found = "no number" if trial.reports else "nothing"
-            return f"the trial of {size_of(trial)} reported {found} as {state.definition.metric}"
+            reported = "no number" if trial.reports else "nothing"
+            return (
+                f"the trial of {trial.batch_size} reported {reported} as {state.definition.metric}"
+            )
     return ""
 
 
@@ -129,16 +85,15 @@ def _ended(trial: Trial) -> str:
 def advice(
     state: SweepState, args: Mapping[str, Any], *, is_trainer: bool
 ) -> list[tuple[str, str]]:
-    """What to write into the spec: the size that was found, and how a larger batch is kept with it;
-    each with a name.
+    """Return named lines for the spec: the size, and how to keep a larger batch with it.
 
-    `args`: those of the job, by name. `is_trainer`: of the shared trainer, which accumulates
-    gradients by itself.
+    `args`: arguments of the job by name. `is_trainer`: whether the job is the shared trainer, which
+    accumulates gradients itself.
     """
-    best = best_of(state)
+    best = state.best
     if best is None:
         return []
-    (key,), size = best.parameters, size_of(best)
+    (key,), size = best.parameters, best.batch_size
     name = key.removeprefix("args.")
     lines = [("spec", f"args: {{{name}: {size}}}")]
     batch = args.get(name)

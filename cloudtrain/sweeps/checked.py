@@ -37,11 +37,11 @@ def check_parameters(value: Any) -> Mapping[str, Any]:
     raise InvalidValue
 
 
-def _read(kind: type[T], document: Any, given: Mapping[str, Check]) -> T:
+def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
     if not isinstance(document, dict):
         raise InvalidValue
     hashable: Any = kind
-    checks = {**_checks(hashable), **given}
+    checks = {**_checks(hashable), **overrides}
     values = {}
     for name in checks.keys() & document.keys():
         try:

@@ -87,6 +87,11 @@ class Definition:
     """GPUs that Ray lends a trial; None: as many as it asks for."""
 
     @property
+    def is_batch_size_search(self) -> bool:
+        """Whether the sweep searches for a batch size."""
+        return self.sampler == "batch_size"
+
+    @property
     def is_native(self) -> bool:
         """Whether the cloud's own service carries it out; a rehearsal of that is carried out here."""
         return self.engine == "native" and not self.as_

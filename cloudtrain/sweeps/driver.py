@@ -89,14 +89,14 @@ class SweepJournal:
 
     def read(self) -> list[SweepEvent]:
         """Apply the events that are new, and return them. StorageError when they cannot be read."""
-        found = []
+        new_events = []
         for event, offset in self.folder.events_from(self._offset):
             self._offset = offset
             if event is None:
                 continue
             self.state.apply(event)
-            found.append(event)
-        return found
+            new_events.append(event)
+        return new_events
 
     def write(self, *events: SweepEvent) -> None:
         """Append events, and apply them with those that others have appended before."""

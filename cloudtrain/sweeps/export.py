@@ -30,8 +30,8 @@ def as_csv(state: SweepState) -> str:
     )
     for trial in state.trials:
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else ""
-        known = (trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run)
-        writer.writerow([trial.number, *(_cell(trial.parameters[key]) for key in keys), *known])
+        outcome = (trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run)
+        writer.writerow([trial.number, *(_cell(trial.parameters[key]) for key in keys), *outcome])
     return file.getvalue()
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from cloudtrain.errors import UsageError
 from cloudtrain.spec.sweep import MAX_PARALLEL
-from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import Extended
 from cloudtrain.sweeps.grid import points_of
@@ -60,10 +59,10 @@ def plan_extension(
     if parallel is not None and parallel > MAX_PARALLEL:
         raise UsageError(f"{parallel} trials at once are too many", hint=f"at most {MAX_PARALLEL}")
 
-    wanted = len(state.trials) if state.ended else max(state.wanted, len(state.trials))
+    planned = len(state.trials) if state.ended else max(state.wanted, len(state.trials))
     event = Extended(
         time=now,
-        trials=wanted + most,
+        trials=planned + most,
         parallel=parallel,
         budget_usd=budget.usd,
         budget_seconds=budget.seconds,
@@ -91,7 +90,7 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
         message = f"the service that carries out sweep {_id(state)} takes no more trials"
         hint = "start another sweep, or engine: portable, which goes on from the same study"
         raise UsageError(message, hint=hint)
-    if batch_size.is_search(state.definition):
+    if state.definition.is_batch_size_search:
         hint = "another range, or another objective, is another sweep"
         raise UsageError(f"sweep {_id(state)} ends when the largest batch size is found", hint=hint)
     if state.state == "stopping":
@@ -122,11 +121,11 @@ def _refuse_budget(state: SweepState, extended: SweepState, now: float) -> None:
 
 def _worst_usd(extended: SweepState, trials: int) -> float | None:
     definition = extended.definition
-    each = definition.trial_cap.usd
-    if each is None:
+    trial_usd = definition.trial_cap.usd
+    if trial_usd is None:
         return None
     promoting_rungs = len(definition.rungs) * definition.promotes
-    worst = each * most_runs(trials, definition.retries, promoting_rungs, definition.eta)
+    worst = trial_usd * most_runs(trials, definition.retries, promoting_rungs, definition.eta)
     if definition.budget.usd is None:
         return worst
     return min(worst, definition.budget.usd - extended.spent_usd - extended.committed_usd)

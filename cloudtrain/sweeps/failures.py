@@ -66,18 +66,18 @@ def failed_trials(sweep: Sweep) -> list[FailedTrials]:
             )
             continue
         state = run.cached_status()
-        found = diagnose_run(run.folder, state)
-        groups.setdefault(_key(found, state), []).append((trial, found))
+        diagnosis = diagnose_run(run.folder, state)
+        groups.setdefault(_key(diagnosis, state), []).append((trial, diagnosis))
     ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0].number))
     return [_together(group, others) for group in ordered]
 
 
-def _key(found: Diagnosis, state: RunState) -> str:
+def _key(diagnosis: Diagnosis, state: RunState) -> str:
     """What is the same for failures of one cause, whatever numbers their messages contain."""
-    if found.rule and not found.rule.is_consequence:
-        return found.rule.name
+    if diagnosis.rule and not diagnosis.rule.is_consequence:
+        return diagnosis.rule.name
     cause = state.error
-    return f"{cause.exception} at {cause.file}:{cause.line}" if cause else found.cause
+    return f"{cause.exception} at {cause.file}:{cause.line}" if cause else diagnosis.cause
 
 
 def _together(
@@ -103,14 +103,14 @@ def what_sets_apart(
     """
     if len(failed) < MIN_TRIALS or not others:
         return []
-    found = []
+    differences = []
     for key in failed[0]:
         values, rest = (
             [each[key] for each in trials if key in each] for trials in (failed, others)
         )
         if len(values) == len(failed) and rest and (text := _apart(values, rest)):
-            found.append(f"{key}: {text}")
-    return found
+            differences.append(f"{key}: {text}")
+    return differences
 
 
 def _apart(values: Sequence[Scalar], rest: Sequence[Scalar]) -> str:

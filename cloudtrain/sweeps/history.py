@@ -33,7 +33,7 @@ class Moment:
 def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequence[Moment]:
     """The moments at which runs ended, by a sweep's events."""
     state = SweepState.new(definition)
-    found = []
+    moments = []
     for event in events:
         if event is None:
             continue
@@ -42,7 +42,7 @@ def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequ
             trial = state.trials[event.trial]
             best = state.best
             value = trial.value
-            found.append(
+            moments.append(
                 Moment(
                     trial=trial.number,
                     state=trial.state,
@@ -52,16 +52,16 @@ def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequ
                     seconds=max(0.0, event.time - state.started),
                 )
             )
-    return found
+    return moments
 
 
 def heard_of(events: Iterable[SweepEvent | None]) -> Mapping[int, tuple[float, float]]:
     """For each trial when it was suggested, and when it was last heard of (Unix timestamps)."""
-    found: dict[int, tuple[float, float]] = {}
+    ends: dict[int, tuple[float, float]] = {}
     for event in events:
         if isinstance(event, Suggested):
-            found.setdefault(event.trial, (event.time, event.time))
-        elif isinstance(event, (Launching, Reported, RunEnded)) and event.trial in found:
-            first, last = found[event.trial]
-            found[event.trial] = first, max(last, event.time)
-    return found
+            ends.setdefault(event.trial, (event.time, event.time))
+        elif isinstance(event, (Launching, Reported, RunEnded)) and event.trial in ends:
+            first, last = ends[event.trial]
+            ends[event.trial] = first, max(last, event.time)
+    return ends

@@ -102,8 +102,8 @@ class SweepFolder:
         finally:
             lock.release()
 
-    def _damaged(self, what: str) -> StorageError:
+    def _damaged(self, problem: str) -> StorageError:
         return StorageError(
-            f"sweep {self.sweep_id}: {what}",
+            f"sweep {self.sweep_id}: {problem}",
             hint="its folder was changed by hand, or its disk failed",
         )

@@ -65,7 +65,7 @@ class SweepLogs:
         """Streams for the runs that have been started."""
         for trial in state.trials:
             if self._trial is None or trial.number == self._trial:
-                started = {each.run for each in trial.runs} - self._streams.keys()
+                started = {run.run for run in trial.runs} - self._streams.keys()
                 for run in self._sweep.runs_of(trial) if started else ():
                     if run.id not in self._streams:
                         self._streams[run.id] = (
@@ -82,7 +82,7 @@ class SweepLogs:
             if not stream.has_ended:
                 trials.setdefault(number, []).append(stream)
         parts = [_numbered(number, map(read, streams)) for number, streams in trials.items()]
-        return heapq.merge(*parts, key=lambda found: found[1].time)
+        return heapq.merge(*parts, key=lambda part: part[1].time)
 
     @staticmethod
     def _has_ended(state: SweepState, number: int) -> bool:

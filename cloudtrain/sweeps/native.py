@@ -163,10 +163,10 @@ class NativeMirror:
         """What a trial's run tells; how it has ended, the service decides, which may have ended it
         before its time.
         """
-        known = self.journal.state.trials[trial.number]
-        if known.state != "running":
+        before = self.journal.state.trials[trial.number]
+        if before.state != "running":
             return
-        for event in self._trials.observe(known):
+        for event in self._trials.observe(before):
             if not isinstance(event, RunEnded):
                 yield event
             elif trial.state in FINAL and not (

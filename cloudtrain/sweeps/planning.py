@@ -4,6 +4,7 @@ network, no process.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,10 @@ from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sweep import EarlyStopping, Sweep, default_rungs
-from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.earlier import earlier_trials
+from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
 from cloudtrain.sweeps.rules import billed, last_report
 from cloudtrain.sweeps.rungs import most_runs, rungs_of
+from cloudtrain.sweeps.state import SweepState, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +40,18 @@ class SweepPlan:
         """The most that all trials together can cost; None where nothing is billed, or a price is
         not known.
         """
-        found = self.definition
-        budget = found.budget.usd
-        each = found.trial_cap.usd
-        if each is None:
+        definition = self.definition
+        budget = definition.budget.usd
+        trial_usd = definition.trial_cap.usd
+        if trial_usd is None:
             return None
-        runs = most_runs(found.trials, found.retries, len(found.rungs) * found.promotes, found.eta)
-        return each * runs if budget is None else min(budget, each * runs)
+        runs = most_runs(
+            definition.trials,
+            definition.retries,
+            len(definition.rungs) * definition.promotes,
+            definition.eta,
+        )
+        return trial_usd * runs if budget is None else min(budget, trial_usd * runs)
 
     @property
     def is_billed(self) -> bool:
@@ -82,10 +88,10 @@ def plan_sweep(
         )
     if sweep_id is None:
         sweep_id = _new_sweep_id(job, provider, data_dir)
-    found = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)
+    job_plan = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)
     limits = job.spec.limits
     if (
-        billed(found)
+        billed(job_plan)
         and sweep.budget.max_cost
         and limits.max_cost is None
         and limits.max_runtime is None
@@ -95,8 +101,8 @@ def plan_sweep(
             override(job.document, [f"limits.max_cost={share}"]), job.folder
         )
         capped = Job(spec=spec, document=document, folder=job.folder)
-        found = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
-    return _with_earlier_trials(planned(found, sweep), sweep)
+        job_plan = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
+    return _with_earlier_trials(planned(job_plan, sweep), sweep)
 
 
 def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
@@ -112,9 +118,9 @@ def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
     return replace(sweep_plan, definition=replace(sweep_plan.definition, earlier=earlier))
 
 
-def planned(found: Plan, sweep: Sweep) -> SweepPlan:
+def planned(job_plan: Plan, sweep: Sweep) -> SweepPlan:
     """The plan of a sweep by that of its job, whose run id is the sweep's."""
-    return SweepPlan(definition=_definition(found, sweep, found.run_id), job=found)
+    return SweepPlan(definition=_definition(job_plan, sweep, job_plan.run_id), job=job_plan)
 
 
 def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
@@ -122,28 +128,28 @@ def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
         load_settings(job.folder, {"provider": provider, "data_dir": data_dir})["data_dir"]
     ).absolute()
     while True:
-        found = new_run_id(folder, job.spec.name)
-        if not (folder / SWEEPS / found).exists():
-            return found
+        sweep_id = new_run_id(folder, job.spec.name)
+        if not (folder / SWEEPS / sweep_id).exists():
+            return sweep_id
 
 
-def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
+def _definition(job_plan: Plan, sweep: Sweep, sweep_id: str) -> Definition:
     stopping = sweep.stopping
-    last = last_report(found.spec, sweep)
+    last = last_report(job_plan.spec, sweep)
     grace, eta = default_rungs(sweep.trial_count, last)
     if stopping is not None:
         grace = stopping.grace or grace
         eta = stopping.eta or eta
-    estimate = billed(found)
+    estimate = billed(job_plan)
     engine: Literal["portable", "native", "ray"] = (
         "portable" if sweep.engine == "auto" else sweep.engine
     )
     sampler: Any = sweep.chosen_sampler
     return Definition(
         sweep_id=sweep_id,
-        name=found.spec.name,
-        provider=found.provider,
-        as_=found.target.provider if found.is_rehearsal else "",
+        name=job_plan.spec.name,
+        provider=job_plan.provider,
+        as_=job_plan.target.provider if job_plan.is_rehearsal else "",
         engine=engine,
         metric=sweep.objective.metric,
         goal=sweep.objective.goal,
@@ -160,19 +166,56 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         rungs=tuple(rungs_of(grace, eta, last)) if stopping else (),
         eta=eta,
         last_report=last,
-        promotes=stopping is not None and engine != "ray" and _promotes(found, stopping, last),
+        promotes=stopping is not None and engine != "ray" and _promotes(job_plan, stopping, last),
         budget=Caps(usd=sweep.budget.max_cost if estimate else None, seconds=sweep.budget.max_time),
         trial_cap=Caps(
-            usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime
+            usd=estimate.worst_usd if estimate else None, seconds=job_plan.spec.limits.max_runtime
         ),
     )
 
 
-def _promotes(found: Plan, stopping: EarlyStopping, last: int | None) -> bool:
+def _promotes(job_plan: Plan, stopping: EarlyStopping, last: int | None) -> bool:
     """Whether trials end at their rungs and come back: where a start costs little, and checkpoints
     can be had.
     """
     if stopping.promote != "auto":
         return stopping.promote == "always"
-    is_here = not declaration_of(found.provider).is_remote
-    return is_here and last is not None and found.spec.entrypoint is None
+    is_here = not declaration_of(job_plan.provider).is_remote
+    return is_here and last is not None and job_plan.spec.entrypoint is None
+
+
+def earlier_trials(state: SweepState, definition: Definition) -> tuple[EarlierTrial, ...]:
+    """Return ended trials of a sweep whose values are in the space of another one.
+
+    The trials from which it learnt itself come first. Raise UsageError if the objective differs, or
+    no trial fits.
+    """
+    old = state.definition
+    if (old.metric, old.goal) != (definition.metric, definition.goal):
+        message = f"sweep {old.sweep_id} has another objective: {old.metric}, {old.goal}"
+        raise UsageError(message, hint="learn_from: a sweep for the same metric and goal")
+    ended = [trial for trial in state.trials if trial.state in ("completed", "pruned", "failed")]
+    trials = [
+        *old.earlier,
+        *(EarlierTrial(parameters=trial.parameters, value=_finite_value(trial)) for trial in ended),
+    ]
+    fitting = tuple(trial for trial in trials if _fits(trial, definition))
+    if not fitting:
+        message = f"no trial of sweep {old.sweep_id} has values for all settings of this space"
+        raise UsageError(
+            message, hint="learn_from: a sweep with the same settings, or leave it out"
+        )
+    return fitting
+
+
+def _finite_value(trial: Trial) -> float | None:
+    if trial.state == "failed" or trial.value is None or not math.isfinite(trial.value):
+        return None
+    return trial.value
+
+
+def _fits(trial: EarlierTrial, definition: Definition) -> bool:
+    space = definition.space
+    if trial.parameters.keys() != space.keys():
+        return False
+    return all(space[key].contains(value) for key, value in trial.parameters.items())

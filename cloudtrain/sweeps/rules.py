@@ -41,14 +41,14 @@ def sweep_issues(plan: Plan) -> list[Issue]:
     sweep = plan.spec.sweep
     if sweep is None:
         return []
-    found = [
+    issues = [
         *_values(plan, sweep),
         *_counts(sweep),
         *_objective(plan, sweep),
         *_budget(plan, sweep),
     ]
-    found += [*_stopping(plan, sweep), *_engine(plan, sweep)]
-    return sorted(map(plan.located, found), key=lambda issue: not issue.is_error)
+    issues += [*_stopping(plan, sweep), *_engine(plan, sweep)]
+    return sorted(map(plan.located, issues), key=lambda issue: not issue.is_error)
 
 
 def billed(plan: Plan) -> CostEstimate | None:
@@ -254,8 +254,8 @@ def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator
     )
     rules_of = get_provider(plan.target.provider).rules
     before = {_bare(issue) for issue in rules_of(plan)}
-    found = map(_bare, rules_of(replace(plan, context=replace(plan.context, trial=trial))))
-    yield from (issue for issue in found if issue not in before)
+    issues = map(_bare, rules_of(replace(plan, context=replace(plan.context, trial=trial))))
+    yield from (issue for issue in issues if issue not in before)
 
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:

@@ -14,8 +14,8 @@ def most_runs(trials: int, retries: int, promoting_rungs: int, eta: int) -> int:
     `promoting_rungs`: 0 where no trial is promoted. A promotion is as likely to fail as a first
     run, and has as many retries.
     """
-    runs = left = trials
+    runs = promoted = trials
     for _ in range(promoting_rungs):
-        left //= eta
-        runs += left
+        promoted //= eta
+        runs += promoted
     return runs * (1 + retries)

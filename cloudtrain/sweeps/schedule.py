@@ -56,7 +56,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None if running else End("succeeded", _target_reached(state, state.reached))
     if len(running) >= state.definition.parallel:
         return None
-    if not batch_size.is_search(state.definition) and (given_up := why_to_give_up(state)):
+    if not state.definition.is_batch_size_search and (given_up := why_to_give_up(state)):
         return None if running else _end(state, given_up)
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _wanted(state):
@@ -78,20 +78,20 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
     usd = definition.trial_cap.usd
     seconds = definition.trial_cap.seconds
     if definition.budget.usd is not None:
-        left = definition.budget.usd - state.spent_usd - state.committed_usd
+        usd_left = definition.budget.usd - state.spent_usd - state.committed_usd
         if usd is None:
             return Caps(), "what a trial may cost is not known, and the budget is in money"
-        if usd > left + 1e-9:
+        if usd > usd_left + 1e-9:
             refusal = (
-                f"{max(0.0, left):.2f} of {definition.budget.usd:.2f} USD are left, a trial may"
+                f"{max(0.0, usd_left):.2f} of {definition.budget.usd:.2f} USD are left, a trial may"
                 f" take {usd:.2f}"
             )
             return Caps(), refusal
     if definition.budget.seconds is not None and state.started:
-        left = state.started + definition.budget.seconds - now
-        if left < SHORTEST_SECONDS:
+        seconds_left = state.started + definition.budget.seconds - now
+        if seconds_left < SHORTEST_SECONDS:
             return Caps(), "the time of the budget is over"
-        seconds = left if seconds is None else min(seconds, left)
+        seconds = seconds_left if seconds is None else min(seconds, seconds_left)
     elif definition.budget.seconds is not None:
         seconds = (
             definition.budget.seconds
@@ -124,7 +124,7 @@ def _wanted(state: SweepState) -> int:
 
     Of a search for a batch size, as long as another size follows.
     """
-    if batch_size.is_search(state.definition):
+    if state.definition.is_batch_size_search:
         return len(state.trials) + (batch_size.next_trial(state) is not None)
     points = points_of(state.definition.space)
     return state.wanted if points is None else min(state.wanted, points)
@@ -144,8 +144,10 @@ def _promotable(state: SweepState) -> Trial | None:
         trial.number: state.rung_of(trial) for trial in state.trials if trial.state == "paused"
     }
     for rung, values in reversed(list(enumerate(state.rungs))):
-        gone = {number for number in values if paused.get(number) != rung}
-        number = promotable(values, state.promoted[rung] | gone, definition.eta, definition.goal)
+        departed = {number for number in values if paused.get(number) != rung}
+        number = promotable(
+            values, state.promoted[rung] | departed, definition.eta, definition.goal
+        )
         if number is not None:
             return state.trials[number]
     return None
@@ -160,9 +162,9 @@ def _target_reached(state: SweepState, number: int) -> str:
 
 
 def _end(state: SweepState, reason: str) -> End:
-    if batch_size.is_search(state.definition):
-        found, text = batch_size.conclusion(state)
-        return End("succeeded" if found else "failed", f"{reason}; {text}" if reason else text)
+    if state.definition.is_batch_size_search:
+        succeeded, text = batch_size.conclusion(state)
+        return End("succeeded" if succeeded else "failed", f"{reason}; {text}" if reason else text)
     if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
         every = failed > 0 and failed == len(state.trials)

@@ -61,7 +61,7 @@ def sweep_values(
     where it cannot be read.
     """
     is_grid = trials is None and all(
-        isinstance(each, list) or "choice" in each for each in space.values()
+        isinstance(dimension, list) or "choice" in dimension for dimension in space.values()
     )
     method = (
         {"method": "grid"}
@@ -90,13 +90,13 @@ def batch_size_values(
             hint = "--set 'args.batch_size=int(1, 4096)' names it, with its range"
             raise UsageError("it is not known which argument is the batch size", hint=hint)
         space = {f"args.{named[0]}": f"int({_least_batch(spec)}, {MOST_SAMPLES})"}
-    found = read_objective(objective or f"{METRIC}:maximize")
-    return {"objective": found, "space": dict(space), "method": "batch_size"}
+    read = read_objective(objective or f"{METRIC}:maximize")
+    return {"objective": read, "space": dict(space), "method": "batch_size"}
 
 
 def _least_batch(spec: Mapping[str, Any]) -> int:
     """One sample for each process and accumulation step that the job names."""
-    found = 1
+    product = 1
     for section, name in (
         ("resources", "nodes"),
         ("resources", "processes"),
@@ -104,8 +104,8 @@ def _least_batch(spec: Mapping[str, Any]) -> int:
     ):
         values = spec.get(section)
         value = values.get(name) if isinstance(values, dict) else None
-        found *= value if isinstance(value, int) and 0 < value <= MOST_SAMPLES else 1
-    return min(found, MOST_SAMPLES // 2)
+        product *= value if isinstance(value, int) and 0 < value <= MOST_SAMPLES else 1
+    return min(product, MOST_SAMPLES // 2)
 
 
 def read_objective(text: str) -> dict[str, str]:
@@ -120,8 +120,8 @@ def read_objective(text: str) -> dict[str, str]:
         else (text or DEFAULT_METRIC, "", "")
     )
     goal = goal or REPORTED.get(metric, "")
-    known = [word for word in ("minimize", "maximize") if goal and word.startswith(goal.lower())]
-    if not metric or len(known) != 1:
-        told = f"{text!r} does not say whether less or more of it is better"
-        raise UsageError(told, hint="--objective val_accuracy:maximize, or val_loss:minimize")
-    return {"metric": metric, "goal": known[0]}
+    goals = [word for word in ("minimize", "maximize") if goal and word.startswith(goal.lower())]
+    if not metric or len(goals) != 1:
+        message = f"{text!r} does not say whether less or more of it is better"
+        raise UsageError(message, hint="--objective val_accuracy:maximize, or val_loss:minimize")
+    return {"metric": metric, "goal": goals[0]}

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cloudtrain.spec.search_space import Scalar
-from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.events import (
     Extended,
@@ -21,6 +20,9 @@ from cloudtrain.sweeps.events import (
     SweepEnded,
     SweepEvent,
 )
+
+SIZE_TOLERANCE = 0.05
+"""Batch sizes whose objective differs by this share count as equal: the noise of a measurement."""
 
 IN_FLIGHT = ("waiting", "running")
 ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
@@ -77,6 +79,11 @@ class Trial:
         return self.curve[-1] if self.curve else None
 
     @property
+    def batch_size(self) -> int:
+        """Its batch size, in a search for one."""
+        return int(next(iter(self.parameters.values())))
+
+    @property
     def reports(self) -> int:
         """How many reports it has made."""
         return len(self.curve)
@@ -130,9 +137,7 @@ class SweepState:
         it took.
         """
         return (
-            len(self.trials)
-            if self.ended and batch_size.is_search(self.definition)
-            else self.wanted
+            len(self.trials) if self.ended and self.definition.is_batch_size_search else self.wanted
         )
 
     @property
@@ -171,8 +176,8 @@ class SweepState:
         A trial that failed does not count. Of equal ones the first is better; of batch sizes that
         are about as fast, the smallest.
         """
-        if batch_size.is_search(self.definition):
-            return batch_size.best_of(self)
+        if self.definition.is_batch_size_search:
+            return self._best_batch_size()
         sign = -1.0 if self.definition.goal == "maximize" else 1.0
         values = [
             (sign * trial.value, trial.number)
@@ -180,6 +185,26 @@ class SweepState:
             if trial.state != "failed" and trial.value is not None and math.isfinite(trial.value)
         ]
         return self.trials[min(values)[1]] if values else None
+
+    def _best_batch_size(self) -> Trial | None:
+        """Return the smallest size that is about as fast as the fastest, if any was measured."""
+        values = {
+            trial.number: trial.value
+            for trial in self.trials
+            if trial.state not in ("failed", "too_large")
+            and trial.value is not None
+            and math.isfinite(trial.value)
+        }
+        if not values:
+            return None
+        fastest = max if self.definition.goal == "maximize" else min
+        best = fastest(values.values())
+        candidates = [
+            self.trials[number]
+            for number, value in values.items()
+            if abs(value - best) <= SIZE_TOLERANCE * abs(best)
+        ]
+        return min(candidates, key=lambda trial: trial.batch_size)
 
     def rung_of(self, trial: Trial) -> int | None:
         """The highest rung that a trial has got to, from 0; None before the first."""

@@ -1,8 +1,7 @@
-"""The values of the next trial: a grid's in their order, drawn by the number of the trial, or
-learnt by Optuna.
+"""Suggest the values of the next trial: those of a grid in order, random ones, or Optuna's.
 
-A suggestion depends on the journal alone: on the seed, the number of the trial, and what was known
-when it was made. A driver that was killed therefore goes on with the same sequence.
+A suggestion depends on the journal alone: on the seed, the number of the trial, and the events
+before it. The successor of a killed driver continues the same sequence.
 """
 
 from __future__ import annotations
@@ -14,35 +13,36 @@ from typing import TYPE_CHECKING, Protocol
 
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
 from cloudtrain.sweeps import batch_size
-from cloudtrain.sweeps.distinct import Distinct
-from cloudtrain.sweeps.grid import Grid, points_of
+from cloudtrain.sweeps.grid import Grid, number_of, point_at, points_of
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.definition import Definition
     from cloudtrain.sweeps.state import SweepState
 
+DRAWS = 4
+"""Attempts of a sampler to suggest a new point, before one of the points that are left is drawn."""
+
 
 class Suggester(Protocol):
-    """Chooses the values of trials, by nothing but the state that it is given."""
+    """Chooses the values of trials from the state alone."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """The values of the trial after all that were suggested; another `draw` chooses anew."""
+        """Return the values of the next trial; another `draw` chooses other ones."""
 
 
 def suggester_of(definition: Definition) -> Suggester:
-    """What chooses the values of a sweep; none of them twice where the space has an end, which
-    `schedule` knows.
+    """Return the suggester of a sweep. In a finite space it suggests no point twice.
 
-    UsageError where Optuna is needed, and not installed.
+    Raise UsageError if Optuna is needed and not installed.
     """
     if definition.sampler == "grid":
         return Grid(definition.space)
-    if batch_size.is_search(definition):
+    if definition.is_batch_size_search:
         return BatchSizes()
-    found = _sampler_of(definition)
+    suggester = _sampler_of(definition)
     if points_of(definition.space) is not None:
-        found = Distinct(found, definition)
-    return KnownPoints(found, definition.try_first) if definition.try_first else found
+        suggester = Distinct(suggester, definition)
+    return KnownPoints(suggester, definition.try_first) if definition.try_first else suggester
 
 
 def _sampler_of(definition: Definition) -> Suggester:
@@ -53,11 +53,47 @@ def _sampler_of(definition: Definition) -> Suggester:
     return OptunaSampler(definition)
 
 
+class Distinct:
+    """Suggestions of another suggester, without points that a trial has had.
+
+    They would give the same result: to try values under several seeds, make the seed a setting.
+    """
+
+    def __init__(self, suggester: Suggester, definition: Definition) -> None:
+        self._suggester = suggester
+        self._space = definition.space
+        self._seed = definition.seed
+        self._size = points_of(definition.space) or 0
+
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
+        """Return a point that no trial has had; `schedule` ends the sweep when there is none."""
+        identities = {_identity(trial.parameters) for trial in state.trials}
+        for attempt in range(draw, draw + DRAWS):
+            point = self._suggester.suggest(state, attempt)
+            if _identity(point) not in identities:
+                return point
+        return self._one_left(state)
+
+    def _one_left(self, state: SweepState) -> Mapping[str, Scalar]:
+        numbers = {number_of(self._space, trial.parameters) for trial in state.trials}
+        # The sequence of `random.random` for a seed is the same in every version of Python.
+        part = random.Random(f"{self._seed}:{len(state.trials)}:left").random()
+        at = int(part * max(1, self._size - len(numbers)))
+        for number in sorted(numbers):
+            at += number <= at
+        return point_at(self._space, at % self._size)
+
+
+def _identity(point: Mapping[str, Scalar]) -> object:
+    """Return what two equal points have in common; 1 and true are two values."""
+    return frozenset((key, type(value), value) for key, value in point.items())
+
+
 class BatchSizes:
     """Sizes that are doubled until one does not fit, then halved in between."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
-        """The next size. The search has an end: `schedule` knows it."""
+        """Return the next size; `schedule` ends the search when there is none."""
         size = batch_size.next_trial(state)
         if size is None:
             raise ValueError("all sizes that tell anything were tried")
@@ -65,8 +101,9 @@ class BatchSizes:
 
 
 class KnownPoints:
-    """Points that the user names first, then those of another suggester. It chooses the settings
-    that are left out.
+    """Points that the user names, then those of another suggester.
+
+    The other suggester also chooses settings that a named point leaves out.
     """
 
     def __init__(self, suggester: Suggester, points: Sequence[Mapping[str, Scalar]]) -> None:
@@ -74,7 +111,7 @@ class KnownPoints:
         self._points = points
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """The values of the next trial."""
+        """Return the values of the next trial."""
         number = len(state.trials)
         if number >= len(self._points):
             return self._suggester.suggest(state, draw)
@@ -108,9 +145,7 @@ class RandomValues:
 
 
 def value_at(dimension: Dimension, part: float) -> Scalar:
-    """The value that this part of a dimension, in [0, 1), lies below: each is as likely as the
-    others.
-    """
+    """Return the value at this part of a dimension, in [0, 1); all values are equally likely."""
     if isinstance(dimension, Choice):
         return dimension.values[int(part * len(dimension.values))]
     if isinstance(dimension, Integers):

@@ -133,13 +133,13 @@ class Sweep:
 
     def best(self) -> tuple[Trial, Run]:
         """The best trial, and its latest run. RunNotFound while no trial has reported the metric."""
-        found = self.status().best
-        if found is None:
+        best = self.status().best
+        if best is None:
             hint = f"cloudtrain status {self.id}"
             raise RunNotFound(
                 f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint
             )
-        return found, self.run_of(found)
+        return best, self.run_of(best)
 
     def arguments(self) -> tuple[Mapping[str, Any], bool]:
         """The arguments of the job without a trial's values, by name, and whether it is the shared
@@ -161,7 +161,7 @@ class Sweep:
     def runs_of(self, trial: Trial) -> list[Run]:
         """All runs of a trial that were started, the latest last."""
         runs = self.folder.path.parents[1] / "runs"
-        folders = [RunFolder(runs / each.run) for each in trial.runs]
+        folders = [RunFolder(runs / run.run) for run in trial.runs]
         return [Run(folder) for folder in folders if folder.path.is_dir()]
 
 
@@ -169,15 +169,17 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
     """The sweep of that id, or the only one whose id begins so. RunNotFound when there is none."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     ids = sweep_ids(folder)
-    found = (
-        [name] if name in ids else sorted(each for each in ids if name and each.startswith(name))
+    matches = (
+        [name]
+        if name in ids
+        else sorted(sweep_id for sweep_id in ids if name and sweep_id.startswith(name))
     )
-    if len(found) == 1:
-        return Sweep(SweepFolder(folder / SWEEPS / found[0]))
-    if found:
-        shown = ", ".join(found[:5])
+    if len(matches) == 1:
+        return Sweep(SweepFolder(folder / SWEEPS / matches[0]))
+    if matches:
+        shown = ", ".join(matches[:5])
         raise RunNotFound(
-            f"{name!r} fits {len(found)} sweeps: {shown}", hint="give more letters of the id"
+            f"{name!r} fits {len(matches)} sweeps: {shown}", hint="give more letters of the id"
         )
     raise RunNotFound(
         f"there is no sweep {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all"
@@ -187,8 +189,8 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
 def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
     """All sweeps of this machine that can be read, in no order."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
-    found = []
-    for each in sweep_ids(folder):
+    sweeps = []
+    for sweep_id in sweep_ids(folder):
         with suppress(StorageError):
-            found.append(Sweep(SweepFolder(folder / SWEEPS / each)))
-    return found
+            sweeps.append(Sweep(SweepFolder(folder / SWEEPS / sweep_id)))
+    return sweeps

@@ -14,7 +14,6 @@ from cloudtrain.spec.load import override
 from cloudtrain.spec.search_space import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.submission.rerun import replan
-from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition, Parameters
 from cloudtrain.sweeps.events import Launching
 from cloudtrain.sweeps.journal import SweepFolder
@@ -60,18 +59,18 @@ class TrialPlans:
         )
 
     def _overrides(self, parameters: Parameters, launching: Launching) -> list[str]:
-        found = [override_of(key, value) for key, value in parameters.items()]
+        overrides = [override_of(key, value) for key, value in parameters.items()]
         if launching.cap_seconds is not None:  # never more than the job's own limit
-            found.append(f"limits.max_runtime={max(1, int(launching.cap_seconds))} s")
+            overrides.append(f"limits.max_runtime={max(1, int(launching.cap_seconds))} s")
         if self._old.checkpoints_uri:  # a folder for each, or trials would go on from each other's
-            found.append(
+            overrides.append(
                 f"checkpoints.uri={self._old.checkpoints_uri.rstrip('/')}/{launching.run}/"
             )
-        return found
+        return overrides
 
     def _rules(self, trial: Trial, launching: Launching, *, resumes: bool) -> TrialRules | None:
         definition = self.definition
-        if batch_size.is_search(definition):
+        if definition.is_batch_size_search:
             return TrialRules.of_measurement(trial.number, definition.metric, definition.goal)
         if not definition.rungs:
             return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
@@ -14,6 +15,8 @@ from typing import Literal
 
 from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.api.run import Run
+from cloudtrain.diagnosis.rules.loaders import LOADERS
+from cloudtrain.diagnosis.rules.memory import MEMORY
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
@@ -24,17 +27,35 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.submit import submit
-from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.metric_reports import MetricReports
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.sweeps.too_large import is_too_large
 from cloudtrain.sweeps.trial_plans import TrialPlans
+from cloudtrain_launcher.metric_reports import MetricReports
 
 RUNGS_FILE = "rungs.json"
 """The file by which a job learns what other trials have reached."""
+
+_MEMORY_RULE_NAMES = {
+    "container-memory-limit",
+    "host-out-of-memory",
+    "host-allocation-failed",
+    "gpu-out-of-memory",
+    "gpu-library-without-memory",
+    "out-of-memory",
+    "loader-worker-killed",
+}
+"""Rules of memory, except for shared memory, which is a setting of the job (resources.shm)."""
+_MEMORY_RULES = [rule for rule in (*MEMORY, *LOADERS) if rule.name in _MEMORY_RULE_NAMES]
+
+_OTHER_SIGNS = re.compile(
+    r"NCCL.{0,200}Failed to (CUDA )?[mc]alloc"
+    r"|RESOURCE_EXHAUSTED"  # JAX, TensorFlow
+    r"|instance type with more memory"  # SageMaker, of a container that it has killed
+    # The shared trainer, of its data set: nothing larger can be trained on.
+    r"|--batch-size \d+ is more than the \d+ training samples"
+)
 
 Ending = Literal[
     "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
@@ -109,10 +130,10 @@ class RunTrials:
         state = run.monitor.state
         ended = state.has_ended  # before the events are read: there are no more after its end
         events, run.offset = run.monitor.folder.events_since(run.offset)
-        found: list[SweepEvent] = list(_reports(trial, run, events))
+        sweep_events: list[SweepEvent] = list(_reports(trial, run, events))
         if ended:
-            found.append(_end_of(trial, state, self._definition))
-        return found
+            sweep_events.append(_end_of(trial, state, self._definition))
+        return sweep_events
 
     def publish(self, state: SweepState) -> None:
         """Write the values at all rungs to each run that goes on, where they have changed."""
@@ -139,9 +160,9 @@ class RunTrials:
         if trial.run not in self._runs:
             folder = self._folder(trial.run)
             # What the job itself was told that earlier runs of the trial have reported.
-            told = RunRecord(folder).trial
+            rules = RunRecord(folder).trial
             reports = MetricReports(
-                self._definition.metric, told.get("reports", 0), told.get("position")
+                self._definition.metric, rules.get("reports", 0), rules.get("position")
             )
             self._runs[trial.run] = _TrialRun(folder, reports)
         return self._runs[trial.run]
@@ -194,7 +215,7 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
 
 def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     """How a run has ended, for the sweep."""
-    told = state.trial_outcome
+    decision = state.trial_outcome
     billing = state.billing
     seconds = state.seconds(time.time())
     usd = billing.usd if billing else None
@@ -202,7 +223,7 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
         usd = 0.0 if usd is None else usd
     if state.state == "succeeded":
         outcome: Ending = (
-            "pruned" if told == "pruned" else "paused" if told == "paused" else "completed"
+            "pruned" if decision == "pruned" else "paused" if decision == "paused" else "completed"
         )
         return _ended(trial, outcome, "", usd, seconds)
     if state.ref is None:  # its submission was interrupted: nothing was started
@@ -214,9 +235,21 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
         return _ended(
             trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds
         )
-    does_not_fit = batch_size.is_search(definition) and is_too_large(state)
+    does_not_fit = definition.is_batch_size_search and is_too_large(state)
     ended = _ended(trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds)
     return replace(ended, cause=state.error.exception if state.error else "")
+
+
+def is_too_large(state: RunState) -> bool:
+    """Return whether a run failed because its batch did not fit into memory or the data set.
+
+    A process that was killed for an unknown reason is not a sign of that.
+    """
+    cause = state.error
+    text = f"{cause.exception}: {cause.message}" if cause else state.reason
+    return (
+        any(rule.matches(text) for rule in _MEMORY_RULES) or _OTHER_SIGNS.search(text) is not None
+    )
 
 
 def _ended(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.sweeps.batch_size import size_of
 from cloudtrain.sweeps.planning import plan_sweep
 from cloudtrain.sweeps.start import start_sweep
 from cloudtrain.sweeps.sweep import Sweep
@@ -85,7 +84,7 @@ def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job:
     state = sweep.wait()
     assert state.state == "succeeded", (state.reason, [trial.reason for trial in state.trials])
     fits, beyond = (
-        [size_of(trial) for trial in state.trials if trial.state == kind]
+        [trial.batch_size for trial in state.trials if trial.state == kind]
         for kind in ("completed", "too_large")
     )
     assert max(fits) < min(beyond) <= 256, "256 samples alone would take all of the memory"
@@ -107,10 +106,10 @@ def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job:
     again = run.plan_again()
     assert again.context.trial is None, "it trains to its end"
     assert isinstance(again.spec.args.values, dict)
-    assert again.spec.args.values["batch-size"] == size_of(best)
+    assert again.spec.args.values["batch-size"] == best.batch_size
     shown = call("attach", "sizes-1").err
-    accumulated = -(-1024 // size_of(best))
-    assert f"  spec     args: {{batch-size: {size_of(best)}}}" in shown
+    accumulated = -(-1024 // best.batch_size)
+    assert f"  spec     args: {{batch-size: {best.batch_size}}}" in shown
     assert (
         f"  or       args: {{batch-size: 1024, accumulate: {accumulated}}}, which keeps the batch"
         " of 1024" in shown
@@ -122,7 +121,7 @@ def test_a_script_of_ones_own_reads_its_size_and_prints_its_speed(job: Path) -> 
     script = {"entrypoint": "train.py", "metrics": metrics, "args": {"batch_size": 4}}
     sweep = search("batch_size: int(32, 512)", "speed", **script)
     state = sweep.wait()
-    assert [(size_of(trial), trial.state, trial.value) for trial in state.trials] == [
+    assert [(trial.batch_size, trial.state, trial.value) for trial in state.trials] == [
         (32, "completed", 32),
         (64, "completed", 60),
         (128, "completed", 60),

@@ -16,14 +16,14 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.spec.batch_sizes import RESOLUTION, most_trials, next_size
 from cloudtrain.spec.load import spec_from_values
 from cloudtrain.spec.search_space import Integers
-from cloudtrain.sweeps.batch_size import advice, size_of
+from cloudtrain.sweeps.batch_size import advice
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.shorthand import batch_size_values
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
-from cloudtrain.sweeps.too_large import is_too_large
+from cloudtrain.sweeps.trials import is_too_large
 from tests.support.function_trials import FunctionTrials
 
 
@@ -90,7 +90,7 @@ def search(
 
 
 def found(state: SweepState) -> tuple[str, str, int | None]:
-    return state.state, state.reason, size_of(state.best) if state.best else None
+    return state.state, state.reason, state.best.batch_size if state.best else None
 
 
 def test_where_more_is_always_faster_the_largest_is_the_one_to_take(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_on_a_plateau_the_smallest_size_of_it_is_the_one_to_take(tmp_path: Path)
 def test_noise_below_the_tolerance_makes_no_size_larger(tmp_path: Path) -> None:
     noisy = {16: 1000.0, 32: 1004.0, 64: 985.0, 128: 1030.0}
     state = search(tmp_path, lambda size: noisy.get(size, 1000.0 if size > 8 else size * 100.0))
-    assert size_of(state.best) == 16  # type: ignore[arg-type]
+    assert state.best.batch_size == 16  # type: ignore[union-attr]
 
 
 def test_where_large_batches_are_slower_again_the_largest_is_still_told(tmp_path: Path) -> None:

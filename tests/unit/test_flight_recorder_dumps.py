@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.diagnosis.failure import Diagnosis, with_flight_record
-from cloudtrain.diagnosis.flight_recorder import read_dumps
-from cloudtrain.diagnosis.pickled import load_plain
+from cloudtrain.diagnosis.flight_recorder import load_plain, read_dumps
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "flight-recorder"
 WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cloudtrain.diagnosis.literals import needed_literals
+from cloudtrain.diagnosis.rule import needed_literals
 from cloudtrain.diagnosis.rules import RULES
 from tests.unit.test_diagnosis_rules import EXAMPLES, HEALTHY, PUBLIC
 

@@ -15,10 +15,9 @@ from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.spec.search_space import Integers, Scalar, read_dimension
 from cloudtrain.sweeps.definition import Definition, EarlierTrial
 from cloudtrain.sweeps.driver import to_be_stopped
-from cloudtrain.sweeps.earlier import earlier_trials
 from cloudtrain.sweeps.events import Extended, Suggested
 from cloudtrain.sweeps.grid import points_of
-from cloudtrain.sweeps.planning import plan_sweep
+from cloudtrain.sweeps.planning import earlier_trials, plan_sweep
 from cloudtrain.sweeps.state import SweepState, state_of
 from cloudtrain.sweeps.suggest import suggester_of, value_at
 from tests.support.function_trials import ended_sweep, sweep_of

@@ -15,12 +15,12 @@ _SMALLER = (
 )
 
 
-def _gpu_memory(said: str) -> str:
+def _gpu_memory(message: str) -> str:
     """A GPU that other processes fill needs something else than a smaller batch."""
-    others = re.search(r"Process \d+ has ([\d.]+) GiB memory in use", said)
-    if others and float(others[1]) >= 1:
+    processes = re.search(r"Process \d+ has ([\d.]+) GiB memory in use", message)
+    if processes and float(processes[1]) >= 1:
         return (
-            f"another process holds {others[1]} GiB of this GPU: end it, or give each rank a GPU of"
+            f"another process holds {processes[1]} GiB of this GPU: end it, or give each rank a GPU of"
             f" its own; {_LAST}"
         )
     return _SMALLER

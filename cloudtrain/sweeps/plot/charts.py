@@ -50,11 +50,11 @@ def over_trials(state: SweepState) -> str:
     y = y_scale([value for value in values if value is not None])
     better = max if state.definition.goal == "maximize" else min
     best: list[Point] = []
-    so_far: float | None = None
+    best_value: float | None = None
     for trial, value in zip(state.trials, values, strict=True):
         if value is not None and trial.state not in ("failed", "too_large"):
-            so_far = value if so_far is None else better(so_far, value)
-            best.append((x.at(trial.number), y.at(so_far)))
+            best_value = value if best_value is None else better(best_value, value)
+            best.append((x.at(trial.number), y.at(best_value)))
     marks = [
         mark(
             trial.state,
@@ -82,21 +82,21 @@ def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
     at = [moment.usd if billed else moment.seconds / size for moment in moments]
     x = x_scale(0, max(at, default=1.0))
     y = y_scale(
-        [each for moment in moments for each in (moment.value, moment.best) if each is not None]
+        [value for moment in moments for value in (moment.value, moment.best) if value is not None]
     )
     best = [
-        (x.at(here), y.at(moment.best))
-        for here, moment in zip(at, moments, strict=True)
+        (x.at(position), y.at(moment.best))
+        for position, moment in zip(at, moments, strict=True)
         if moment.best is not None
     ]
     marks = [
         mark(
             moment.state,
-            x.at(here),
+            x.at(position),
             BOTTOM if moment.value is None else y.at(moment.value),
             title=f"trial {moment.trial}, {moment.state}",
         )
-        for here, moment in zip(at, moments, strict=True)
+        for position, moment in zip(at, moments, strict=True)
     ]
     spent = "USD spent" if billed else f"time since the first trial ({unit})"
     names = frame(x, y, spent, state.definition.metric)
@@ -121,7 +121,7 @@ def curves(state: SweepState) -> str:
         )
     ]
     parts += _rungs([x.at(rung) for rung in state.definition.rungs if rung <= x.high])
-    for trial in sorted(state.trials, key=lambda each: each is best):
+    for trial in sorted(state.trials, key=lambda trial: trial is best):
         kind = "curve best" if trial is best else "curve"
         parts += [
             line([(x.at(report), y.at(value)) for report, value in piece], kind, told(state, trial))

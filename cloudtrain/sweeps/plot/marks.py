@@ -41,8 +41,8 @@ def mark(state: str, x: float, y: float, *, best: bool = False, title: str = "")
 
 def legend(states: Iterable[str]) -> str:
     """What the marks of these states mean, as HTML."""
-    found = {MARKS[state]: "running" if state == "waiting" else state for state in states}
-    ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in found]
+    meanings = {MARKS[state]: "running" if state == "waiting" else state for state in states}
+    ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in meanings]
     return page.legend(
-        (mark(found[shape], 8, 8), f"{found[shape]}: {shape[1]}") for shape in ordered
+        (mark(meanings[shape], 8, 8), f"{meanings[shape]}: {shape[1]}") for shape in ordered
     )

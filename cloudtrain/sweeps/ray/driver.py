@@ -147,8 +147,8 @@ class RayDriver:
                     self._suggest()
                     continue
                 trial = self._launch(action)
-            if (found := self._handed_out(trial)) is not None:
-                return found
+            if (handed_out := self._handed_out(trial)) is not None:
+                return handed_out
 
     def take(self, event: SweepEvent) -> None:
         """Write down what a worker has seen; a trial that falls behind with it is told to stop.

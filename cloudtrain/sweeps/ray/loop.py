@@ -11,14 +11,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.history import History
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
 from cloudtrain.sweeps.events import Reported, SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.ray.driver import Halving, Jobs, RayDriver
 from cloudtrain.sweeps.schedule import End
-from cloudtrain.sweeps.state import SweepState
+from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.trials import RunTrials
 
 MAX_BREAKS = 3
 """How often Ray Tune may break without one report in between, before the sweep ends."""
@@ -40,6 +44,22 @@ class Cluster(Protocol):
 
     def run(self, driver: RayDriver) -> None:
         """Run all that the driver hands out, until it says that there is no more."""
+
+
+class RayRuns(RunTrials):
+    """Runs of a sweep on a Ray cluster, on a disk that its nodes share."""
+
+    def __init__(self, folder: SweepFolder, definition: Definition) -> None:
+        super().__init__(folder, definition)
+        self._runs_dir = folder.path.parents[1] / "runs"
+
+    def was_asked_to_stop(self, trial: Trial) -> bool:
+        """Return whether somebody asked its run to stop; a lost worker does not ask."""
+        return RunPaths(self._runs_dir / trial.run).stop_file.exists()
+
+    def has_failed_by_itself(self, trial: Trial) -> bool:
+        """Return whether its program failed, and was not ended from outside."""
+        return History(RunFolder(self._runs_dir / trial.run)).read().error is not None
 
 
 def drive_ray(

@@ -60,8 +60,10 @@ class RayCluster:
 
     def connect(self) -> None:
         """Join it. CloudError where it does not answer."""
-        kept = self._folder / ADDRESS_FILE
-        address = os.environ.get(ADDRESS) or (read_regular_text(kept) if kept.exists() else "")
+        address_file = self._folder / ADDRESS_FILE
+        address = os.environ.get(ADDRESS) or (
+            read_regular_text(address_file) if address_file.exists() else ""
+        )
         _check_port(address)
         try:
             context = ray.init(
@@ -79,7 +81,7 @@ class RayCluster:
                 f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True
             ) from None
         if address:
-            kept.write_text(address)
+            address_file.write_text(address)
         if url := context.dashboard_url:
             (self._folder / DASHBOARD_FILE).write_text(f"http://{url}")
 
@@ -129,11 +131,13 @@ def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
     Ray hands its path to a shell as it is (2.x, `RuntimeEnvContext.exec_worker`): with a space in
     it no worker starts.
     """
-    ours = {name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")}
-    found: dict[str, Any] = {"env_vars": ours} if ours else {}
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")
+    }
+    runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
     if started_here and shlex.quote(sys.executable) != sys.executable:
-        found["py_executable"] = shlex.quote(sys.executable)
-    return found or None
+        runtime_env["py_executable"] = shlex.quote(sys.executable)
+    return runtime_env or None
 
 
 class RayHalving:
@@ -228,10 +232,10 @@ class _Search(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next run; FINISHED when the sweep is over."""
-        found = self._driver.next_trial()
-        if found is None:
+        next_trial = self._driver.next_trial()
+        if next_trial is None:
             return Searcher.FINISHED if self._driver.end else None
-        return dict(found)
+        return dict(next_trial)
 
     def on_trial_complete(self, *_: Any, **__: Any) -> None:
         """The scheduler hears it, too."""
