@@ -1,13 +1,11 @@
-"""One job spec, trained on SageMaker, Azure ML or your machine, by the same torchrun entrypoint."""
+"""One job spec for training on SageMaker, Azure ML or your own machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-"""The one place where the version stands: the package's metadata is read from this line when it is
-built.
-"""
+"""Version of the package. The build reads it from this line."""
 
 if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job, load, plan, render, submit, vendor
@@ -45,10 +43,10 @@ _HOMES = {
     "start_sweep": "sweeps.start",
     **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
 }
-"""Where the names above live, when not in `cloudtrain.api.jobs`."""
+"""Module of each public name that is not in `cloudtrain.api.jobs`."""
 
 _OF_JOBS = ("activity", "log_metrics", "log_progress", "log_schedule", "timed")
-"""Names of cloudtrain_job, which programs of jobs import."""
+"""Names of `cloudtrain_job`, the module for programs of jobs."""
 
 __all__ = [
     "CloudtrainError",
@@ -76,12 +74,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `import cloudtrain` alone loads next to
-    nothing.
-    """
+    """Import a public name at its first use, to keep `import cloudtrain` fast."""
     if name in _OF_JOBS:
         raise ImportError(
-            f"{name} is for a job's program, which has it from cloudtrain_job, not from cloudtrain"
+            f"{name} belongs to cloudtrain_job: in a job's program, import it from there"
         )
     if name not in __all__:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")

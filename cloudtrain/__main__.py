@@ -1,4 +1,4 @@
-"""`python -m cloudtrain` is the command line too."""
+"""Command line as `python -m cloudtrain`."""
 
 from cloudtrain.cli import entry
 

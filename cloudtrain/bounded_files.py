@@ -1,4 +1,4 @@
-"""Read files of a job's folder, of settings and of run folders: regular ones, up to a limit.
+"""Readers of regular files with a size limit: job folders, settings and run folders.
 
 The launcher's own functions, since it reads the same folder.
 """

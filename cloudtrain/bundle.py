@@ -1,4 +1,4 @@
-"""Where the folders are that the package carries: entrypoints/, infra/, docker/."""
+"""Paths of the folders in the package: entrypoints/, infra/, docker/."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from pathlib import Path
 
 
 def bundled(name: str) -> Path:
-    """One of those folders: inside an installed package, or beside it in a checkout."""
+    """Return the path of a bundled folder, in an installed package or a checkout."""
     package = Path(__file__).parent
     inside = package / "_bundle" / name
-    # An editable install leaves a stale copy in site-packages; the package itself is the checkout's
-    # then.
+    # An editable install leaves a stale copy in site-packages, but loads the package from the checkout.
     return inside if inside.is_dir() else package.parent / name
 
 
 def payload_files() -> Mapping[str, Path]:
-    """The launcher and the shared trainer: their names below the archive's own folder, and their
-    files.
-    """
+    """Return the files of launcher and trainer by their path in the archive."""
     folder = bundled("entrypoints")
     return {
         path.relative_to(folder).as_posix(): path

@@ -1,6 +1,4 @@
-"""One check of a machine or an account: what was asked, the answer, whether it is right, and what
-to do about it.
-"""
+"""A check of a machine or an account: the question, its answer, the verdict and the fix."""
 
 from __future__ import annotations
 
@@ -16,44 +14,40 @@ Verdict = Literal["ok", "wrong", "not allowed to look", "not applicable"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A question about a machine or an account, with its answer. Asking it has changed nothing and
-    cost nothing.
-    """
+    """Answer to a question about a machine or an account. Checks change and cost nothing."""
 
     name: str
-    """What it is about, in a word or two: `execution role`."""
-    asked: str
-    """The question as a person would put it: `may SageMaker assume it`."""
+    """Topic in one or two words: `execution role`."""
+    question: str
+    """Question in plain words: `may SageMaker assume it`."""
     answer: str
     verdict: Verdict
     fix: str = ""
-    """What to do next: a command, a setting, a link. Empty where nothing is wrong."""
+    """Next step: a command, a setting or a link. Empty unless something is wrong."""
     setting: Keys = ()
-    """The field of a spec that it is about, `("aws", "role")`; empty for none."""
+    """Field of the spec, such as `("aws", "role")`; empty for none."""
     exit_code: int = UsageError.exit_code
-    """Of a command whose check is wrong: 2 for what somebody has to set right, 4 where a cloud does
-    not answer.
-    """
+    """Exit code of the command if this check is wrong: 2 for the user, 4 for a cloud error."""
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a job would fail for it."""
+        """True if a job would fail because of this."""
         return self.verdict == "wrong"
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts: without the exit code, which the command has."""
-        shown = {
+        """Return the check as JSON. The exit code belongs to the command."""
+        document = {
             "name": self.name,
-            "asked": self.asked,
+            "asked": self.question,
             "answer": self.answer,
             "verdict": self.verdict,
         }
-        return shown | ({"fix": self.fix} if self.fix else {})
+        if self.fix:
+            document["fix"] = self.fix
+        return document
 
     def issue(self) -> Issue | None:
-        """As a problem of a plan: an error if it is wrong, a warning if nobody could look, None
-        otherwise.
-        """
+        """Return an error if the check is wrong, a warning if it was not allowed, else None."""
         if self.is_wrong:
             return Issue(self.setting, f"{self.name}: {self.answer}", self.fix or None)
         if self.verdict == "not allowed to look":
@@ -63,46 +57,43 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A check without its answer yet."""
+    """A check without an answer."""
 
     name: str
-    asked: str
+    question: str
     setting: Keys = ()
 
     @classmethod
-    def about(cls, issue: Issue) -> Check:
-        """The check of a setting that is missing, or of another form than it must have."""
-        asked = cls(
-            ".".join(map(str, issue.path)) or "settings", "is it set as it must be", issue.path
-        )
-        return asked.wrong(
-            ": ".join(part for part in (issue.origin, issue.message) if part), issue.hint or ""
-        )
+    def of_setting(cls, issue: Issue) -> Check:
+        """Return a wrong check for an invalid or missing setting."""
+        name = ".".join(map(str, issue.path)) or "settings"
+        answer = ": ".join(part for part in (issue.origin, issue.message) if part)
+        return cls(name, "is it valid", issue.path).wrong(answer, issue.hint or "")
 
     def ok(self, answer: str) -> Check:
-        """It is as it should be."""
+        """Return a passed check."""
         return self._answered(answer, "ok")
 
     def wrong(self, answer: str, fix: str = "") -> Check:
-        """A job would fail for it."""
+        """Return a check that would fail a job."""
         return self._answered(answer, "wrong", fix)
 
     def not_applicable(self, why: str) -> Check:
-        """Nothing depends on it here, or it cannot be known from here."""
+        """Return a check that does not matter here or cannot run from here."""
         return self._answered(why, "not applicable")
 
     def not_allowed(self, answer: str, fix: str = "") -> Check:
-        """These credentials may not look, which says nothing about what they would have seen."""
+        """Return a check that these credentials may not run. Its result is unknown."""
         return self._answered(answer, "not allowed to look", fix)
 
     def failed(self, error: CloudtrainError) -> Check:
-        """The call for it failed: wrong, unless it is for want of a permission."""
+        """Return the check of a failed call: wrong, unless a permission is missing."""
         if isinstance(error, CloudError) and error.is_denied:
             return self.not_allowed(error.what, error.hint or "")
         return self._answered(error.what, "wrong", error.hint or "", error.exit_code)
 
     def answered_by(self, ask: Callable[[], Check]) -> Check:
-        """The check that a function gives, or that its CloudError gives."""
+        """Return the check from `ask`, or from the CloudError that it raises."""
         try:
             return ask()
         except CloudError as error:
@@ -113,7 +104,7 @@ class Question:
     ) -> Check:
         return Check(
             name=self.name,
-            asked=self.asked,
+            question=self.question,
             answer=" ".join(answer.split()),
             verdict=verdict,
             fix=fix,

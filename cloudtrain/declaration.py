@@ -1,9 +1,8 @@
-"""What a provider declares before it is loaded: its section in job.yaml, URI schemes, secret stores
-and names.
+"""Facts about a provider that are known before it is loaded.
 
-Reading a spec takes no more than this, so a declaration imports next to nothing. Ours are
-`DECLARATION` in `cloudtrain/providers/NAME/declaration.py`; that of a third party is the attribute
-`declaration` of the class that its entry point in the group `cloudtrain.providers` names.
+Reading a spec needs only these, so a declaration imports next to nothing. Ours are `DECLARATION` in
+`cloudtrain/providers/NAME/declaration.py`. A third party's is the attribute `declaration` of the
+class behind its entry point in the group `cloudtrain.providers`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -25,122 +25,102 @@ if TYPE_CHECKING:
     from cloudtrain.spec.section import Section
 
 GROUP = "cloudtrain.providers"
-"""The entry point group in which third parties name their providers."""
+"""Entry point group for third-party providers."""
 
 
 SettingKind = Literal[
     "text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean", "policy"
 ]
-"""How a setting is written. `size`: bytes, such as 8 GiB; `grace`: a duration of at least 5 s;
-`seconds`: 0.05 to 3600;
-`texts`: several, separated by commas in the environment; `arguments`: texts of the form NAME=VALUE;
-`policy`: warn or strict.
+"""Format of a setting.
+
+`size`: bytes, such as 8 GiB. `grace`: a duration of at least 5 s. `seconds`: 0.05 to 3600. `texts`:
+several, separated by commas in the environment. `arguments`: NAME=VALUE. `policy`: warn or strict.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: a key of cloudtrain.toml, and a variable `CLOUDTRAIN_*`."""
+    """A setting: a key of cloudtrain.toml and a variable `CLOUDTRAIN_*`."""
 
     meaning: str
     kind: SettingKind = "text"
     default: Any = None
-    """As it is read: bytes, seconds; None for no default."""
+    """Default after reading (bytes, seconds); None for no default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declaration:
-    """A provider's names for things, as data."""
+    """A provider's names and abilities, as data."""
 
     name: str
-    """What `--provider` takes, and the key of its section in job.yaml."""
+    """Value of `--provider` and key of the section in job.yaml."""
     label: str
-    """What people call it: `SageMaker`."""
+    """Name for people: `SageMaker`."""
     is_remote: bool = True
-    """Whether asking about a run takes a network."""
+    """True if reading the state of a run needs a network."""
     contract: str = "plain"
-    """What its containers find: `sagemaker`; `plain` for our own."""
+    """Environment of its containers: `sagemaker`, or `plain` for our own."""
     input_schemes: tuple[str, ...]
-    """URI schemes of inputs that it can read: `s3`, `https`; empty text for a folder on this
-    machine.
-    """
+    """URI schemes of readable inputs: `s3`, `https`; "" for a local folder."""
     input_example: str
-    """An input as one writes it for this provider; its scheme, if it has one, is the provider's
-    own.
-    """
+    """Example of an input for this provider."""
     image_schemes: tuple[str, ...] = ()
-    """What names of images begin with that mean something here alone: `dlc` of `dlc:pytorch-2.8`.
-    """
+    """Prefixes of image names that only this provider knows: `dlc` in `dlc:pytorch-2.8`."""
     secret_stores: Mapping[str, str] = field(default_factory=dict)
-    """Where it finds secrets, each store with the form of a name in it: `{"keyvault":
-    "VAULT/NAME"}`.
-    """
+    """Secret stores, each with the form of its names: `{"keyvault": "VAULT/NAME"}`."""
     no_local_secrets: str = ""
-    """Why its secrets cannot be looked up in a rehearsal on this machine; empty where they can be.
-    """
+    """Reason why a local rehearsal cannot read its secrets; empty if it can."""
     fallback_providers: tuple[str, ...] = ()
-    """Providers whose inputs and secrets are this one's too: what `local` finds, a container here
-    finds.
-    """
+    """Providers whose inputs and secrets this one can use too."""
     publishes: bool = False
-    """Whether files can be left for a job while it runs, which it reads by itself: trials of a
-    sweep end themselves.
-    """
+    """True if a running job can read files that the client publishes for it."""
     runs_on_lent_machines: bool = False
-    """Whether a job can run on a part of a machine that a scheduler lends to the process that
-    submits it: it sees that process's GPUs alone, and ends with it.
+    """True if a job can run on the share of a machine that a scheduler lends to the submitter.
+
+    Such a job sees only the GPUs of that process and ends with it.
     """
     request_name: str = ""
-    """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
+    """Name of the cloud's request: `CreateTrainingJob`; empty if it is unnamed."""
     profile_variables: tuple[str, ...] = ()
-    """The variables by which its own tools choose a profile, which `--profile` sets."""
+    """Environment variables that select a profile; `--profile` sets them."""
     region_setting: str = ""
-    """The setting that says where its machines are, and so what they cost: `region`; empty where
-    none is rented.
-    """
+    """Setting with the region, which decides prices: `region`; empty without rented machines."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    """Its settings, by their key within its own table: `region` for `[aws] region` and
-    `CLOUDTRAIN_AWS_REGION`.
-    """
+    """Settings by key: `region` for `[aws] region` and `CLOUDTRAIN_AWS_REGION`."""
     section: Callable[[], type[Section]] | None = None
-    """Imports the model of its section in job.yaml; None where it has none."""
+    """Importer of the model of its section in job.yaml; None without a section."""
 
     def location_for(self, locations: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of the locations by provider ("*": all);
-        None for none.
-        """
-        return next(
-            (
-                locations[name]
-                for name in (self.name, *self.fallback_providers, "*")
-                if name in locations
-            ),
-            None,
-        )
+        """Return this provider's location of an input or a secret, or None. "*" means all."""
+        for name in (self.name, *self.fallback_providers, "*"):
+            if name in locations:
+                return locations[name]
+        return None
 
 
 def provider_names() -> tuple[str, ...]:
-    """The known providers: ours by their folders, others by their entry points."""
+    """Return all provider names: ours by folder, third parties' by entry point."""
     return tuple(sorted({*_our_names(), *third_party()}))
 
 
 def is_provider(name: str) -> bool:
-    """Whether there is a provider of that name. Others' packages are searched only where it is none
-    of ours.
-    """
+    """Return whether a provider exists. Search other packages only if it is not ours."""
     return name in _our_names() or name in third_party()
 
 
 def declaration_of(name: str) -> Declaration:
-    """A provider's declaration. UsageError names the known providers, or what is wrong with a third
-    party's.
+    """Return a provider's declaration.
+
+    Raise UsageError for an unknown provider or an invalid third-party declaration.
     """
     if name in _our_names():
-        found: Declaration = import_module(f"cloudtrain.providers.{name}.declaration").DECLARATION
-        return found
+        declaration: Declaration = import_module(
+            f"cloudtrain.providers.{name}.declaration"
+        ).DECLARATION
+        return declaration
     declared = getattr(load_third_party(name), "declaration", None)
     if not isinstance(declared, Declaration):
-        message = f"the provider {name!r} has no declaration: {third_party()[name].value}"
+        message = f"the provider {name!r} lacks a declaration: {third_party()[name].value}"
         raise UsageError(
             message, hint="its class needs the attribute `declaration`, a cloudtrain Declaration"
         )
@@ -148,11 +128,10 @@ def declaration_of(name: str) -> Declaration:
 
 
 def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
-    """Those of all providers, ours first: others' packages are searched only if the caller reads
-    on.
+    """Yield the declarations of all providers, ours first.
 
-    A third party's that cannot be loaded is skipped with a warning: the command may not be about
-    it.
+    Other packages are searched only if the caller iterates that far. Skip a third-party provider
+    that cannot be loaded, with a warning.
     """
     for name in _our_names():
         yield declaration_of(name)
@@ -160,28 +139,29 @@ def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
         try:
             yield declaration_of(name)
         except UsageError as error:
-            import logging  # of no use where nothing is broken
+            import logging  # needed only for this warning
 
             logging.getLogger(__name__).warning("%s", error.message)
 
 
 def rehearsed_by(provider: str, contract: str) -> Declaration | None:
-    """The provider whose request a run of `provider` executes, by the run's contract; None where it
-    is its own.
-    """
+    """Return the provider whose request a run executes, or None if it is its own."""
     if contract in ("", "plain"):
         return None
-    owner = next((each for each in declarations() if each.contract == contract), None)
-    return owner if owner and owner.name != provider else None
+    for declaration in declarations():
+        if declaration.contract == contract:
+            return declaration if declaration.name != provider else None
+    return None
 
 
 def load_third_party(name: str) -> Any:
-    """The class of a third party's provider. UsageError where there is none, or it cannot be
-    imported.
+    """Return the class of a third-party provider.
+
+    Raise UsageError if it is unknown or cannot be imported.
     """
     if name not in third_party():
         raise UsageError(
-            f"there is no provider {name!r} here", hint=f"one of: {', '.join(provider_names())}"
+            f"unknown provider {name!r}", hint=f"one of: {', '.join(provider_names())}"
         )
     point = third_party()[name]
     try:
@@ -194,44 +174,37 @@ def load_third_party(name: str) -> Any:
 
 
 def third_party() -> Mapping[str, EntryPoint]:
-    """Entry points of the group, by the provider's name; one of a name of ours is never taken."""
+    """Return third-party entry points by provider name."""
     return _entry_points(tuple(sys.path))
 
 
 @cache
 def _our_names() -> tuple[str, ...]:
-    return tuple(
-        sorted(
-            path.parent.name for path in Path(__file__).parent.glob("providers/*/declaration.py")
-        )
-    )
+    files = Path(__file__).parent.glob("providers/*/declaration.py")
+    return tuple(sorted(file.parent.name for file in files))
 
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
     if not any(map(_names_our_group, path)):
         return {}
-    from importlib.metadata import entry_points  # takes longer to import than all of a spec to read
+    from importlib.metadata import entry_points  # slow to import
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _names_our_group(folder: str) -> bool:
-    """Whether any package that is installed in a folder of `sys.path` names a provider."""
+    """Return whether a package installed in a `sys.path` folder declares a provider."""
     try:
-        with os.scandir(folder or ".") as entries:
-            names = [
-                entry.name for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))
-            ]
+        names = os.listdir(folder or ".")  # noqa: PTH208  (faster)
     except OSError:
         return False
+
     for name in names:
-        try:
-            with open(
-                f"{folder or '.'}/{name}/entry_points.txt", encoding="utf-8", errors="replace"
-            ) as file:
-                if GROUP in file.read():
-                    return True
-        except OSError:
+        if not name.endswith((".dist-info", ".egg-info")):
             continue
+        path = f"{folder or '.'}/{name}/entry_points.txt"
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            if GROUP in file.read():
+                return True
     return False

@@ -1,4 +1,4 @@
-"""Every error a user can meet, with its exit code.
+"""All errors for users, with their exit codes.
 
     CloudtrainError            1
      ├─ UsageError             2   a wrong command, flag or setting
@@ -11,8 +11,8 @@
      ├─ CloudError             4   the cloud or the network
      └─ JobFailed              1   the job itself (Run.result raises it)
 
-A message says what, where and why; `hint` says what to do next. Anything that is not a
-`CloudtrainError` is a bug of ours and keeps its traceback.
+A message says what, where and why; `hint` is the next step. Any other exception is a bug and
+keeps its traceback.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ if TYPE_CHECKING:
     from cloudtrain.issues import Issue
 
 NOTHING_STARTED = "nothing was started"
-"""The words for `Outcome.NOT_STARTED` in messages."""
+"""Text for `Outcome.NOT_STARTED` in messages."""
 
 
 class Outcome(Enum):
-    """What became of a request when the call for it failed."""
+    """State of a request after its call failed."""
 
     REFUSED = "refused"
-    """This call has not done it."""
+    """The call had no effect."""
     UNKNOWN = "unknown"
-    """It may have been done all the same: no answer came."""
+    """The call may have had an effect: no answer arrived."""
     NOT_STARTED = "not_started"
-    """There is no job, and none will come of it."""
+    """No job exists, and none will start."""
 
 
 class CloudtrainError(Exception):
-    """Base of all errors that are not bugs. `hint` is the user's next step, in one or a few lines."""
+    """Base of all errors except bugs. `hint` is the user's next step."""
 
     exit_code = 1
 
     def __init__(
-        self, what: str, *, hint: str | None = None, outcome: Outcome = Outcome.REFUSED
+        self, problem: str, *, hint: str | None = None, outcome: Outcome = Outcome.REFUSED
     ) -> None:
-        super().__init__(what)
-        self.what = what
-        """What failed, where and why."""
+        super().__init__(problem)
+        self.what = problem
+        """Description of what failed, where and why."""
         self.hint = hint
         self.outcome = outcome
 
     @property
     def message(self) -> str:
-        """What failed, and that nothing was started where that is certain."""
-        return (
-            f"{self.what}; {NOTHING_STARTED}" if self.outcome is Outcome.NOT_STARTED else self.what
-        )
+        """Return the problem, and that nothing was started if that is certain."""
+        if self.outcome is Outcome.NOT_STARTED:
+            return f"{self.what}; {NOTHING_STARTED}"
+        return self.what
 
     def __str__(self) -> str:
         return self.message
 
     def render(self) -> str:
-        """The text a user reads: the message, then the hint on a line of its own."""
+        """Return the text for users: the message, then the hint on its own line."""
         return self.message + (f"\nhint: {self.hint}" if self.hint else "")
 
 
@@ -75,7 +75,7 @@ class UsageError(CloudtrainError):
 
 
 class SpecError(UsageError):
-    """All that is wrong with a spec (or with a settings file) at once: `issues`, each at its line."""
+    """All mistakes in a spec or a settings file: `issues`, each at its line."""
 
     def __init__(self, issues: Sequence[Issue]) -> None:
         self.issues = tuple(issues)
@@ -83,57 +83,55 @@ class SpecError(UsageError):
 
 
 class SourceError(UsageError):
-    """The source folder holds something that cannot be archived, or changed while it was packed."""
+    """The source folder cannot be archived, or changed during packing."""
 
 
 class RunNotFound(CloudtrainError):
-    """No run has that id, or a prefix fits several."""
+    """No run has this id, or several match the prefix."""
 
     exit_code = 2
 
 
 class RefusedError(CloudtrainError):
-    """A check refused the job before anything was started or spent: `issues`, where it found
-    several things.
-    """
+    """A check refused the job before it started or cost anything. `issues`: all reasons."""
 
     exit_code = 3
 
     def __init__(
         self,
-        what: str,
+        problem: str,
         *,
         hint: str | None = None,
         outcome: Outcome = Outcome.REFUSED,
         issues: Sequence[Issue] = (),
     ) -> None:
-        super().__init__(what, hint=hint, outcome=outcome)
+        super().__init__(problem, hint=hint, outcome=outcome)
         self.issues = tuple(issues)
 
 
 class RunExists(RefusedError):
     """The run id is taken; nothing was started a second time."""
 
-    def __init__(self, what: str, *, hint: str | None = None) -> None:
-        super().__init__(what, hint=hint, outcome=Outcome.NOT_STARTED)
+    def __init__(self, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(problem, hint=hint, outcome=Outcome.NOT_STARTED)
 
 
 class StorageError(CloudtrainError):
-    """The local disk could not be read or written: full, read-only, not ours."""
+    """The local disk cannot be read or written: full, read-only, not ours."""
 
     exit_code = 4
 
 
 DENIED = "Denied"
-"""The code of a CloudError for a missing permission, where a cloud has several names for it."""
+"""Code of a CloudError for a missing permission if a cloud has several names for it."""
 
 DENIED_CODES = frozenset(
     {DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 )
-"""It, and what AWS's services call it."""
+"""All codes for a missing permission."""
 
 NAME_TAKEN = "NameTaken"
-"""The code of a CloudError where a job of that name exists with other properties."""
+"""Code of a CloudError if a different job has this name."""
 
 
 class CloudError(CloudtrainError):
@@ -143,32 +141,32 @@ class CloudError(CloudtrainError):
 
     def __init__(
         self,
-        what: str,
+        problem: str,
         *,
         hint: str | None = None,
         code: str = "",
         transient: bool = False,
         outcome: Outcome = Outcome.REFUSED,
     ) -> None:
-        super().__init__(what, hint=hint, outcome=outcome)
+        super().__init__(problem, hint=hint, outcome=outcome)
         self.code = code
-        """The cloud's own name for it."""
+        """Error code of the cloud."""
         self.transient = transient
-        """Whether asking again later may help."""
+        """True if a retry may help."""
 
     @property
     def is_denied(self) -> bool:
-        """Whether it is for want of a permission."""
+        """True if a permission is missing."""
         return self.code in DENIED_CODES
 
 
 def unreadable(where: str, problem: str) -> CloudError:
-    """Return the error of an answer that is not the service's: of a proxy, cut off, or empty."""
+    """Return the error for an answer that a proxy sent, or that is cut off or empty."""
     return CloudError(
         f"{where}: the answer cannot be read: {problem}",
         hint=(
-            "wait a little, then try again; a proxy or a login page of the network may have"
-            " answered"
+            "try again in a moment; if it persists, check for a proxy or a login page in the"
+            " network"
         ),
         code="Unreadable",
         transient=True,

@@ -1,6 +1,4 @@
-"""Settings: flags > environment `CLOUDTRAIN_*` > `cloudtrain.toml` beside the job > the user's
-config folder.
-"""
+"""Settings: flags > `CLOUDTRAIN_*` > cloudtrain.toml beside the job > the user's config."""
 
 from __future__ import annotations
 
@@ -19,45 +17,41 @@ from cloudtrain.units import parse_duration, parse_size
 
 STRICT = "strict"
 POLICIES = ("warn", STRICT)
-"""What the setting `policy` takes."""
+"""Values of the setting `policy`."""
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected text, got {_shown(value)}")
     if "\0" in value:
-        raise ValueError("holds a NUL character")
+        raise ValueError("contains a NUL character")
     return value
 
 
 def _shown(value: Any) -> str:
-    """A value as a message shows it; a number of thousands of digits, which Python does not write,
-    in words.
-    """
+    """Return a value for a message, shortened. Python refuses to print very long numbers."""
     try:
         text = repr(value)
     except ValueError:
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _path(value: Any) -> str:
     try:
         path = str(Path(_text(value)).expanduser())
-        if (
-            max(len(os.fsencode(part)) for part in path.split("/")) > 255
-            or len(os.fsencode(path)) > 3000
-        ):
-            raise ValueError("is longer than any disk keeps")
+        longest_name = max(len(os.fsencode(part)) for part in path.split("/"))
+        if longest_name > 255 or len(os.fsencode(path)) > 3000:
+            raise ValueError("the path is too long for any disk")
         return path
     except RuntimeError:
-        raise ValueError(f"there is no such user: {value}") from None
+        raise ValueError(f"unknown user: {value}") from None
 
 
 def _grace(value: Any) -> int:
     seconds = parse_duration(_text(value))
     if seconds < 5:
-        raise ValueError(f"{seconds} s leaves no time for a checkpoint; at least 5 s")
+        raise ValueError(f"{seconds} s is too short for a checkpoint; the minimum is 5 s")
     return seconds
 
 
@@ -76,18 +70,16 @@ def _seconds(value: Any) -> float:
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (str, list)):
         raise ValueError(f"expected a list of texts, got {_shown(value)}")
-    return tuple(
-        _text(item)
-        for item in ([v.strip() for v in value.split(",")] if isinstance(value, str) else value)
-    )
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+    return tuple(_text(item) for item in items)
 
 
 def _arguments(value: Any) -> tuple[str, ...]:
-    found = _texts(value)
-    wrong = [text for text in found if not re.match(r"[A-Za-z_]\w*=", text)]
+    arguments = _texts(value)
+    wrong = [text for text in arguments if not re.match(r"[A-Za-z_]\w*=", text)]
     if wrong:
         raise ValueError(f"expected NAME=VALUE, got {wrong[0]!r}")
-    return found
+    return arguments
 
 
 def _boolean(value: Any) -> bool:
@@ -124,57 +116,59 @@ GENERAL: Mapping[str, Setting] = {
     "image.args": Setting(
         "arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"
     ),
-    "image.build_args": Setting("arguments of a Dockerfile of your own", "arguments"),
+    "image.build_args": Setting("arguments of your own Dockerfile", "arguments"),
     "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
     "policy": Setting(
-        "what becomes of security findings: warn shows them in check, strict refuses the job",
+        "security findings: warn shows them in check, strict refuses the job",
         "policy",
         POLICIES[0],
     ),
-    "prices": Setting(
-        "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of", "path"
-    ),
+    "prices": Setting("your own price table: CSV, instance_type,usd_per_hour,region,as_of", "path"),
 }
-"""Settings that belong to no provider, by key. Those of a provider are in its declaration."""
+"""Settings without a provider, by key. Provider settings are in declarations."""
 
 FILE_NAME = "cloudtrain.toml"
 PREFIX = "CLOUDTRAIN_"
 
 
 def known_settings(*, third_parties: bool = True) -> dict[str, Setting]:
-    """Every setting by its dotted key, `aws.region`; `third_parties`: those of other packages'
-    providers, too.
+    """Return all settings by dotted key, `aws.region`.
+
+    `third_parties`: include providers of other packages.
     """
-    found = dict(GENERAL)
-    for each in declarations(third_parties=third_parties):
-        found |= {f"{each.name}.{key}": setting for key, setting in each.settings.items()}
-    return found
+    settings = dict(GENERAL)
+    for declaration in declarations(third_parties=third_parties):
+        settings |= {
+            f"{declaration.name}.{key}": setting for key, setting in declaration.settings.items()
+        }
+    return settings
 
 
 def variable_of(key: str) -> str:
-    """The environment variable of a setting: `CLOUDTRAIN_AWS_REGION` for `aws.region`."""
+    """Return the environment variable of a setting: `CLOUDTRAIN_AWS_REGION`."""
     return PREFIX + key.upper().replace(".", "_").replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The settings in force and where each comes from; a key that is not set is absent."""
+    """Settings in force and their origins. A missing key is not set."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)
-    """The job's, from which relative paths in the spec count."""
+    """Folder of the job, the base of relative paths in the spec."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
 
     def get(self, key: str) -> Any:
-        """The value, or None when it is not set."""
+        """Return the value, or None if it is not set."""
         return self.values.get(key)
 
     def origin_beside_job(self, key: str) -> str:
-        """The line in the file beside the job that sets a key, which may be another user's; empty
-        when none does.
+        """Return the line beside the job that sets a key, or "".
+
+        That file may belong to another user.
         """
         origin = self.origins.get(key, "")
         return origin if origin.startswith(f"{self.folder / FILE_NAME}:") else ""
@@ -183,39 +177,45 @@ class Settings:
 def load_settings(
     folder: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """The settings for a job in `folder`. SpecError lists every mistake with its file or variable."""
+    """Read the settings for a job in `folder`. Raise SpecError with all mistakes."""
     environ = os.environ if environ is None else environ
     issues: list[Issue] = []
     files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
     tables = [_file(file, issues) for file in files]
+    flags = flags or {}
     chosen = [
-        (flags or {}).get("provider"),
+        flags.get("provider"),
         *(table["provider"][0] for table in tables if "provider" in table),
     ]
-    known = _settings_for({key for table in tables for key in table}, environ, chosen)
-    values = {key: setting.default for key, setting in known.items() if setting.default is not None}
+    settings = _settings_for({key for table in tables for key in table}, environ, chosen)
+
+    values = {}
+    for key, setting in settings.items():
+        if setting.default is not None:
+            values[key] = setting.default
     values["data_dir"] = str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))
     origins = dict.fromkeys(values, "default")
-    variables = {
-        key: (environ.get(variable_of(key)), f"environment {variable_of(key)}") for key in known
-    }
-    command_line = {
-        key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items()
-    }
-    for given in (*tables, {key: pair for key, pair in variables.items() if pair[0]}, command_line):
-        for key, (value, origin) in given.items():
+
+    variables = {}
+    for key in settings:
+        name = variable_of(key)
+        if environ.get(name):
+            variables[key] = (environ[name], f"environment {name}")
+    command_line = {key: (value, f"--{key.replace('_', '-')}") for key, value in flags.items()}
+
+    for layer in (*tables, variables, command_line):
+        for key, (value, origin) in layer.items():
             if value is None:
                 continue
-            if key not in known:
-                issues.append(
-                    Issue((key,), f"unknown setting{did_you_mean(key, known)}", origin=origin)
-                )
+            if key not in settings:
+                message = f"unknown setting{did_you_mean(key, settings)}"
+                issues.append(Issue((key,), message, origin=origin))
                 continue
             try:
-                values[key] = _READERS[known[key].kind](value)
+                values[key] = _READERS[settings[key].kind](value)
                 origins[key] = origin
             except ValueError as error:
-                issues.append(Issue((key,), str(error), known[key].meaning, origin=origin))
+                issues.append(Issue((key,), str(error), settings[key].meaning, origin=origin))
     if issues:
         raise SpecError(issues)
     return Settings(values=values, origins=origins, folder=folder)
@@ -224,22 +224,21 @@ def load_settings(
 def _settings_for(
     keys: Set[str], environ: Mapping[str, str], chosen: Sequence[object]
 ) -> dict[str, Setting]:
-    """The settings that these keys and variables may mean; other packages are searched only if they
-    may be theirs.
+    """Return the settings that may be meant. Search other packages only if needed.
 
-    `chosen`: the providers that a flag or a file names, whose defaults count too; None where one
-    names none.
+    `keys`: keys in settings files. `chosen`: providers that a flag or a file selects; None for
+    none.
     """
-    ours = known_settings(third_parties=False)
-    variables = {variable_of(key) for key in ours}
-    names = [each.name for each in declarations(third_parties=False)]
-    are_ours = keys <= ours.keys() and all(
-        name in variables for name in environ if name.startswith(PREFIX)
-    )
-    are_ours &= all(
-        name in names for name in (*chosen, environ.get(variable_of("provider"))) if name
-    )
-    return ours if are_ours else known_settings()
+    built_in = known_settings(third_parties=False)
+    variables = {variable_of(key) for key in built_in}
+    names = [declaration.name for declaration in declarations(third_parties=False)]
+    if not keys <= built_in.keys():
+        return known_settings()
+    if any(name.startswith(PREFIX) and name not in variables for name in environ):
+        return known_settings()
+    if any(name and name not in names for name in (*chosen, environ.get(variable_of("provider")))):
+        return known_settings()
+    return built_in
 
 
 def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
@@ -260,31 +259,26 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
         issues.append(Issue((), f"is not TOML: {error}", origin=where))
         return {}
-    except ValueError:  # names the number alone, without its line
-        issues.append(Issue((), "holds a number of more digits than can be read", origin=str(path)))
+    except ValueError:  # Python reports the number without its line
+        issues.append(Issue((), "contains a number with too many digits", origin=str(path)))
         return {}
     except RecursionError:
         issues.append(Issue((), "is nested too deeply", origin=str(path)))
         return {}
-    given = {}
+    entries = {}
     for key, value in table.items():
         for name, item in value.items() if isinstance(value, dict) else [("", value)]:
             dotted = f"{key}.{name}" if name else key
-            if (
-                dotted in ("data_dir", "prices")
-                and isinstance(item, str)
-                and not item.startswith("~")
-            ):
-                item = str(path.absolute().parent / item)  # a path in a file counts from that file
+            is_path = dotted in ("data_dir", "prices") and isinstance(item, str)
+            if is_path and not item.startswith("~"):
+                item = str(path.absolute().parent / item)  # relative to the settings file
             line = _line(text, key if name else "", name or key)
-            given[dotted] = (item, f"{path}:{line}" if line else str(path))
-    return given
+            entries[dotted] = (item, f"{path}:{line}" if line else str(path))
+    return entries
 
 
 def _line(text: str, table: str, key: str) -> int:
-    """The line on which a key of a table is given a value, or else the table is written in one
-    line; 0 for neither.
-    """
+    """Return the line of a key, or of its table if it is inline; 0 for neither."""
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):

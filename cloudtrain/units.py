@@ -1,4 +1,4 @@
-"""Durations, sizes and money, read as people write them and written back the same way."""
+"""Readers and writers of durations, sizes and money."""
 
 from __future__ import annotations
 
@@ -27,24 +27,20 @@ MONEY_FORMS = "50 USD"
 
 
 def _any_case(words: Iterable[str]) -> str:
-    """A pattern of words in capitals or not, for JSON Schema, whose patterns have no flags; long
-    words first.
-    """
-    found = sorted(words, key=len, reverse=True)
-    return "|".join("".join(f"[{sign}{sign.upper()}]" for sign in word) for word in found)
+    """Return a pattern of words in any case, longest first. JSON Schema has no flags."""
+    longest_first = sorted(words, key=len, reverse=True)
+    return "|".join("".join(f"[{sign}{sign.upper()}]" for sign in word) for word in longest_first)
 
 
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
 DURATION_PATTERN = rf"^\s*({_NUMBER}\s*({_any_case(_DURATION_WORDS)})\s*)+$"
 SIZE_PATTERN = rf"^\s*{_NUMBER}\s*({_any_case(_SIZES)})\s*$"
 MONEY_PATTERN = rf"^\s*(\$\s*{_NUMBER}|{_NUMBER}\s*({_any_case(['usd'])}|\$))\s*$"
-"""What editors check while one types; what is read is decided below."""
+"""Patterns for editors. The readers below decide."""
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of "6 h", "1 h 30 min" or "90 s"; a fraction of a second is rounded up. ValueError
-    otherwise.
-    """
+    """Return the seconds of "6 h" or "1 h 30 min", rounded up. Raise ValueError."""
     parts = _parts(text)
     units = [_DURATION_WORDS.get(unit) for _, unit in parts]
     if not parts or None in units or len(set(units)) != len(units):
@@ -55,25 +51,23 @@ def parse_duration(text: str) -> int:
         number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit
     )
     if not 0 < seconds <= 10**9:
-        raise ValueError(
-            f"a duration must be longer than nothing and shorter than 30 years, got {_shown(text)}"
-        )
+        raise ValueError(f"a duration must be between 1 s and 30 years, got {_shown(text)}")
     return -int(-seconds // 1)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "200 GiB" (1024-based) or "1 TB" (1000-based). ValueError otherwise."""
+    """Return the bytes of "200 GiB" (1024-based) or "1 TB" (1000-based). Raise ValueError."""
     parts = _parts(text)
     if len(parts) != 1 or parts[0][1] not in _SIZES:
         raise ValueError(f"cannot read {_shown(text)} as a size; write for example {SIZE_FORMS}")
     size = parts[0][0] * _SIZES[parts[0][1]]
     if not 1 <= size < 2**63:
-        raise ValueError(f"a size must be more than nothing and fit a disk, got {_shown(text)}")
+        raise ValueError(f"a size must be between 1 byte and 8 EiB, got {_shown(text)}")
     return int(size)
 
 
 def parse_money(text: str) -> float:
-    """US dollars of "50 USD", "$50" or "12.50 USD". ValueError otherwise."""
+    """Return the US dollars of "50 USD", "$50" or "12.50 USD". Raise ValueError."""
     match = _MONEY.fullmatch(text.strip())
     if match is None:
         raise ValueError(
@@ -81,28 +75,24 @@ def parse_money(text: str) -> float:
         )
     amount = float(match[1] or match[2])
     if not 0 < amount < 1e9:
-        raise ValueError(
-            f"an amount must be more than nothing and below a billion, got {_shown(text)}"
-        )
+        raise ValueError(f"an amount must be above 0 and below a billion, got {_shown(text)}")
     return amount
 
 
 def exact_duration(seconds: int) -> str:
-    """`6 h`; of a duration that this would round `21,601 s (6 h)`: next to a limit every second
-    counts.
-    """
+    """Return `6 h`, or `21,601 s (6 h)` for a duration that would be rounded."""
     text = format_duration(seconds)
     return text if parse_duration(text) == seconds else f"{seconds:,} s ({text})"
 
 
 def format_duration(seconds: float) -> str:
-    """`14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: the two largest units that matter."""
-    rest = round(seconds)
-    if rest < 60:
-        return f"{rest} s" if rest else f"{seconds:.1f} s"
+    """Return `14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: at most two units."""
+    seconds_left = round(seconds)
+    if seconds_left < 60:
+        return f"{seconds_left} s" if seconds_left else f"{seconds:.1f} s"
     parts = []
     for unit in ("d", "h", "min", "s"):
-        count, rest = divmod(rest, _DURATIONS[unit])
+        count, seconds_left = divmod(seconds_left, _DURATIONS[unit])
         if count:
             parts.append(f"{count} {unit}")
         elif parts:
@@ -111,7 +101,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """`0 B`, `34 kB`, `1.2 GB`: decimal units, two figures below ten."""
+    """Return `0 B`, `34 kB`, `1.2 GB`: decimal units, two digits below ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
@@ -124,21 +114,19 @@ def _shown(text: str) -> str:
 
 
 def _parts(text: str) -> list[tuple[float, str]]:
-    rest = text.strip().lower()
+    unread = text.strip().lower()
     parts = []
-    while rest:
-        match = _PART.match(rest)
+    while unread:
+        match = _PART.match(unread)
         if match is None:
             return []
         parts.append((float(match[1]), match[2]))
-        rest = rest[match.end() :]
+        unread = unread[match.end() :]
     return parts
 
 
 def format_number(value: Any) -> str:
-    """A metric with three or four significant digits: `0.0712`, `1.9k`, `3e+14`. Anything but a
-    number as it is.
-    """
+    """Return a number with three or four significant digits: `0.0712`, `1.9k`, `3e+14`."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
     if not math.isfinite(value):

@@ -96,7 +96,7 @@ def _row(check: Check) -> str:
         if check.verdict == "not allowed to look"
         else check.answer
     )
-    lines = f"  {sign} {check.name:<15} {indented(check.asked, 4)}? {indented(answer, 4)}"
+    lines = f"  {sign} {check.name:<15} {indented(check.question, 4)}? {indented(answer, 4)}"
     return lines + (
         f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else ""
     )

@@ -1,3 +1,1 @@
-"""The job spec: what job.yaml may say, as frozen values, and how it is read with all its mistakes
-at once.
-"""
+"""Reader of job.yaml: the spec as frozen values, or all of its mistakes."""

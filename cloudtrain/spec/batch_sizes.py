@@ -1,8 +1,6 @@
-"""Which batch sizes a search for the largest that fits tries: doubled until one does not, then
-halved in between. Pure.
+"""Batch sizes that a search for the largest tries: doubled until one fails, then halved.
 
-All of them are multiples of the least, so that a batch that ranks share goes on to be one that they
-can share.
+All sizes are multiples of the smallest, so ranks can always share a batch.
 """
 
 from __future__ import annotations
@@ -13,19 +11,17 @@ from typing import Any
 from cloudtrain.issues import Issue
 
 METRIC = "samples_per_s"
-"""What the shared trainer reports in such a search."""
+"""Metric that the shared trainer reports in this search."""
 RESOLUTION = 16
-"""The largest size that fits is found to within 1/16 of itself: a batch at the very edge fails some
-day in training.
-"""
+"""Precision of the result: 1/16. A batch at the very limit fails later in training."""
 
 
 def next_size(
     least: int, most: int, fitting: Collection[int], too_large: Collection[int]
 ) -> int | None:
-    """The size to be tried after those; None where nothing is left to be found out.
+    """Return the next size to try, or None at the end of the search.
 
-    `least`, `most`: of the range. `fitting`, `too_large`: the sizes that were tried.
+    `least`, `most`: limits of the range. `fitting`, `too_large`: results so far.
     """
     limit = most // least
     if not fitting:
@@ -38,25 +34,25 @@ def next_size(
 
 
 def most_trials(least: int, most: int) -> int:
-    """How many sizes are tried at most, wherever the largest that fits lies."""
+    """Return the maximum number of sizes that a search tries."""
     doublings = (max(1, most // least) - 1).bit_length()
     return 1 + doublings + min(RESOLUTION.bit_length() - 1, max(0, doublings - 1))
 
 
 def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
-    """What in a section with this method is impossible together, each at its place below `sweep`."""
+    """Yield what is impossible together in a section with this method."""
     for key, why in _UNUSED.items():
         if section.get(key) is not None:
-            yield Issue((key,), f"is not for the method batch_size: {why}", "leave it out")
+            yield Issue((key,), f"does not apply to the method batch_size: {why}", "remove it")
     if section.get("parallel", 1) != 1:
         yield Issue(
             ("parallel",),
-            "is 1 with the method batch_size: each size follows from those before",
-            "leave it out",
+            "must be 1 for the method batch_size: each size depends on the previous one",
+            "remove it",
         )
     if section.get("engine") in ("native", "ray"):
-        message = "has no search for a batch size"
-        yield Issue(("engine",), message, "engine: portable runs trials wherever jobs run")
+        message = "cannot search for a batch size"
+        yield Issue(("engine",), message, "use engine: portable")
     yield from _space(section.get("space"))
     objective = section.get("objective")
     metric = objective.get("metric") if isinstance(objective, dict) else None
@@ -68,8 +64,8 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
 
 
 _UNUSED = {
-    "trials": "it ends by itself",
-    "early_stopping": "each trial ends once it has measured",
+    "trials": "the search ends by itself",
+    "early_stopping": "each trial ends after one measurement",
 }
 
 
@@ -82,23 +78,25 @@ def _space(space: Any) -> Iterator[Issue]:
         return
     for name in list(space)[1:]:
         yield Issue(
-            ("space", str(name)), "is a second setting, and the method batch_size varies one", hint
+            ("space", str(name)), "is a second setting; the method batch_size varies only one", hint
         )
     key, written = next(iter(space.items()))
     dimension = dimension_of(written)
     if dimension is not None and not isinstance(dimension, Integers):
         yield Issue(
             ("space", str(key)),
-            "is no range of whole numbers, which the method batch_size needs",
+            "must be a range of whole numbers for the method batch_size",
             hint,
         )
     elif isinstance(dimension, Integers) and dimension.step > 1:
         yield Issue(
-            ("space", str(key)), "has a step, and all sizes are multiples of the least", hint
+            ("space", str(key)),
+            "must not have a step: all sizes are multiples of the smallest",
+            hint,
         )
     elif isinstance(dimension, Integers) and dimension.low < 1:
         yield Issue(
             ("space", str(key)),
-            f"begins at {dimension.low}, and a batch has at least 1 sample",
+            f"starts at {dimension.low}, but a batch has at least 1 sample",
             hint,
         )

@@ -1,4 +1,4 @@
-"""Reader of `dependencies`: the packages that a job needs beside those of its image."""
+"""Reader of `dependencies`: packages for the job besides those of its image."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cloudtrain.spec.yaml_document import kind_of
 
 OFF = "none"
 CONDA_WAY = (
-    "conda is not run on the nodes: list what pip installs in requirements.txt; what only conda has"
-    " belongs into an image (image: {build: Dockerfile}), or into an environment of Azure ML that"
-    " image: {azure: 'azureml:NAME@latest'} names"
+    "the nodes do not run conda: list pip packages in requirements.txt; put conda packages into an"
+    " image (image: {build: Dockerfile}) or an environment of Azure ML (image: {azure:"
+    " 'azureml:NAME@latest'})"
 )
 _FILES = (".txt", ".in", ".toml", "uv.lock")
 _KEYS = ("file", "packages", "vendor", "replace_torch", "python")
@@ -24,33 +24,29 @@ _KEYS = ("file", "packages", "vendor", "replace_torch", "python")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What `dependencies` says. Without a file and packages, a file of the source folder that asks
-    for any is taken.
-    """
+    """The field `dependencies`. Empty means: use a requirements file of the source folder."""
 
     file: str | None = None
-    """A file below the source folder."""
+    """Path of a file below the source folder."""
     packages: tuple[str, ...] = ()
-    """Requirements, as in a line of requirements.txt."""
+    """Requirements, each as a line of requirements.txt."""
     off: bool = False
-    """Whether nothing is installed, whatever the source folder holds."""
+    """True if the job installs no packages at all."""
     vendor: bool = False
-    """Whether a submit downloads the wheels and sends them along, for nodes that reach no package
-    index.
-    """
+    """True if submit downloads the wheels for nodes without a package index."""
     replace_torch: bool = False
-    """Whether requirements may replace the image's torch, and what was built for it."""
+    """True if requirements may replace the image's torch and its extensions."""
     python: str | None = None
-    """The image's version of Python, `3.12`, for which wheels are downloaded."""
+    """Python version of the image, `3.12`, for downloaded wheels."""
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the source folder decides what is installed."""
+        """True if a file of the source folder decides."""
         return not (self.off or self.file or self.packages)
 
 
 def read_dependencies(value: Any) -> Dependencies:
-    """`none`, a file, a list of requirements, or a mapping with one of them and what else is asked."""
+    """Read `none`, a file, a list of requirements, or a mapping."""
     if isinstance(value, Dependencies):
         return value
     if value is None:
@@ -73,7 +69,7 @@ def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
             raise FieldError(f"unknown key{did_you_mean(str(key), _KEYS)}", hint, at=(key,))
     if "file" in value and "packages" in value:
         raise FieldError(
-            "stands beside file: both say what is installed", "keep one of them", at=("packages",)
+            "conflicts with file: both choose the packages", "keep one of them", at=("packages",)
         )
     for key in ("vendor", "replace_torch"):
         if not isinstance(value.get(key, False), bool):
@@ -96,19 +92,17 @@ def _file(value: Any) -> str:
     name = read_text(expect(value, str, "a file of the source folder")).strip()
     path = PurePosixPath(name)
     if path.suffix in (".yml", ".yaml"):
-        raise FieldError(
-            f"{name} is a conda environment, which no installer of Python packages reads", CONDA_WAY
-        )
+        raise FieldError(f"{name} is a conda environment, which pip cannot read", CONDA_WAY)
     if not name.endswith(_FILES):
         hint = (
-            f"a package is written in a list: dependencies: [{name}]"
+            f"for a package, write a list: dependencies: [{name}]"
             if name
-            else "none switches it off"
+            else "write none for no packages"
         )
         raise FieldError(f"{name!r} is not a requirements file, pyproject.toml or uv.lock", hint)
     if path.is_absolute() or ".." in path.parts:
         raise FieldError(
-            f"{name!r} is not in the source folder", "write it relative to the source folder"
+            f"{name!r} is not in the source folder", "write a path relative to the source folder"
         )
     return str(path)
 
@@ -116,23 +110,23 @@ def _file(value: Any) -> str:
 def _packages(value: Any) -> tuple[str, ...]:
     packages = read_strings(value)
     if not packages:
-        raise FieldError("names no package", f"dependencies: {OFF} installs nothing")
+        raise FieldError("is an empty list", f"for no packages, write dependencies: {OFF}")
     for number, text in enumerate(packages):
         if re.search(r"://[^/@\s]+@", text) and "${" not in text:
-            hint = "write ${NAME} in its place, and name NAME under secrets"
+            hint = "write ${NAME} instead, and set NAME under secrets"
             raise FieldError(
-                "holds a password, which would be kept with the run", hint, at=(number,)
+                "contains a password, which the run folder would store", hint, at=(number,)
             )
         if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
             raise FieldError(
                 f"{text!r} is a file",
-                f"a file stands alone: dependencies: {text.split()[-1]}",
+                f"for a file, write no list: dependencies: {text.split()[-1]}",
                 at=(number,),
             )
         if not re.match(r"--?[a-z]|[A-Za-z0-9.]", text) or "\n" in text:
             raise FieldError(
                 f"{text!r} is not a requirement",
-                "as in a line of requirements.txt: einops==0.8.1",
+                "write a line of requirements.txt, such as einops==0.8.1",
                 at=(number,),
             )
     return packages

@@ -1,6 +1,4 @@
-"""What is wrong with an entrypoint: it names one program in the source folder, and neither a
-launcher nor arguments.
-"""
+"""Check of the entrypoint: one program in the source folder, no launcher, no arguments."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ Problem = tuple[str, str | None]
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _COUNTS = {"nnodes": "nodes", "nproc-per-node": "processes"}
-"""torchrun's options that are fields of `resources`."""
+"""Options of torchrun that are fields of `resources`."""
 
 
 def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
-    """What is wrong with it, and what to write instead; None for a program that is there."""
+    """Return what is wrong with an entrypoint and what to write, or None."""
     if not entrypoint:
         return (
             "is empty",
-            "name a script, '-m package.module' or a notebook; leave it out for the shared trainer",
+            "name a script, '-m package.module' or a notebook; omit it to use the shared trainer",
         )
     if not (source / entrypoint).is_file() and (problem := _command_problem(entrypoint)):
         return problem
@@ -36,16 +34,16 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
     if Path(entrypoint).is_absolute():
         return (
             f"{entrypoint!r} is an absolute path",
-            "write it relative to the source folder, which is what is archived",
+            "write a path relative to the source folder",
         )
     target = source / entrypoint
     if not target.resolve().is_relative_to(source):
         return (
-            f"{entrypoint!r} is outside source, so it is not in the archive",
+            f"{entrypoint!r} is outside the source folder",
             "move it into the source folder",
         )
     if target.is_dir():
-        return f"{entrypoint!r} is a folder", "name the script in it"
+        return f"{entrypoint!r} is a folder", "name a script in this folder"
     if not target.is_file():
         names = tuple(
             str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in PROGRAMS
@@ -56,14 +54,14 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
         )
     if target.suffix not in PROGRAMS:
         return (
-            f"{entrypoint!r} is neither a .py script nor an .ipynb notebook",
-            "arguments go into args",
+            f"{entrypoint!r} is not a .py script or an .ipynb notebook",
+            "put arguments into args",
         )
     return None
 
 
 def _command_problem(entrypoint: str) -> Problem | None:
-    """A command line instead of a program: what it would be in job.yaml."""
+    """Return the problem of a command line, with its program and arguments as job.yaml."""
     try:
         words = shlex.split(entrypoint)
     except ValueError:
@@ -72,7 +70,7 @@ def _command_problem(entrypoint: str) -> Problem | None:
     at = _program_at(words)
     if at is None:
         hint = (
-            "name the program alone: a script, '-m package.module' or a notebook; its arguments go"
+            "name only the program: a script, '-m package.module' or a notebook; put arguments"
             " into args"
         )
         return (_launched_by(words[0]), hint) if launched else None
@@ -91,15 +89,15 @@ def _command_problem(entrypoint: str) -> Problem | None:
     hint = f"write {' and '.join(fields)}"
     if at or launched:
         return (_launched_by(words[0]), hint) if launched else None
-    return ("holds arguments too", f"arguments go into args: {hint}") if arguments else None
+    return ("contains arguments", f"put arguments into args: {hint}") if arguments else None
 
 
 def _launched_by(word: str) -> str:
-    return f"starts with {word!r}, and the program is started by torchrun already, on every node"
+    return f"starts with {word!r}, but torchrun already starts the program on every node"
 
 
 def _program_at(words: Sequence[str]) -> int | None:
-    """Where a command line names its program: a script, or `-m` before a module."""
+    """Return the position of the program in a command line: a script, or `-m`."""
     for at, word in enumerate(words):
         if word.endswith(PROGRAMS):
             return at
@@ -109,22 +107,22 @@ def _program_at(words: Sequence[str]) -> int | None:
 
 
 def _counts(words: Sequence[str]) -> dict[str, int]:
-    """Nodes and processes that torchrun is told."""
+    """Return the counts of nodes and processes in options of torchrun."""
     text = " ".join(words).replace("_", "-")
-    found = {field: re.search(rf"--{option}[ =](\d+)", text) for option, field in _COUNTS.items()}
-    return {field: int(match[1]) for field, match in found.items() if match}
+    matches = {field: re.search(rf"--{option}[ =](\d+)", text) for option, field in _COUNTS.items()}
+    return {field: int(match[1]) for field, match in matches.items() if match}
 
 
 def _module_problem(words: Sequence[str], source: Path) -> Problem | None:
     if len(words) != 1 or not re.fullmatch(r"\w+(\.\w+)*", words[0]):
-        return "expected '-m package.module'", "arguments go into args"
-    first, *rest = words[0].split(".")
+        return "expected '-m package.module'", "put arguments into args"
+    first, *parents = words[0].split(".")
     if not (source / first).is_dir():
-        return None  # a single file, or an installed module: known only inside the image
-    place = source.joinpath(first, *rest)
+        return None  # a file or a module of the image, which is not known here
+    place = source.joinpath(first, *parents)
     if place.with_suffix(".py").is_file() or (place / "__main__.py").is_file():
         return None
     return (
         f"no module {words[0]} in the source folder",
-        f"expected {place.relative_to(source)}.py or its __main__.py",
+        f"expected {place.relative_to(source)}.py or {place.relative_to(source)}/__main__.py",
     )

@@ -1,6 +1,4 @@
-"""Readers of single fields: each takes what YAML gave and returns our value, or raises
-`FieldError`.
-"""
+"""Readers of single fields. Each returns our value or raises `FieldError`."""
 
 from __future__ import annotations
 
@@ -16,22 +14,30 @@ from cloudtrain.issues import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
 
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")
-"""SageMaker's pattern for a job name (63 characters), less the room for a run's own ending."""
+"""SageMaker's pattern for a job name (63 characters), with room for a run's suffix."""
 
 MAX_VARIABLE_BYTES = 131_072
-"""Of `NAME=value` and the zero after it: MAX_ARG_STRLEN in execve(2)."""
+"""Limit of `NAME=value` and its final zero: MAX_ARG_STRLEN in execve(2)."""
 
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 EMPTY_HINT = "remove the key, or add values below it"
 _NO_SECRETS = (
-    "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
+    "a spec names the place of a secret, not its value; for example {local: 'env:HF_TOKEN'}"
+)
+
+
+MAX_PATTERNS = 50
+
+_RELATIVE = (
+    "write a path relative to the working folder of the program, such as out-*/ or snapshot.pt"
+)
+_OWN_FOLDERS = (
+    "files in $CLOUDTRAIN_OUTPUT_DIR, ..._MODEL_DIR and ..._CHECKPOINT_DIR are always kept"
 )
 
 
 class FieldErrors(ValueError):
-    """What is wrong with a field's value; the path of each issue leads from the field to the part
-    that is wrong.
-    """
+    """Mistakes in a field. The path of each issue is relative to the field."""
 
     def __init__(self, issues: Sequence[Issue]) -> None:
         super().__init__("; ".join(issue.message for issue in issues))
@@ -39,7 +45,7 @@ class FieldErrors(ValueError):
 
 
 class FieldError(FieldErrors):
-    """One thing is wrong with it; `at` leads from the field to the part that is wrong."""
+    """One mistake in a field. `at`: path inside the field."""
 
     def __init__(self, message: str, hint: str | None = None, at: Keys = ()) -> None:
         super().__init__([Issue(at, message, hint)])
@@ -47,25 +53,25 @@ class FieldError(FieldErrors):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The program's arguments: `argv` exactly as it will arrive, `values` with their types kept."""
+    """Arguments of the program: `argv` as sent, `values` with their types."""
 
     argv: tuple[str, ...] = ()
     values: Mapping[str, Any] | tuple[str, ...] = ()
 
 
 def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
-    """The value if it is of that kind; `FieldError` names what was expected and what is there."""
+    """Return a value of the expected kind. Raise FieldError for any other."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         hint = EMPTY_HINT if value is None else None
         raise FieldError(f"expected {name}, got {kind_of(value)}", hint)
     return value
 
 
-def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str) -> Any:
-    """A duration, a size or an amount of money; a bare number has no unit and is refused."""
+def read_quantity(value: Any, parse: Callable[[str], Any], label: str, forms: str) -> Any:
+    """Read a duration, a size or an amount of money. A number without a unit is an error."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise FieldError(f"{kind_of(value)} has no unit; write for example {forms}")
-    expect(value, str, what)
+    expect(value, str, label)
     try:
         return parse(value)
     except ValueError as error:
@@ -73,9 +79,7 @@ def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str
 
 
 def read_text(value: Any) -> str:
-    """A scalar as text: numbers and booleans are accepted where text is expected. FieldError for
-    anything else.
-    """
+    """Read a text, a number or a boolean as text. Raise FieldError for anything else."""
     if value is None:
         raise FieldError("has no value", "write '' for an empty text")
     if isinstance(value, bool):
@@ -84,39 +88,38 @@ def read_text(value: Any) -> str:
         return str(getattr(value, "text", value))
     expect(value, str, "one value")
     if "\0" in value:
-        raise FieldError("holds a NUL character, which no program can be given")
+        raise FieldError("contains a NUL character")
     if re.search("[\ud800-\udfff]", value):
         raise FieldError("is not UTF-8 text")
     return str(value)
 
 
 def read_name(value: Any) -> str:
-    """A job's name. FieldError if it is not valid on every platform."""
+    """Read a job's name. Raise FieldError if a platform would reject it."""
     if not NAME.fullmatch(read_text(value)):
-        rule = "up to 50 letters, digits and single hyphens inside, the rule that SageMaker sets"
+        rule = "up to 50 letters and digits, with hyphens only between them"
         raise FieldError(f"{read_text(value)!r} is not a valid job name", rule)
     return read_text(value)
 
 
 def read_arguments(value: Any) -> Arguments:
-    """A mapping becomes `--key value` pairs (true: a bare flag, false: left out, a list: several
-    values).
+    """Read arguments: a list, or a mapping as `--key value` pairs.
+
+    true: a bare flag; false: left out; a list: several values.
     """
     if isinstance(value, Arguments):
         return value
     if value is None:
         raise FieldError("is empty", "remove args, or add values: args: {epochs: 3}")
     if isinstance(value, (list, tuple)):
-        argv = tuple(read_each(dict(enumerate(value)), read_text).values())
-        return Arguments(argv, argv)
+        words = tuple(read_each(dict(enumerate(value)), read_text).values())
+        return Arguments(words, words)
     pairs = read_each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
-    argv = tuple(
-        word
-        for key, words in pairs.items()
-        if words is not None
-        for word in (key if key.startswith("-") else f"--{key}", *words)
-    )
-    return Arguments(argv, plain(value))
+    argv: list[str] = []
+    for key, words in pairs.items():
+        if words is not None:
+            argv += [key if key.startswith("-") else f"--{key}", *words]
+    return Arguments(tuple(argv), plain(value))
 
 
 def _argument(value: Any) -> tuple[str, ...] | None:
@@ -132,41 +135,32 @@ def _argument(value: Any) -> tuple[str, ...] | None:
 
 
 def read_env(value: Any) -> Mapping[str, str]:
-    """Environment variables. FieldErrors for invalid names and values, and for `CLOUDTRAIN_*`,
-    which is reserved.
-    """
+    """Read environment variables. Raise FieldErrors for invalid or reserved names and values."""
     expect(value, dict, "a mapping (NAME: value)")
-    found = read_each(value, read_text, _variable)
-    for name, text in found.items():
+    variables = read_each(value, read_text, _variable)
+    for name, text in variables.items():
         size = len(f"{name}={text}".encode()) + 1
         if size > MAX_VARIABLE_BYTES:
-            message = (
-                f"is {size:,} bytes long, and Linux starts no program with a variable of more than "
-            )
-            raise FieldError(
-                f"{message}{MAX_VARIABLE_BYTES:,}",
-                "put it into a file in the source folder",
-                at=(name,),
-            )
-    return found
+            limit = f"{size:,} bytes, the limit is {MAX_VARIABLE_BYTES:,}"
+            message = f"is too large for an environment variable: {limit}"
+            raise FieldError(message, "put the value into a file of the source folder", at=(name,))
+    return variables
 
 
 def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
-    """Variable -> provider -> where the secret is stored. FieldErrors for anything else, such as a
-    secret itself.
-    """
+    """Read secrets: variable -> provider -> place. Raise FieldErrors for anything else."""
 
-    # No message repeats a value: it may be the secret.
+    # Messages never repeat a value: it may be the secret.
     def read(sources: Any) -> Mapping[str, str]:
         if not isinstance(sources, dict):
             raise FieldError(
-                "expected a mapping from provider to where the secret is kept", _NO_SECRETS
+                "expected a mapping from provider to the place of the secret", _NO_SECRETS
             )
         pairs = {provider: (provider, place) for provider, place in sources.items()}
         return read_each(pairs, _secret_address)
 
     if not isinstance(value, dict):
-        raise FieldError("expected a mapping (NAME: where it is kept)", _NO_SECRETS)
+        raise FieldError("expected a mapping (NAME: place of the secret)", _NO_SECRETS)
     return read_each(value, read, _variable)
 
 
@@ -182,25 +176,19 @@ def _secret_address(pair: tuple[str, Any]) -> str:
 
 
 def read_tags(value: Any) -> Mapping[str, str]:
-    """Tags by their names. FieldError if one is not text."""
+    """Read tags by name. Raise FieldError if one is not text."""
     return read_each(expect(value, dict, "a mapping (name: value)"), read_text)
 
 
 def read_gpus(value: Any) -> tuple[str, ...]:
-    """GPU models, in order of preference, that the catalog knows. An empty value resets what a file
-    sets.
-    """
+    """Read GPU models in order of preference. An empty value resets the file's."""
     if value is None:
         return ()
-    names = (
-        (value,)
-        if isinstance(value, str)
-        else expect(value, (list, tuple), "a GPU name or a list of them")
-    )
-    if not names:
-        raise FieldError("names no GPU", "leave it out, or name at least one")
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return (_gpu(value),)
+    names = expect(value, (list, tuple), "a GPU name or a list of them")
+    if not names:
+        raise FieldError("is an empty list", "remove gpu, or name at least one")
     return tuple(read_each(dict(enumerate(names)), _gpu).values())
 
 
@@ -214,7 +202,7 @@ def _gpu(name: Any) -> str:
 
 
 def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
-    """Instance types per provider, in order of preference. An empty value resets what a file sets."""
+    """Read instance types per provider, in order of preference. Empty resets the file's."""
     if value is None:
         return {}
     expect(value, dict, "a mapping from provider to instance types")
@@ -224,53 +212,48 @@ def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
 def _machines(value: Any) -> tuple[str, ...]:
     names = read_strings(value)
     if not names or not all(name.strip() for name in names):
-        raise FieldError("names no machine", "leave it out, or name at least one")
+        raise FieldError("is empty", "remove it, or name at least one instance type")
     return names
 
 
 def read_strings(value: Any) -> tuple[str, ...]:
-    """One text, or a list of texts."""
+    """Read one text, or a list of texts."""
     if isinstance(value, str):
         return (value,)
     expect(value, (list, tuple), "a text or a list of texts")
-    return tuple(
-        read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text"))).values()
-    )
+    texts = read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text")))
+    return tuple(texts.values())
 
 
 def refuse_long(path: str) -> None:
-    """FieldError for a path that no disk can hold."""
-    if (
-        max(len(os.fsencode(part)) for part in path.split("/")) > 255
-        or len(os.fsencode(path)) > 4000
-    ):
-        raise FieldError("holds a longer name than any disk keeps")
+    """Raise FieldError for a path that is too long for any disk."""
+    longest_name = max(len(os.fsencode(part)) for part in path.split("/"))
+    if longest_name > 255 or len(os.fsencode(path)) > 4000:
+        raise FieldError("the path is too long for any disk")
 
 
 def _image(value: Any) -> str:
-    """An address, or the path of a Dockerfile."""
+    """Read an address, or the path of a Dockerfile."""
     text = read_text(expect(value, str, "text"))
     if not text.strip():
-        raise FieldError("names no image", "leave it out, or write auto")
+        raise FieldError("is empty", "remove it, or write auto")
     refuse_long(text)
     return text
 
 
 def read_image(value: Any) -> str | Mapping[str, str]:
-    """An image: `auto`, an address, one per provider, or the path of a Dockerfile. FieldError for
-    anything else.
-    """
+    """Read an image: `auto`, an address, one per provider, or `{build: Dockerfile}`."""
     if isinstance(value, str) and value.strip():
         return value
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
     if not mapping:
-        raise FieldError("names no image", "leave it out, or write auto")
-    known = (lambda key: key) if set(mapping) == {"build"} else known_provider
-    return read_each(mapping, _image, known)
+        raise FieldError("is empty", "remove it, or write auto")
+    check_key = (lambda key: key) if set(mapping) == {"build"} else known_provider
+    return read_each(mapping, _image, check_key)
 
 
 def read_processes(value: Any) -> int | Literal["auto"]:
-    """Processes per node: auto or a count."""
+    """Read processes per node: auto or a count."""
     if value == "auto":
         return "auto"
     if isinstance(value, bool) or not isinstance(value, int):
@@ -281,7 +264,7 @@ def read_processes(value: Any) -> int | Literal["auto"]:
 
 
 def plain(value: Any) -> Any:
-    """Plain JSON types: numbers lose the text that they were written as."""
+    """Return plain JSON types: numbers without their original text."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -294,7 +277,7 @@ def plain(value: Any) -> Any:
 def read_each(
     value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str
 ) -> dict[Any, Any]:
-    """Every item read, and all that is wrong with them raised together, each with its key."""
+    """Read every item. Raise all mistakes together, each with its key."""
     good: dict[Any, Any] = {}
     issues: list[Issue] = []
     for name, item in value.items():
@@ -315,17 +298,49 @@ def _variable(name: str) -> str:
             "is not a valid variable name", "letters, digits and _, not starting with a digit"
         )
     if name.startswith("CLOUDTRAIN_"):
-        raise FieldError(
-            "is reserved for cloudtrain's contract with the job", "choose another name"
-        )
+        raise FieldError("is reserved: cloudtrain sets CLOUDTRAIN_* itself", "choose another name")
     return name
 
 
 def known_provider(name: str) -> str:
-    """The name of a provider. FieldError for any other."""
+    """Return the name of a provider. Raise FieldError for any other."""
     if not is_provider(name):
-        known = provider_names()
+        providers = provider_names()
         raise FieldError(
-            f"unknown provider{did_you_mean(name, known)}", f"one of {', '.join(known)}"
+            f"unknown provider{did_you_mean(name, providers)}", f"one of {', '.join(providers)}"
         )
     return name
+
+
+def read_keep(value: Any) -> tuple[str, ...]:
+    """Read relative patterns. Raise FieldErrors with all invalid ones. None: no patterns."""
+    if value is None:
+        return ()
+    patterns = read_strings(value)
+    issues = []
+    for at, pattern in enumerate(patterns):
+        issue = _keep_problem(pattern)
+        if issue is not None:
+            issues.append(replace(issue, path=() if isinstance(value, str) else (at,)))
+    if len(patterns) > MAX_PATTERNS:
+        message = f"has {len(patterns)} patterns; the limit is {MAX_PATTERNS}"
+        issues.append(Issue((), message, "name their folder"))
+    if issues:
+        raise FieldErrors(issues)
+    return patterns
+
+
+def _keep_problem(pattern: str) -> Issue | None:
+    parts = read_text(pattern).split("/")
+    if "$" in pattern:
+        return Issue(
+            (), f"{pattern!r} contains a variable, which is not replaced here", _OWN_FOLDERS
+        )
+    if pattern.startswith(("/", "~")):
+        return Issue((), f"{pattern!r} is an absolute path", f"{_RELATIVE}; {_OWN_FOLDERS}")
+    if ".." in parts:
+        return Issue((), f"{pattern!r} leads out of the working folder", _RELATIVE)
+    if not any(part not in ("", ".") for part in parts):
+        message = f"{pattern!r} is the whole working folder, including the source"
+        return Issue((), message, "name the files that the program writes")
+    return None

@@ -1,6 +1,4 @@
-"""The field `inputs`: where each is for each provider, whether it is copied or streamed, and what
-it is.
-"""
+"""Reader of `inputs`: location per provider, copy or stream, and type."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ from cloudtrain.spec.fields import (
 from cloudtrain.spec.yaml_document import kind_of
 
 INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
-"""Values of an input's `type`. Tables (MLTable) and models are Azure ML's; elsewhere they are
-folders.
-"""
+"""Values of an input's `type`. Tables and models belong to Azure ML; elsewhere folders."""
 _AZURES_TYPES = {
     "uri_file": "file",
     "uri_folder": "folder",
@@ -36,56 +32,53 @@ _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input: where it is for each provider ("*": for all), whether it is copied or streamed,
-    and what it is.
-    """
+    """An input: its location per provider ("*": all), its mode and its type."""
 
     uri: Mapping[str, str]
     mode: Literal["copy", "stream"] = "copy"
     type: str | None = None
-    """One of `INPUT_TYPES`; None: by the suffix of its name, or as it is on this machine."""
+    """One of `INPUT_TYPES`; None: decided by its suffix or by the local file."""
 
     def on(self, provider: str) -> str | None:
-        """Where it is for one provider; None when the spec has nothing for it."""
+        """Return the location for a provider, or None."""
         return self.uri.get(provider, self.uri.get("*"))
 
 
 def read_inputs(value: Any) -> Mapping[str, Input]:
-    """Inputs by name. FieldErrors for invalid names and URIs, and for names that would share a
-    variable.
-    """
-    inputs = read_each(expect(value, dict, "a mapping (name: where it is)"), _input, _input_name)
-    seen: dict[str, str] = {}
+    """Read inputs by name. Raise FieldErrors for invalid names, URIs and shared variables."""
+    inputs = read_each(expect(value, dict, "a mapping (name: location)"), _input, _input_name)
+    names: dict[str, str] = {}
     for name in inputs:
         variable = name.upper().replace("-", "_")
-        if variable in seen:
-            shared = f"shares the variable CLOUDTRAIN_INPUT_{variable} with {seen[variable]!r}"
+        if variable in names:
+            shared = f"shares the variable CLOUDTRAIN_INPUT_{variable} with {names[variable]!r}"
             raise FieldError(shared, "give one of them another name", at=(name,))
-        seen[variable] = name
+        names[variable] = name
     return inputs
 
 
 def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
         return value if isinstance(value, Input) else Input({"*": _uri(value)})
-    rest = dict(expect(value, dict, "a URI, a path, or a mapping"))
-    mode = rest.pop("mode", "copy")
+    places = dict(expect(value, dict, "a URI, a path, or a mapping"))
+    mode = places.pop("mode", "copy")
     if mode not in ("copy", "stream"):
         raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
-    kind = rest.pop("type", None)
+    kind = places.pop("type", None)
     kind = _AZURES_TYPES.get(kind, kind) if isinstance(kind, str) else kind
     if kind is not None and kind not in INPUT_TYPES:
-        near = did_you_mean(str(kind), INPUT_TYPES)
+        suggestion = did_you_mean(str(kind), INPUT_TYPES)
         raise FieldError(
-            f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",)
+            f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{suggestion}",
+            at=("type",),
         )
-    if not rest:
-        raise FieldError("has no URI", "write uri: …, or one URI per provider")
-    uris = read_each(rest, _uri, lambda k: k if k == "uri" else known_provider(k))
+    if not places:
+        raise FieldError("the URI is missing", "write uri: …, or one URI per provider")
+    uris = read_each(places, _uri, lambda k: k if k == "uri" else known_provider(k))
     slashed = next((uri for uri in uris.values() if uri.endswith("/")), None)
     if kind == "file" and slashed:
         raise FieldError(
-            f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",)
+            f"{slashed} ends in a slash, but a file does not", "type: folder", at=("type",)
         )
     return Input({"*" if key == "uri" else key: uri for key, uri in uris.items()}, mode, kind)
 
@@ -94,7 +87,7 @@ def _uri(value: Any) -> str:
     uri = read_text(expect(value, str, "a URI or a path"))
     if not uri.strip():
         raise FieldError(
-            "has no URI", "an address such as s3://bucket/data/, or a folder such as ./data"
+            "is empty", "write an address such as s3://bucket/data/, or a folder such as ./data"
         )
     if "://" not in uri:
         refuse_long(uri)
@@ -102,7 +95,7 @@ def _uri(value: Any) -> str:
         Path(uri).expanduser()
     except RuntimeError:
         raise FieldError(
-            f"there is no such user: {kind_of(uri)}", "write ./~name for a folder of that name"
+            f"unknown user: {kind_of(uri)}", "write ./~name for a folder of that name"
         ) from None
     return uri
 

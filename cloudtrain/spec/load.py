@@ -1,7 +1,7 @@
-"""job.yaml -> JobSpec: strict, with every mistake at once, each at its line.
+"""Loader of job.yaml: strict, with every mistake at its line.
 
-Three readings of the same values add up: the models (types, unknown keys), what contradicts what,
-and what the disk says (entrypoint, source, local inputs).
+It combines three checks of the same values: the models (types, unknown keys), contradictions
+between fields, and files on disk (entrypoint, source, local inputs).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +27,19 @@ from cloudtrain.spec.fields import NAME
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.model_errors import issues_of
 from cloudtrain.spec.plain_secrets import hide_setting
-from cloudtrain.spec.raw_values import mapping_of
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import path_of, trial_issues
-from cloudtrain.spec.yaml_document import Document, parse_scalar
+from cloudtrain.spec.yaml_document import Document, mapping_of, parse_scalar
 
 
 def load_spec(
     path: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()
 ) -> tuple[JobSpec, Document]:
-    """Read a spec file, a folder's job.yaml or a script, with overrides such as `resources.nodes=4`
-    laid over it.
+    """Read job.yaml, a folder or a script, with overrides such as `resources.nodes=4`.
 
-    Returns the spec and the document with every value's origin. `arguments`: of the program, after
-    those of the spec. SpecError lists all mistakes; UsageError when the file itself cannot be read.
+    Return the spec and the document with every value's origin. `arguments`: more arguments for the
+    program. Raise SpecError with all mistakes, UsageError if the file cannot be read.
     """
     document = read_source(path)
     document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
@@ -53,12 +52,12 @@ def spec_from_values(
     overrides: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> tuple[JobSpec, Document]:
-    """The same for a spec written in Python as plain dicts; relative paths count from `folder`."""
+    """Read a spec written in Python as plain dicts. `folder`: base of relative paths."""
     try:
         text = json.dumps(dict(values), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(
-            [Issue((), f"holds what no job.yaml can say: {error}", origin="spec")]
+            [Issue((), f"contains a value that job.yaml cannot express: {error}", origin="spec")]
         ) from None
     document = Document(values=json.loads(text), name="spec", text=text)
     document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
@@ -66,30 +65,26 @@ def spec_from_values(
 
 
 def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
-    """Lay overrides over a document. A setting that one of them gives a value is not searched any
-    more.
-    """
-    found = override(document, overrides)
-    sweep = mapping_of(found.values, "sweep")
+    """Apply overrides to a document. A setting with a fixed value leaves the search space."""
+    result = override(document, overrides)
+    sweep = mapping_of(result.values, "sweep")
     space = mapping_of(sweep, "space")
     fixed = {
         tuple(part.strip() for part in text.partition("=")[0].split(".")) for text in overrides
     }
     varied = {key: value for key, value in space.items() if path_of(str(key)) not in fixed}
     if len(varied) == len(space):
-        return found
+        return result
     if varied:
-        return replace(found, values={**found.values, "sweep": {**sweep, "space": varied}})
-    return replace(
-        found, values={key: value for key, value in found.values.items() if key != "sweep"}
-    )
+        return replace(result, values={**result.values, "sweep": {**sweep, "space": varied}})
+    values = {key: value for key, value in result.values.items() if key != "sweep"}
+    return replace(result, values=values)
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:
-    """Lay `key.path=value` texts over a document; their origin is the flag, `--set` unless they
-    remember another.
+    """Apply `key.path=value` texts to a document. Their origin is the flag.
 
-    A text that cannot be laid over it is among the `mistakes` of the result.
+    Invalid texts become `mistakes` of the result.
     """
     values = _copy(document.values)
     origins = dict(document.origins)
@@ -110,7 +105,7 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
         inner = values
         for depth, key in enumerate(keys[:-1], 1):
             if isinstance(inner.get(str(key)), list):
-                message = "is a list, which has no named parts"
+                message = "is a list, which cannot be changed by key"
                 hint = f"--set {dotted(keys[:depth])}='[…]' replaces it"
                 issues.append(Issue(keys[:depth], message, hint, origin=flag))
                 break
@@ -134,23 +129,21 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
 def spec_from_document(
     document: Document, folder: Path, *, look: bool = True
 ) -> tuple[JobSpec, Document]:
-    """The spec of a document; relative paths count from `folder`.
+    """Return the spec of a document. `folder`: base of relative paths.
 
-    `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
+    `look`: check the files on disk. A rerun brings its own source instead.
     """
-    spec, found = _read(document.values, folder, look=look)
-    if look and mapping_of(
-        document.values, "sweep"
-    ):  # a rerun, and a trial, is of a spec that was found right
-        found += trial_issues(
-            document.values, lambda text: _issues_of_trial(document, text, folder)
-        )
-    if spec is None or found or document.mistakes:
+    spec, mistakes = _read(document.values, folder, look=look)
+    # The spec of a rerun or a trial is already checked.
+    if look and mapping_of(document.values, "sweep"):
+        issues_of_trial = partial(_issues_of_trial, document, folder=folder)
+        mistakes += trial_issues(document.values, issues_of_trial)
+    if spec is None or mistakes or document.mistakes:
         if look:
-            wrong = {issue.path[:2] for issue in found}
+            wrong = {issue.path[:2] for issue in mistakes}
             missing = _missing_inputs(document.values, folder)
-            found += [issue for issue in missing if issue.path not in wrong]
-        issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
+            mistakes += [issue for issue in missing if issue.path not in wrong]
+        issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(mistakes)]
         issues += document.mistakes
         raise SpecError(sorted(issues, key=_by_place))
     return spec, document
@@ -159,8 +152,8 @@ def spec_from_document(
 def _read(
     values: Mapping[str, Any], folder: Path, *, look: bool
 ) -> tuple[JobSpec | None, list[Issue]]:
-    """The spec, and all that is wrong with it; None where the models refuse it."""
-    found: list[Issue] = []
+    """Return the spec (None if invalid) and its mistakes."""
+    issues: list[Issue] = []
     if "name" not in values:
         values = {"name": name_from_folder(folder), **values}
     spec = None
@@ -170,20 +163,18 @@ def _read(
             spec = spec_model(sections).model_validate(values)
     except ValidationError as error:
         for item in error.errors(include_url=False):
-            found += issues_of(item, lambda: spec_model(section_models()))
-    found += contradictions(values)
+            issues += issues_of(item, lambda: spec_model(section_models()))
+    issues += contradictions(values)
     if isinstance(sweep := values.get("sweep"), dict):
-        found += Sweep.contradictions(sweep, values)
+        issues += Sweep.contradictions(sweep, values)
     for key, section in sections.items():
-        found += section.contradictions(mapping_of(values, key), values)
-    found += _on_disk(values, folder) if look else []
-    return spec, found
+        issues += section.contradictions(mapping_of(values, key), values)
+    issues += _on_disk(values, folder) if look else []
+    return spec, issues
 
 
-def _issues_of_trial(document: Document, text: str, folder: Path) -> list[Issue]:
-    """What is wrong with the job that a trial is: the document without its sweep, with an override;
-    "" for none.
-    """
+def _issues_of_trial(document: Document, text: str, *, folder: Path) -> list[Issue]:
+    """Return the mistakes in the job of a trial. `text`: an override, or "" for none."""
     values = {key: value for key, value in document.values.items() if key != "sweep"}
     trial = override(Document(values=values), [text] if text else [])
     return [*trial.mistakes, *_read(trial.values, folder, look=False)[1]]
@@ -191,9 +182,7 @@ def _issues_of_trial(document: Document, text: str, folder: Path) -> list[Issue]
 
 @contextmanager
 def _without_plugins() -> Iterator[None]:
-    """The models are built at the first reading, for which pydantic would look through all that is
-    installed here.
-    """
+    """Turn off plugins of pydantic, which would scan all installed packages."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     if name in os.environ:
         yield
@@ -202,17 +191,17 @@ def _without_plugins() -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.pop(name, None)  # it is for us alone, not for what we start
+        os.environ.pop(name, None)  # not for child processes
 
 
 def name_from_folder(folder: Path) -> str:
-    """A job name out of a folder's name: `My data (2)` -> `My-data-2`; `job` when nothing is left."""
+    """Return a job name from a folder's name: `My data (2)` -> `My-data-2`, or `job`."""
     name = "-".join(re.findall(r"[a-zA-Z0-9]+", folder.resolve().name))[:50].strip("-")
     return name if NAME.fullmatch(name) else "job"
 
 
 def _copy(value: Any) -> Any:
-    """Fresh containers; numbers stay the objects that remember their text."""
+    """Copy containers. Numbers keep their original text."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value
@@ -224,7 +213,7 @@ def _by_place(issue: Issue) -> tuple[str, list[int], str]:
 
 
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
-    """Problems with the spec's files: source and entrypoint must exist, the one inside the other."""
+    """Return problems with files of the spec: source, requirements and entrypoint."""
     source_name = values.get("source", ".")
     entrypoint = values.get("entrypoint")
     if not isinstance(source_name, str) or not source_name:
@@ -233,29 +222,26 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     try:
         source = (folder / source_name).resolve()
         if not source.is_dir():
-            word = "is a file, not a folder" if source.exists() else "no such folder"
-            return [
-                Issue(
-                    (at,), f"{word}: {source_name}", "the folder whose content is sent with the job"
-                )
-            ]
+            problem_word = "is a file, not a folder" if source.exists() else "no such folder"
+            hint = "source is the folder that is sent with the job"
+            return [Issue((at,), f"{problem_word}: {source_name}", hint)]
         if missing := _dependencies_problem(values.get("dependencies"), source):
             return [missing]
         at = "entrypoint"
-        problem = (
-            entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
-        )
+        problem = None
+        if isinstance(entrypoint, str):
+            problem = entrypoint_problem(entrypoint.strip(), source)
     except OSError as error:
-        problem = (f"cannot be looked up: {error.strerror}", None)
-    except ValueError:  # which each version of Python words differently
-        problem = ("cannot be looked up: it holds a NUL character", None)
+        problem = (f"cannot be read: {error.strerror}", None)
+    except ValueError:  # the text depends on the Python version
+        problem = ("contains a NUL character", None)
     return [Issue((at,), *problem)] if problem else []
 
 
 def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
-    """Report local inputs that are not there, beside other mistakes.
+    """Return local inputs that do not exist, to report them with other mistakes.
 
-    Without other mistakes the provider's checks report them: it knows which inputs it reads.
+    Without other mistakes the provider reports them: it knows which inputs it reads.
     """
     issues = []
     for name, value in mapping_of(values, "inputs").items():
@@ -269,18 +255,15 @@ def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
 
 
 def _dependencies_problem(value: Any, source: Path) -> Issue | None:
-    """A requirements file that is named must be there; which kind it is was read before."""
+    """Return an issue if the requirements file does not exist."""
     at: Keys = ("dependencies", "file") if isinstance(value, dict) else ("dependencies",)
     file = value.get("file") if isinstance(value, dict) else value
-    if (
-        not isinstance(file, str)
-        or file == OFF
-        or not file.endswith((".txt", ".in", ".toml", ".lock"))
-    ):
+    if not isinstance(file, str) or file == OFF:
         return None
-    if (source / file).is_file():
+    if not file.endswith((".txt", ".in", ".toml", ".lock")) or (source / file).is_file():
         return None
-    names = tuple(
-        path.name for pattern in ("*.txt", "*.toml", "uv.lock") for path in source.glob(pattern)
-    )
+
+    names = []
+    for pattern in ("*.txt", "*.toml", "uv.lock"):
+        names += [path.name for path in source.glob(pattern)]
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")

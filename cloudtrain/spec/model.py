@@ -1,6 +1,4 @@
-"""The sections of job.yaml as frozen pydantic models, each field with its meaning and its JSON
-Schema.
-"""
+"""Models of the sections of job.yaml, each field with its meaning and JSON Schema."""
 
 from __future__ import annotations
 
@@ -14,9 +12,8 @@ from cloudtrain.catalog import gpu_names
 from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
-from cloudtrain.spec.fields import Arguments
+from cloudtrain.spec.fields import Arguments, read_keep
 from cloudtrain.spec.inputs import INPUT_TYPES, Input, read_inputs
-from cloudtrain.spec.kept_files import read_keep
 from cloudtrain.spec.metric_patterns import read_metrics
 from cloudtrain.spec.section import (
     STRINGS_SCHEMA,
@@ -31,7 +28,7 @@ from cloudtrain.spec.section import (
 from cloudtrain.spec.sweep import Sweep
 
 SCHEMA_ID = "urn:cloudtrain:job.schema.json"
-"""The `$id` of the JSON Schema: a name and no address, as a copy lies beside each job.yaml."""
+"""`$id` of the JSON Schema: a name, not an address. A copy is beside each job.yaml."""
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
@@ -83,7 +80,7 @@ def _gpus_schema() -> dict[str, Any]:
 
 
 class Resources(Section):
-    """The machines: how many, with what."""
+    """Number and type of the machines."""
 
     nodes: int = Field(1, ge=1, le=1000, description="how many machines")
     gpus: Annotated[
@@ -92,7 +89,7 @@ class Resources(Section):
         None,
         ge=0,
         le=64,
-        description="GPUs per node; 0 = CPU; default: all of the instance that is named, else 0",
+        description="GPUs per node; 0 = CPU; default: all GPUs of `instance`, else 0",
     )
     gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), LazySchema(_gpus_schema)] = (
         Field((), description="GPU models in order of preference, resolved through the catalog")
@@ -112,51 +109,49 @@ class Resources(Section):
     shm: Size = Field(None, description="shared memory per node, such as 16 GiB")
 
     def processes_on(self, gpus: int) -> int:
-        """`processes` of a node that uses so many GPUs, with auto resolved."""
+        """Return the processes of a node with this number of GPUs."""
         return self.processes if isinstance(self.processes, int) else max(1, gpus)
 
 
 class Checkpoints(Section):
-    """How often checkpoints are saved, how many are kept, and where."""
+    """Interval, number and place of checkpoints."""
 
     every: Interval = Field(600, description="time between two checkpoints, such as 10 min")
     keep: int = Field(3, ge=1, description="how many are kept")
     uri: str | None = Field(
-        None, description="durable storage of your own; by default the provider's, for this run"
+        None, description="your own durable storage; default: the provider's, for this run"
     )
 
 
 class Limits(Section):
-    """What ends a job, and what brings it back."""
+    """Limits that end a job, and restarts after a failure."""
 
     max_runtime: Duration = Field(None, description="stop after this long, such as 6 h")
     max_wait: Duration = Field(None, description="give up waiting for capacity after this long")
-    max_cost: Money = Field(None, description="stop before more than this is spent, such as 50 USD")
+    max_cost: Money = Field(None, description="stop before the job costs more, such as 50 USD")
     hang: IntervalOrNever = Field(
         1800,
-        description=(
-            "end ranks that wait for each other without a sign of life for this long; 0: never"
-        ),
+        description=("end ranks that wait for each other for this long; 0: never"),
     )
     retries: int = Field(
-        0, ge=0, le=30, description="fresh starts of the whole job after a platform's failure"
+        0, ge=0, le=30, description="restarts of the whole job after a platform failure"
     )
-    restarts: int = Field(0, ge=0, le=100, description="restarts in place after a process died")
+    restarts: int = Field(0, ge=0, le=100, description="restarts in place after a process dies")
 
 
 class Launch(Section):
-    """What the launcher asks of the processes that it starts."""
+    """Options of the launcher."""
 
     require_group: bool = Field(
         False,
         description=(
-            "fail a job whose processes never joined one torch.distributed group; else a warning"
+            "fail the job if its processes never join one torch.distributed group; else warn"
         ),
     )
     warm: bool = Field(
         True,
         description=(
-            "fork the ranks from one process that has imported torch; else each imports it itself"
+            "fork the ranks from one process with torch loaded; else each rank imports torch"
         ),
     )
 
@@ -165,9 +160,9 @@ ProviderSection = TypeVar("ProviderSection", bound=Section)
 
 
 class JobSpec(Section):
-    """One job, for any cloud. The file it is read from is job.yaml.
+    """A job for any cloud, as in job.yaml.
 
-    A spec with sections of providers is of a class made by `spec_model`, with a field for each.
+    `spec_model` adds a field for each provider section.
     """
 
     name: Annotated[str, BeforeValidator(fields.read_name)] = Field(
@@ -220,7 +215,7 @@ class JobSpec(Section):
         BeforeValidator(read_inputs),
         LazySchema(_inputs_schema),
     ] = Field(
-        {}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>"
+        {}, description="input folders and files; the job finds each in CLOUDTRAIN_INPUT_<NAME>"
     )
     checkpoints: Checkpoints = Checkpoints.model_construct()
     limits: Limits = Limits.model_construct()
@@ -232,16 +227,13 @@ class JobSpec(Section):
     ] = Field(
         {},
         description=(
-            "numbers that the first rank prints: a name, and a regular expression with one group"
+            "numbers in the first rank's output: a name and a regular expression with one group"
         ),
     )
     keep: Annotated[tuple[str, ...], BeforeValidator(read_keep), WithJsonSchema(STRINGS_SCHEMA)] = (
         Field(
             (),
-            description=(
-                "what the program leaves in its working folder and is kept with the output, such as"
-                " out-*/"
-            ),
+            description=("files of the working folder to keep with the output, such as out-*/"),
         )
     )
     env: Annotated[
@@ -253,7 +245,7 @@ class JobSpec(Section):
         LazySchema(
             lambda: {"type": "object", "additionalProperties": _for_providers({"type": "string"})}
         ),
-    ] = Field({}, description="environment variables whose values are kept elsewhere, per provider")
+    ] = Field({}, description="environment variables from secret stores, per provider")
     tags: Annotated[
         Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)
     ] = Field({}, description="labels of the job")
@@ -263,40 +255,44 @@ class JobSpec(Section):
 
     @property
     def machines(self) -> int:
-        """How many machines run at once: those of the job, or of all trials of its sweep that do."""
+        """Number of machines in use at once, by the job or by all parallel trials."""
         return self.resources.nodes * (self.sweep.parallel if self.sweep else 1)
 
     @property
     def machines_at(self) -> tuple[str, ...]:
-        """The field that asks for so many."""
+        """Field that sets the number of machines."""
         return ("resources",) if self.machines == self.resources.nodes else ("sweep", "parallel")
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """The providers that the spec has a section for, by name."""
+        """Names of the providers with a section in this spec."""
         return tuple(name for name in type(self).model_fields if name not in JobSpec.model_fields)
 
     def section(self, kind: type[ProviderSection]) -> ProviderSection:
-        """A provider's own section; all defaults where the spec has none."""
+        """Return a provider's section, or its defaults."""
         for name in self.sections:
-            if isinstance(found := getattr(self, name), kind):
-                return found
+            if isinstance(value := getattr(self, name), kind):
+                return value
         return cast("ProviderSection", kind.model_construct())
 
 
 def section_models() -> dict[str, type[Section]]:
-    """The models of all providers' sections, by the keys under which they are in job.yaml."""
-    return {each.name: each.section() for each in declarations() if each.section}
+    """Return the models of all provider sections, by key."""
+    return {
+        declaration.name: declaration.section()
+        for declaration in declarations()
+        if declaration.section
+    }
 
 
 def section_model(key: str) -> type[Section] | None:
-    """The model of a section by its key; None where that is no provider, or one without a section."""
+    """Return the model of a provider's section, or None."""
     declared = declaration_of(key) if key not in JobSpec.model_fields and is_provider(key) else None
     return declared.section() if declared and declared.section else None
 
 
 def spec_model(sections: Mapping[str, type[Section]]) -> type[JobSpec]:
-    """The model of a job.yaml that has these sections of providers."""
+    """Return the model of a job.yaml with these provider sections."""
     return _spec_model(tuple(sections.items())) if sections else JobSpec
 
 
@@ -307,12 +303,12 @@ def _spec_model(sections: tuple[tuple[str, type[Section]], ...]) -> type[JobSpec
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of job.yaml, from which editors complete it."""
+    """Return the JSON Schema of job.yaml for editors."""
     schema = spec_model(section_models()).model_json_schema()
     del schema["title"], schema["required"]
-    about = {
+    header = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "cloudtrain job",
     }
-    return {**about, **schema}
+    return {**header, **schema}

@@ -1,7 +1,6 @@
-"""What is known of the objective of a sweep before anything runs: whether it is reported, and how
-often.
+"""Metrics of the shared trainer: which it reports, and how often.
 
-Of the shared trainer alone: another program may report what it likes.
+Other programs may report anything.
 """
 
 from __future__ import annotations
@@ -17,39 +16,37 @@ REPORTED: Mapping[str, str] = {
     "val_loss": "minimize",
     "val_accuracy": "maximize",
 }
-"""The metrics that the shared trainer reports after an epoch, and which of them are better."""
+"""Metrics that the shared trainer reports after an epoch, with the better direction."""
 
 LENGTHS = ("epochs", "eval-every")
-"""Options of the shared trainer that say how often it reports what it evaluates."""
+"""Options of the shared trainer that set the number of evaluations."""
 _ENDS_EARLY = ("max-steps", "patience", "target-accuracy", "eval-every-steps")
-"""Options by which a training has another number of evaluations than its epochs say."""
+"""Options that make the number of evaluations differ from the epochs."""
 
 
 def is_own_task(args: Mapping[str, Any]) -> bool:
-    """Whether the shared trainer trains a model or a task of the user's, whose metrics are its own."""
+    """Return whether the trainer runs a model or task of the user, with its own metrics."""
     return any(":" in str(args.get(name, "")) for name in ("task", "model"))
 
 
 def unreported(metric: str, args: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Why the shared trainer never reports a metric, with a hint; None where it does, or may."""
+    """Return why the shared trainer never reports a metric, with a hint, or None."""
     if metric in REPORTED or (is_own_task(args) and metric.startswith("val_")):
         return None
-    own = ", and val_… for each measure of a task of yours" if is_own_task(args) else ""
-    near = did_you_mean(metric, REPORTED)
+    suffix = ", and val_… for each measure of your task" if is_own_task(args) else ""
+    suggestion = did_you_mean(metric, REPORTED)
     return (
-        f"the shared trainer reports no {metric!r}{near}",
-        f"it reports {', '.join(REPORTED)}{own}",
+        f"the shared trainer does not report {metric!r}{suggestion}",
+        f"it reports {', '.join(REPORTED)}{suffix}",
     )
 
 
 def report_count(
     metric: str, args: Mapping[str, Any], space: Mapping[str, Dimension]
 ) -> int | None:
-    """How often the shared trainer reports a metric in the longest trial; None where that is not
-    known.
+    """Return how often the trainer reports a metric in the longest trial; None: unknown.
 
-    `args`: by name, as the spec has them. `space`: by the argument's name; it takes the place of
-    what `args` says.
+    `args`: arguments by name. `space`: varied arguments by name; they replace `args`.
     """
     if metric != "loss" and args.get("eval-only") is True:
         return 1
@@ -71,17 +68,18 @@ def _least(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -
 
 
 def _values(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -> list[int]:
-    """The whole numbers above 0 that an argument may be; none where it may be something else."""
+    """Return the positive whole numbers of an argument; empty if it may be anything else."""
     dimension = space.get(name)
     if dimension is None:
-        found: tuple[Any, ...] = (args.get(name),)
+        candidates: tuple[Any, ...] = (args.get(name),)
+    elif isinstance(dimension, Choice):
+        candidates = dimension.values
     else:
-        found = (
-            dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
-        )
-    whole = [
-        int(each)
-        for each in found
-        if isinstance(each, int) and not isinstance(each, bool) and each > 0
-    ]
-    return whole if len(whole) == len(found) else []
+        candidates = (dimension.low, dimension.high)
+
+    numbers = []
+    for value in candidates:
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            return []
+        numbers.append(int(value))
+    return numbers

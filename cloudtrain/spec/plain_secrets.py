@@ -1,4 +1,4 @@
-"""Recognise secrets that stand in plain text among variables and arguments."""
+"""Detection of secrets in plain text among variables and arguments."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ _NAME = re.compile(
     r"(.*_)?(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PRIVATE_KEY|CREDENTIALS?)",
     re.IGNORECASE,
 )
-"""The name of something secret; `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` are not."""
+"""Names of secrets. `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` do not match."""
 
 _VALUE = re.compile(
     r"hf_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"
     r"|sk-[\w-]{20,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,}"
     r"|\w[\w+.-]*://[^/@:\s]+:[^/@$\s]+@\S*"
 )
-"""Tokens of well-known services, and addresses that hold a password."""
+"""Tokens of well-known services, and addresses with a password."""
 
 _NOT_SECRET = re.compile(
     r"[\d.,eE+-]*|true|false|none|null|[$<\[{(~./-].*", re.IGNORECASE | re.DOTALL
 )
-"""Numbers, references such as `$TOKEN`, special tokens of a vocabulary such as `<pad>`, and paths.
-"""
+"""Numbers, references such as `$TOKEN`, vocabulary tokens such as `<pad>`, and paths."""
 
 MIN_ARGUMENT_CHARACTERS = 8
-"""A shorter argument is a word, such as the `sks` of `--instance-token sks`."""
+"""Shorter arguments are words, such as `sks` in `--instance-token sks`."""
 
 
 def is_secret_variable(name: str, value: str) -> bool:
@@ -41,9 +40,7 @@ def is_secret_variable(name: str, value: str) -> bool:
 
 
 def is_secret_argument(name: str, value: str) -> bool:
-    """Return whether an argument is probably a secret. `name`: `api-key`, with or without hyphens
-    before it.
-    """
+    """Return whether an argument is probably a secret. `name`: `api-key` or `--api-key`."""
     if _VALUE.fullmatch(value):
         return True
     is_named_so = _NAME.fullmatch(name.lstrip("-").replace("-", "_")) is not None
@@ -52,9 +49,7 @@ def is_secret_argument(name: str, value: str) -> bool:
 
 
 def secret_arguments(args: Arguments) -> Iterator[tuple[Keys, str]]:
-    """Yield the field and the name of each argument that is probably a secret; the name may be
-    empty.
-    """
+    """Yield the field and the name (may be "") of each argument that is probably a secret."""
     if not isinstance(args.values, Mapping):
         for at, option in _secret_words(args.argv):
             yield ("args", at), option.lstrip("-")

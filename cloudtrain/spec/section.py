@@ -1,6 +1,4 @@
-"""What sections of job.yaml are made of, ours and those of providers: strict frozen models, and
-types of fields.
-"""
+"""Base of all sections of job.yaml, and types of fields."""
 
 from __future__ import annotations
 
@@ -28,42 +26,36 @@ STRINGS_SCHEMA = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"typ
 
 
 class Section(BaseModel):
-    """What all parts of a spec share: strict, frozen, no unknown keys. Each field has a default or
-    is required.
-    """
+    """Base of all parts of a spec: strict, frozen, without unknown keys."""
 
-    # Built when a spec is read, once for all sections, and not one by one before.
+    # Built once, when a spec is read.
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True
     )
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003
-        """What is right each by itself but impossible together: the section as it was written,
-        beside the whole spec.
+        """Return fields of a section that are impossible together.
 
-        Values are as YAML gave them, so that all mistakes are reported at once: any of them may be
-        of a wrong type.
+        Values are raw, and any of them may have a wrong type: all mistakes are reported together.
         """
         return []
 
 
 @dataclass(frozen=True)
 class LazySchema:
-    """The JSON Schema of a field, made when it is needed: it names the providers that are installed
-    then.
-    """
+    """JSON Schema of a field, made on demand because it names the installed providers."""
 
     make: Callable[[], dict[str, Any]]
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
-        """For pydantic."""
+        """Return the schema to pydantic."""
         return self.make()
 
 
-def _reader(parse: Callable[[str], Any], what: str, forms: str) -> BeforeValidator:
+def _reader(parse: Callable[[str], Any], label: str, forms: str) -> BeforeValidator:
     return BeforeValidator(
-        lambda value: value if value is None else fields.read_quantity(value, parse, what, forms)
+        lambda value: value if value is None else fields.read_quantity(value, parse, label, forms)
     )
 
 
@@ -78,7 +70,7 @@ Duration = Annotated[
     _reader(parse_duration, "a duration", DURATION_FORMS),
     _written(DURATION_FORMS, DURATION_PATTERN),
 ]
-"""Seconds, or nothing."""
+"""Seconds, or None."""
 Interval = Annotated[
     int,
     BeforeValidator(
@@ -105,7 +97,7 @@ IntervalOrNever = Annotated[
     ),
     WithJsonSchema({"anyOf": [_NEVER_OR_DURATION, {"const": 0}]}),
 ]
-"""Seconds; 0: never."""
+"""Seconds; 0 means never."""
 Size = Annotated[
     int | None, _reader(parse_size, "a size", SIZE_FORMS), _written(SIZE_FORMS, SIZE_PATTERN)
 ]

@@ -1,6 +1,4 @@
-"""Where a job is read from: job.yaml, a folder that has one, or a script alone, with what flags say
-laid over it.
-"""
+"""Sources of a job: job.yaml, a folder with one, or only a script."""
 
 from __future__ import annotations
 
@@ -19,30 +17,28 @@ from cloudtrain.spec.yaml_document import Document, parse_document
 FILE = "job.yaml"
 MAX_BYTES = 1_000_000
 PROGRAMS = (".py", ".ipynb")
-"""How the names of scripts and notebooks end, which need no job.yaml."""
+"""Suffixes of scripts and notebooks, which need no job.yaml."""
 
 
 class FlagText(str):
-    """An override, `resources.nodes=2`, that remembers the flag by which it was given: `--nodes 2`."""
+    """An override, `resources.nodes=2`, with the flag it came from: `--nodes 2`."""
 
     flag: str
 
     def __new__(cls, text: str, flag: str) -> FlagText:
-        """The text of the override, and the flag that people have typed."""
+        """Return the override with its flag."""
         made = super().__new__(cls, text)
         made.flag = flag
         return made
 
 
 def read_source(path: Path) -> Document:
-    """The document of a job: of job.yaml, or of a script, which is a job without a file. UsageError
-    without either.
-    """
+    """Return the document of a job.yaml or a script. Raise UsageError for neither."""
     if is_program(path):
         entrypoint = os.path.relpath(path.resolve(), job_folder(path))
         text = f"entrypoint: {json.dumps(entrypoint, ensure_ascii=False)}\n"
         return Document(values={"entrypoint": entrypoint}, name="command line", text=text)
-    if not os.path.isdir(path):  # noqa: PTH112  (false, not an error, for what no disk can hold)
+    if not os.path.isdir(path):  # noqa: PTH112  (False for names that are too long)
         return read_document(path)
     if not (path / FILE).is_file():
         raise UsageError(f"{path}: is a folder without a {FILE}", hint=f"cloudtrain init {path}")
@@ -63,10 +59,7 @@ def read_document(path: Path) -> Document:
         message = f"{path}: the file is too large for a spec (limit {MAX_BYTES:,} bytes)"
         raise UsageError(message, hint="pass data as an input") from None
     except FileNotFoundError:
-        hint = (
-            "cloudtrain init writes a commented starter; a script needs none: cloudtrain submit"
-            " train.py"
-        )
+        hint = "run cloudtrain init for a starter file, or cloudtrain submit train.py for a script"
         raise UsageError(f"{path}: no such file", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
@@ -83,33 +76,31 @@ def read_document(path: Path) -> Document:
 
 
 def job_folder(path: Path) -> Path:
-    """The folder from which the paths of a job count.
+    """Return the folder for relative paths of a job.
 
-    A script is sent with the present folder if it lies in it, else with its own; never with a whole
-    home folder.
+    A script is sent with the current folder if it is inside, else with its own folder. The home
+    folder is never sent as a whole.
     """
     if os.path.isdir(path):  # noqa: PTH112
         return path.resolve()
-    here = Path.cwd()
+    current = Path.cwd()
     place = path.resolve()
-    inside = place.is_relative_to(here) and here not in (Path.home(), Path(here.anchor))
-    return here if inside and is_program(path) else place.parent
+    inside = place.is_relative_to(current) and current not in (Path.home(), Path(current.anchor))
+    return current if inside and is_program(path) else place.parent
 
 
 def is_program(path: Path) -> bool:
-    """Whether it is named like a script or a notebook: a job without a file."""
+    """Return whether a path is a script or a notebook."""
     return path.suffix in PROGRAMS and not os.path.isdir(path)  # noqa: PTH112
 
 
 def with_arguments(document: Document, arguments: Sequence[str]) -> list[FlagText]:
-    """The override that gives the program these arguments too, after those of the document; none
-    without arguments.
-    """
+    """Return the override that appends arguments for the program, or []."""
     if not arguments:
         return []
     try:
-        given = read_arguments(document.values.get("args", ())).argv
-    except FieldErrors:  # told when the spec is read
+        arguments_in_file = read_arguments(document.values.get("args", ())).argv
+    except FieldErrors:  # reported when the spec is read
         return []
-    text = "args=" + json.dumps([*given, *arguments], ensure_ascii=False)
+    text = "args=" + json.dumps([*arguments_in_file, *arguments], ensure_ascii=False)
     return [FlagText(text, f"-- {shlex.join(arguments)}")]

@@ -1,6 +1,4 @@
-"""The section `sweep` of job.yaml: which settings are varied, how they are chosen, and what the
-search may spend.
-"""
+"""The section `sweep` of job.yaml: what varies, how values are chosen, and the budget."""
 
 from __future__ import annotations
 
@@ -25,13 +23,11 @@ from cloudtrain.spec.section import Duration, Money, Section
 
 MAX_TRIALS = 10_000
 MAX_PARALLEL = 100
-"""SageMaker runs at most 100 training jobs of one tuning job at once (ResourceLimits, by default
-10).
-"""
+"""SageMaker's limit per tuning job (ResourceLimits, 10 by default)."""
 
 
 def _read_metric(value: Any) -> str:
-    return str(expect(value, str, "the name of a metric, such as val_accuracy"))
+    return str(expect(value, str, "a metric name, such as val_accuracy"))
 
 
 _ELSEWHERE = {
@@ -42,30 +38,28 @@ _ELSEWHERE = {
     "bohb": "method: asha, with sampler: tpe",
     "batch-size": "method: batch_size",
 }
-"""Names of methods as other tools have them."""
+"""Names of methods in other tools."""
 
 
 def _read_method(value: Any) -> Any:
     if isinstance(value, str) and value.lower() in _ELSEWHERE:
-        raise FieldError(f"there is no method {value!r}", _ELSEWHERE[value.lower()])
+        raise FieldError(f"unknown method {value!r}", _ELSEWHERE[value.lower()])
     return value
 
 
 def _read_sampler(value: Any) -> Any:
     if value == "qmc":
-        raise FieldError("there is no sampler 'qmc'", "sampler: random; bayesian and asha have tpe")
+        raise FieldError(
+            "the sampler 'qmc' was removed", "use sampler: random, or tpe with bayesian and asha"
+        )
     return value
 
 
 class Objective(Section):
-    """The number that tells how good a trial is."""
+    """Number that measures how good a trial is."""
 
     metric: Annotated[str, BeforeValidator(_read_metric), WithJsonSchema({"type": "string"})] = (
-        Field(
-            description=(
-                "a metric that the program reports, such as val_accuracy; its latest value counts"
-            )
-        )
+        Field(description=("a metric of the program, such as val_accuracy; the last value counts"))
     )
     goal: Literal["minimize", "maximize"] = Field(
         description="whether less or more of it is better"
@@ -73,19 +67,19 @@ class Objective(Section):
     target: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="the sweep ends when a trial reports this value, or a better one",
+        description="end the sweep when a trial reports this value or a better one",
     )
 
 
 class EarlyStopping(Section):
-    """Which trials are ended before their time: successive halving, by reports of the objective."""
+    """Successive halving: which trials end early, by reports of the objective."""
 
     grace: int | None = Field(
         None,
         ge=1,
         description=(
-            "the first rung: no trial ends before so many reports; default: 1, and of fewer than"
-            " 100 trials a ninth of max"
+            "the first rung: reports before a trial may end; default: 1, or a ninth of max for"
+            " fewer than 100 trials"
         ),
     )
     eta: int | None = Field(
@@ -93,33 +87,30 @@ class EarlyStopping(Section):
         ge=2,
         le=100,
         description=(
-            "the best 1/eta of a rung go on; the next rung has eta times the reports; default: 3,"
-            " and of fewer than 100 trials 2"
+            "the best 1/eta of a rung continue; the next rung has eta times the reports;"
+            " default: 3, or 2 for fewer than 100 trials"
         ),
     )
     max: int | None = Field(
-        None, ge=1, description="reports of a trial that trains to its end, such as its epochs"
+        None, ge=1, description="reports of a complete trial, such as its epochs"
     )
     promote: Literal["auto", "always", "never"] = Field(
         "auto",
         description=(
-            "end each trial at its rung, and bring the best back from their checkpoints; "
-            "auto: where a start costs little, on this machine"
+            "end each trial at its rung and resume the best from their checkpoints; auto: only"
+            " on this machine, where a start is cheap"
         ),
     )
 
 
 FEW_TRIALS = 100
-"""With fewer, a trial is compared later: what is best after the first reports is seldom best after
-the last.
-"""
+"""With fewer trials the first comparison is later, because early reports say little."""
 FIRST_RUNG = 9
-"""The first rung of few trials is this part of a whole one."""
+"""Part of a complete trial before the first rung of few trials."""
 
 
 def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
-    """Return the first rung and eta of a sweep that does not say. `last`: the reports of a whole
-    trial, if known.
+    """Return the default first rung and eta. `last`: reports of a complete trial, if known.
 
     Measured on LCBench's surrogate, see docs/figures.md.
     """
@@ -129,46 +120,42 @@ def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
 
 
 class Budget(Section):
-    """What all trials together may take: no trial is started that could exceed it, so that it holds
-    unwatched.
-    """
+    """Limit of all trials together. No trial starts that could exceed it."""
 
-    max_time: Duration = Field(None, description="no trial goes on after this long, such as 6 h")
-    max_cost: Money = Field(None, description="all trials together never cost more, such as 50 USD")
+    max_time: Duration = Field(None, description="end all trials after this long, such as 6 h")
+    max_cost: Money = Field(None, description="maximum cost of all trials together, such as 50 USD")
 
 
 class RayResources(Section):
-    """What Ray lends a trial of its cluster, where that is not what `resources` says."""
+    """Resources of Ray for a trial, if they differ from `resources`."""
 
-    cpus: int | None = Field(
-        None, ge=1, description="CPUs of a trial; default: as many as it has processes"
-    )
+    cpus: int | None = Field(None, ge=1, description="CPUs of a trial; default: one per process")
     gpus: float | None = Field(
         None,
         ge=0,
         le=64,
         description=(
-            "GPUs of a trial; less than 1: so many trials share one GPU; default: resources.gpus"
+            "GPUs of a trial; below 1: several trials share one GPU; default: resources.gpus"
         ),
     )
 
 
 class Sweep(Section):
-    """A search over settings of the job: each trial is a run of it with other values."""
+    """A search over settings of the job. Each trial is a run with other values."""
 
     objective: Objective = Field(description="the metric to improve, and its goal")
     space: Annotated[
         Mapping[str, Dimension],
         BeforeValidator(read_space),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
-    ] = Field(description=f"settings, each with what it may be: {FORMS}, or a list")
+    ] = Field(description=f"settings and their possible values: {FORMS}, or a list")
     method: Annotated[
         Literal["grid", "random", "bayesian", "asha", "batch_size"], BeforeValidator(_read_method)
     ] = Field(
         "bayesian",
         description=(
-            "how values are chosen; asha: at random, and early stopping ends what is not worth"
-            " it; batch_size: the largest that fits into memory, and the fastest"
+            "how values are chosen; asha: at random, with early stopping; batch_size: the largest"
+            " that fits into memory, and the fastest"
         ),
     )
     sampler: Annotated[Literal["tpe", "gp", "random"] | None, BeforeValidator(_read_sampler)] = (
@@ -178,30 +165,29 @@ class Sweep(Section):
         )
     )
     trials: int | None = Field(
-        None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own"
+        None, ge=1, le=MAX_TRIALS, description="number of trials; default of a grid: all points"
     )
     try_first: Annotated[
         tuple[Mapping[str, Scalar], ...],
         BeforeValidator(read_points),
         WithJsonSchema({"type": "array", "items": {"type": "object"}}),
-    ] = Field((), description="known points, tried before all others; settings left out are chosen")
+    ] = Field((), description="points to try first; missing settings are chosen")
     learn_from: str | None = Field(
         None,
         description=(
-            "an earlier sweep of the same space and metric, whose trials tpe and gp know from the"
-            " start"
+            "an earlier sweep with the same space and metric, whose trials tpe and gp start from"
         ),
     )
-    parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="how many trials run at once")
+    parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="number of trials at once")
     early_stopping: EarlyStopping | None = Field(
-        None, description="ends trials that are behind; asha always has it"
+        None, description="end trials that fall behind; always on for asha"
     )
     budget: Budget = Budget.model_construct()
     retries: int = Field(
         0,
         ge=0,
         le=10,
-        description="how often a failed trial is run again before it counts as failed",
+        description="restarts of a failed trial before it counts as failed",
     )
     engine: Literal["auto", "portable", "native", "ray"] = Field(
         "auto",
@@ -211,25 +197,26 @@ class Sweep(Section):
     )
     ray: RayResources = RayResources.model_construct()
     seed: int = Field(
-        0, ge=0, le=2**31 - 1, description="of the choices; the same seed gives the same ones"
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="seed of the choices; the same seed gives the same values",
     )
 
     @property
     def stopping(self) -> EarlyStopping | None:
-        """The rules of early stopping, with those of asha by default; None for none."""
+        """Rules of early stopping, with defaults for asha, or None."""
         return self.early_stopping or (EarlyStopping() if self.method == "asha" else None)
 
     @property
     def chosen_sampler(self) -> str:
-        """What chooses the values: tpe, gp, random, grid or batch_size."""
+        """Chooser of the values: tpe, gp, random, grid or batch_size."""
         default = {"bayesian": "tpe", "asha": "random"}
         return self.sampler or default.get(self.method, self.method)
 
     @property
     def trial_count(self) -> int:
-        """How many trials are asked for: of a grid by default all, at most `trials`; of batch sizes
-        the most.
-        """
+        """Number of trials. A grid defaults to all points, batch_size to its maximum."""
         if self.method == "batch_size":
             ranges = [item for item in self.space.values() if isinstance(item, Integers)]
             return max((most_trials(item.low, item.high) for item in ranges), default=1)
@@ -238,7 +225,7 @@ class Sweep(Section):
 
     @property
     def grid_size(self) -> int:
-        """How many points a grid over the space has; 0 where it has a range of real numbers."""
+        """Number of points of the grid; 0 for a range of real numbers."""
         size = 1
         for dimension in self.space.values():
             if isinstance(dimension, Choice):
@@ -251,14 +238,14 @@ class Sweep(Section):
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
-        """What is right each by itself but impossible together."""
+        """Return fields of the section that are impossible together."""
         from cloudtrain.spec.sweep_rules import contradictions
 
         return [issue_at(("sweep",), issue) for issue in contradictions(section, spec)]
 
 
 def issue_at(keys: Keys, issue: Issue) -> Issue:
-    """The same issue, below these keys."""
+    """Return the same issue below these keys."""
     from dataclasses import replace
 
     return replace(issue, path=(*keys, *issue.path))

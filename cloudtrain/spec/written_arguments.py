@@ -11,13 +11,13 @@ from cloudtrain.spec.fields import plain, read_arguments
 from cloudtrain.spec.yaml_document import parse_scalar
 
 _PLAIN = re.compile(r"[\w./@%+-]+")
-"""What a flow mapping can hold without quotes, if YAML also reads it as what it is."""
+"""Values that a flow mapping can hold without quotes."""
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
 
 
 def written_arguments(argv: Sequence[str]) -> str:
-    """YAML in one line, a mapping where it gives exactly these arguments, else a list."""
+    """Return arguments as one line of YAML: a mapping if it is exact, else a list."""
     pairs = _pairs(argv)
     if pairs is not None:
         text = "{" + ", ".join(f"{key}: {value}" for key, value in pairs.items()) + "}"
@@ -30,14 +30,13 @@ def written_arguments(argv: Sequence[str]) -> str:
 
 
 def argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a command line with their values, and the words before the first
-    option.
+    """Return the options of a command line with their values, and the words before them.
 
-    Several words after an option are a list, none is `True`: as `read_arguments` writes them.
+    Several words after an option are a list, none is `True`, as for `read_arguments`.
     """
     options: dict[str, list[str]] = {}
-    rest: list[str] = []
-    current = rest
+    before_options: list[str] = []
+    current = before_options
     for word in argv:
         match = _OPTION.fullmatch(word)
         if match is None:
@@ -46,8 +45,8 @@ def argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         current = options[match["name"]] = []
         if match["value"] is not None:
             current.append(match["value"])
-            current = rest
-    return {name: _value_of(words) for name, words in options.items()}, rest
+            current = before_options
+    return {name: _value_of(words) for name, words in options.items()}, before_options
 
 
 def _value_of(words: Sequence[str]) -> Any:
@@ -58,7 +57,7 @@ def _value_of(words: Sequence[str]) -> Any:
 
 
 def _pairs(argv: Sequence[str]) -> dict[str, str] | None:
-    """The value of each flag as YAML; None where these are no flags, each given once."""
+    """Return the value of each flag as YAML, or None unless these are unique flags."""
     pairs: dict[str, str] = {}
     words = list(argv)
     while words:

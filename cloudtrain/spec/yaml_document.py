@@ -1,32 +1,32 @@
-"""A YAML file as plain values, each with its line and column.
+"""YAML files as plain values, each with its line and column.
 
-YAML is read by the rules of its version 1.2 (core schema): `yes`, `off` and `1:30` are strings,
-`1e-3` is a number, `007` is seven. A number remembers how it was written, so that an argument
-arrives as it was typed.
+The rules are those of YAML 1.2 (core schema): `yes`, `off` and `1:30` are strings, `1e-3` is a
+number, `007` is seven. Numbers remember their text, so arguments arrive as typed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 from typing import Any
 
 import yaml
 
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys
-from cloudtrain.spec.calls_in_braces import joined_calls
 
 MAX_NODES = 100_000
 MAX_DEPTH = 50
 MAX_SAFE_TEXT = 5_000
-"""A text this short cannot nest so deeply that it does harm."""
+"""A shorter text cannot nest too deeply."""
 
 
-_TOO_MUCH = "holds more or deeper values than any job needs (or an endless alias)"
+_TOO_MUCH = "has too many or too deeply nested values (or an endless alias)"
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _REFUSED = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-"""Characters that YAML does not allow to be written as they are."""
+"""Characters that YAML does not allow unescaped."""
 
 
 class WrittenInt(int):
@@ -43,26 +43,20 @@ class WrittenFloat(float):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """Values and origins. `origins` has the position of every value and key: `job.yaml:7:3`, `--set
-    a.b=c`.
-    """
+    """Values with the origin of each value and key: `job.yaml:7:3`, `--set a.b=c`."""
 
     values: dict[str, Any]
     origins: dict[Keys, str] = field(default_factory=dict)
     name: str = "job.yaml"
     text: str = ""
-    """What was read, before any override."""
+    """Original text, before any override."""
     overrides: tuple[str, ...] = ()
-    """The `--set` texts laid over it."""
+    """`--set` texts that are applied."""
     mistakes: tuple[Issue, ...] = ()
-    """What is wrong with these texts themselves; reading the spec raises it with all other
-    mistakes.
-    """
+    """Mistakes in the overrides themselves, reported with those of the spec."""
 
     def origin(self, keys: Keys) -> str:
-        """The position of the value at `keys`, or of the section around it; the file alone where
-        neither is there.
-        """
+        """Return the position of a value, or of the section around it, or the file name."""
         if not keys:
             return self.origins.get((), self.name)
         while keys and keys not in self.origins:
@@ -71,7 +65,7 @@ class Document:
 
 
 def parse_document(text: str, *, name: str) -> Document:
-    """The document in `text`; SpecError lists everything that is no plain YAML mapping."""
+    """Parse a YAML mapping. Raise SpecError with all mistakes."""
     try:
         root = _compose(text)
     except yaml.MarkedYAMLError as error:
@@ -79,7 +73,7 @@ def parse_document(text: str, *, name: str) -> Document:
     except yaml.YAMLError:
         raise SpecError([_character_issue(text, name)]) from None
     if root is None:
-        hint = "cloudtrain init writes a commented starter"
+        hint = "run cloudtrain init for a starter file"
         raise SpecError([Issue((), "is empty", hint, origin=f"{name}:1:1")])
     walk = _Walk(name)
     values = walk.value(root, ())
@@ -93,26 +87,24 @@ def parse_document(text: str, *, name: str) -> Document:
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of `--set key=TEXT` or of an environment variable: YAML on one line (`4`, `[a, b]`,
-    `6 h`).
-    """
+    """Parse the value of `--set key=TEXT` or of a variable: one line of YAML."""
     try:
         root = _compose(text)
     except yaml.YAMLError:
         return text
-    if root is None or (
-        isinstance(root, yaml.ScalarNode) and not root.style and root.value != text.strip()
-    ):
-        return (
-            text.strip()
-        )  # what YAML would drop, such as the comment in `#fff` or `a #1`, was typed to be kept
+    if root is None:
+        return text.strip()
+    # YAML drops comments, as in `#fff` or `a #1`. The user typed them as a value.
+    is_plain = isinstance(root, yaml.ScalarNode) and not root.style
+    if is_plain and root.value != text.strip():
+        return text.strip()
     walk = _Walk("")
     value = walk.value(root, ())
     return text if walk.issues else value
 
 
 def kind_of(value: Any) -> str:
-    """A value as an error message names it: `'two'`, `a list`, `a mapping`, `nothing`."""
+    """Return a value for a message: `'two'`, `a list`, `a mapping`, `nothing`."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -126,7 +118,7 @@ def kind_of(value: Any) -> str:
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Composes nodes whose tags follow YAML 1.2's core schema."""
+    """Loader with the tags of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -140,7 +132,7 @@ _CORE = {
         list("-+.0123456789"),
     ),
 }
-"""What a plain word must look like to be more than text, and the letters it may begin with."""
+"""Patterns of plain words that are not text, with their first letters."""
 
 for _tag, (_pattern, _first) in _CORE.items():
     _Loader.add_implicit_resolver(
@@ -149,15 +141,12 @@ for _tag, (_pattern, _first) in _CORE.items():
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """The node tree. libyaml's composer recurses on the C stack: what nests too deeply must not
-    reach it.
-    """
+    """Return the node tree. Refuse deep nesting first: libyaml recurses on the C stack."""
     if len(text) > MAX_SAFE_TEXT:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-                event, yaml.CollectionEndEvent
-            )
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 mark: Any = event.start_mark
                 raise yaml.MarkedYAMLError(problem=_TOO_MUCH, problem_mark=mark)
@@ -165,7 +154,7 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 class _Walk:
-    """One pass over the nodes that collects values, positions and issues."""
+    """Collector of values, positions and issues in one pass over the nodes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -197,9 +186,7 @@ class _Walk:
                 continue
             key = str(key_node.value)
             if key == "<<" and not key_node.style:
-                self._refuse(
-                    key_node, keys, "<< merges nothing in YAML 1.2", "write its values out here"
-                )
+                self._refuse(key_node, keys, "<< is not part of YAML 1.2", "write the values here")
                 continue
             if key in first:
                 line = first[key].start_mark.line + 1
@@ -207,8 +194,7 @@ class _Walk:
                 continue
             first[key] = key_node
             values[key] = self.value(value_node, (*keys, key))
-            # A key's own position is where a reader looks for "unknown key" and for a missing value
-            # alike.
+            # Messages about unknown keys and missing values point at the key.
             self.origins[(*keys, key)] = self._place(key_node)
         return values
 
@@ -224,9 +210,8 @@ class _Walk:
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
         text = node.value
         if tag in _CORE and not re.fullmatch(_CORE[tag][0], text):
-            return self._refuse(
-                node, keys, f"is tagged as {tag}, which it is not"
-            )  # it may be a secret: unsaid
+            # The message omits the value: it may be a secret.
+            return self._refuse(node, keys, f"is tagged as {tag}, but is not one")
         if tag == "null":
             return None
         if tag == "bool":
@@ -245,9 +230,7 @@ class _Walk:
         return len(self.issues) > 100 or self.nodes > MAX_NODES
 
     def _refuse_tag(self, node: yaml.Node, keys: Keys) -> None:
-        self._refuse(
-            node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value"
-        )
+        self._refuse(node, keys, f"the tag {node.tag!r} is not allowed; write a plain value")
 
     def _refuse(self, node: yaml.Node, keys: Keys, message: str, hint: str | None = None) -> None:
         self.issues.append(Issue(keys, message, hint, origin=self._place(node)))
@@ -259,10 +242,8 @@ class _Walk:
 def _written_int(text: str) -> Any:
     try:
         number = WrittenInt(int(text, 0) if text[:2] in ("0x", "0o") else int(text))
-        str(
-            number
-        )  # of hexadecimal digits Python reads any count, and writes no more than of others
-    except ValueError:  # more digits than Python reads; no field takes such a number
+        str(number)  # Python reads hexadecimal numbers of any length, but does not print them
+    except ValueError:  # too many digits for Python
         return text
     number.text = text
     return number
@@ -273,14 +254,14 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
     if line < len(lines) and "\t" in lines[line][: len(lines[line]) - len(lines[line].lstrip())]:
-        message = "a tab in the indentation; YAML takes spaces only"
+        message = "a tab in the indentation; YAML allows only spaces"
         hint = "replace the tab by two spaces"
     elif error.problem == _TOO_MUCH:
         message = _TOO_MUCH
         hint = None
     elif error.problem == "but found another document":
-        message = "a second document begins here (---)"
-        hint = "one job file holds one job"
+        message = "a second document starts here (---)"
+        hint = "write one job per file"
     else:
         message = f"is not YAML: {error.problem or 'syntax error'}"
         hint = None
@@ -290,13 +271,77 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
 
 
 def _character_issue(text: str, name: str) -> Issue:
-    found = re.search(_REFUSED, text)
-    before = text[: found.start()] if found else ""
+    match = re.search(_REFUSED, text)
+    before = text[: match.start()] if match else ""
     line = before.count("\n") + 1
     column = len(before) - before.rfind("\n")
-    what = (
-        f"holds the control character U+{ord(found[0]):04X}"
-        if found
-        else "holds a character that is not text"
+    problem = (
+        f"contains the control character U+{ord(match[0]):04X}"
+        if match
+        else "contains a character that is not text"
     )
-    return Issue((), f"is not YAML: {what}", origin=f"{name}:{line}:{column}")
+    return Issue((), f"is not YAML: {problem}", origin=f"{name}:{line}:{column}")
+
+
+def joined_calls(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Yield the pairs of a mapping, with a split call such as `f(1, 2)` joined again.
+
+    YAML ends a plain word in braces at each comma and takes `2)` for a key without a value.
+    """
+    pairs = list(node.value)
+    while pairs:
+        key, value = pairs.pop(0)
+        if node.flow_style and _is_open(value):
+            words = [word for word, empty in takewhile(_is_word_alone, pairs)]
+            length = _length_of_call(value.value, [word.value for word in words])
+            if length:
+                value = _joined([value, *words[:length]])
+                del pairs[:length]
+        yield key, value
+
+
+def _joined(words: Sequence[yaml.Node]) -> yaml.ScalarNode:
+    """Join words with commas, and with the spaces as typed."""
+    text = str(words[0].value)
+    for before, word in pairwise(words):
+        same_line = before.end_mark.line == word.start_mark.line
+        spaces = word.start_mark.column - before.end_mark.column - 1 if same_line else 1
+        text += f",{' ' * spaces}{word.value}"
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, words[0].start_mark, words[-1].end_mark)
+
+
+def _length_of_call(start: str, words: Sequence[str]) -> int:
+    """Return how many words close the brackets that `start` opens; 0 if they never close."""
+    depth = start.count("(") - start.count(")")
+    for count, word in enumerate(words, 1):
+        depth += word.count("(") - word.count(")")
+        if depth <= 0:
+            return count if depth == 0 and word.endswith(")") else 0
+    return 0
+
+
+def _is_word_alone(pair: tuple[yaml.Node, yaml.Node]) -> bool:
+    """Return whether a key has no value."""
+    return all(map(_is_plain, pair)) and not pair[1].value
+
+
+def _is_plain(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style in (None, "")
+
+
+def _is_open(node: yaml.Node) -> bool:
+    return _is_plain(node) and node.value.count("(") > node.value.count(")")
+
+
+def mapping_of(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping at a key, or {}."""
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def quantity_of(value: Any, parse: Callable[[str], Any]) -> Any:
+    """Return the amount in a text, or None."""
+    try:
+        return parse(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -71,7 +71,7 @@ def platform_checks(
 ) -> Iterator[Check]:
     """What is missing in the settings, or else what the provider asks its platform."""
     for issue in target.problems:
-        yield Question.about(issue)
+        yield Question.of_setting(issue)
     if not target.problems:
         yield from get_provider(provider).checkup(settings, target, spec)
         yield from _image(target, spec)

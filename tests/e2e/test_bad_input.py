@@ -246,7 +246,7 @@ def test_a_disk_that_fills_up_in_mid_event_is_reported(
 def test_a_value_with_a_wrong_tag_is_not_repeated(place: Path, field: str, tag: str) -> None:
     (place / "job.yaml").write_text(f"{field}: {{TOKEN: !!{tag} hunter2}}\n")
     result = call("check")
-    assert_told(result, 2, f"{field}.TOKEN: is tagged as {tag}, which it is not")
+    assert_told(result, 2, f"{field}.TOKEN: is tagged as {tag}, but is not one")
     assert "hunter2" not in result.out + result.err
 
 

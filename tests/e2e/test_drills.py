@@ -160,7 +160,7 @@ def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew
         (("--only", "rank-kiled"), "there is no drill 'rank-kiled' (did you mean 'rank-killed'?)"),
         (("--only", ","), "--only names no drill"),
         (("--timeout", "soon"), "--timeout: cannot read 'soon' as a duration"),
-        (("--as", "gcp"), "there is no provider 'gcp' here"),
+        (("--as", "gcp"), "unknown provider 'gcp'"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(

@@ -66,4 +66,4 @@ def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_st
     assert "found None" in afresh.err
     refused = cli.run("rerun", "mine-1", "--provider", "gcp")
     assert refused.code == 2
-    assert "there is no provider 'gcp' here" in refused.err
+    assert "unknown provider 'gcp'" in refused.err

@@ -16,21 +16,25 @@ FORMS = "loguniform(1e-4, 1e-1), uniform(0, 1), int(8, 512), logint(8, 512), cho
 
 SPACES = {
     # what stands in the space -> where it is wrong, what is said, and the hint
-    "{}": ("", "is empty: there is nothing to vary", "for example lr: loguniform(1e-4, 1e-1)"),
+    "{}": ("", "is empty", "add a setting, for example lr: loguniform(1e-4, 1e-1)"),
     "{lr: loguniform(0, 1)}": (
         ".lr",
-        "loguniform begins at 0, and there is no logarithm of that",
-        "begin above 0",
+        "the lower bound must be above 0 for a log scale, got 0",
+        None,
     ),
     "{n: logint(-4, 8)}": (
         ".n",
-        "logint begins at -4, and there is no logarithm of that",
-        "begin above 0",
+        "the lower bound must be above 0 for a log scale, got -4",
+        None,
     ),
-    "{lr: uniform(2, 1)}": (".lr", "2 is more than 1", "write the least first"),
-    "{n: int(3, 3)}": (".n", "has only one value, 3", "set it under args, and leave it out here"),
+    "{lr: uniform(2, 1)}": (".lr", "2 is more than 1", "write the lower bound first"),
+    "{n: int(3, 3)}": (".n", "has only one value, 3", "set it under args instead"),
     "{n: int(0.5, 3)}": (".n", "int takes whole numbers, got 0.5", None),
-    "{lr: uniform(1)}": (".lr", "uniform takes two numbers, the least and the most, got 1", None),
+    "{lr: uniform(1)}": (
+        ".lr",
+        "uniform takes two numbers, the lowest and the highest, got 1",
+        None,
+    ),
     "{lr: uniform(0, .inf)}": (".lr", "uniform takes finite numbers, got .inf", None),
     f"{{n: int(1, {10**400})}}": (".n", f"int takes numbers up to 1e+18, got 1{'0' * 56}…0", None),
     f"{{n: logint(1, {10**18 + 1})}}": (
@@ -45,80 +49,80 @@ SPACES = {
     ),
     "{lr: lognormal(0, 1)}": (
         ".lr",
-        "there is no 'lognormal' (did you mean 'loguniform'?)",
+        "unknown form 'lognormal' (did you mean 'loguniform'?)",
         f"write for example {FORMS}",
     ),
-    "{lr: 0.1}": (".lr", "expected what it may be, got 0.1", f"write for example {FORMS}"),
-    "{lr: fast}": (".lr", "'fast' says no range", f"write for example {FORMS}"),
+    "{lr: 0.1}": (".lr", "expected a range or a list, got 0.1", f"write for example {FORMS}"),
+    "{lr: fast}": (".lr", "'fast' is not a range", f"write for example {FORMS}"),
     "{args: {lr: [1, 2]}}": (
         ".args",
-        "expected what it may be, got a mapping",
-        "write a path in one line, such as args.lr: …",
+        "expected a range or a list, got a mapping",
+        "write a dotted path, such as args.lr: …",
     ),
     "{b: [16, 32, 16]}": (".b", "has the same value twice", "keep one of them"),
     '{b: [1, "1"]}': (".b", "has the same value twice", "keep one of them"),
-    "{b: []}": (".b", "has no value to choose from", None),
+    "{b: []}": (".b", "is empty: add values to choose from", None),
     "{b: [16, [32]]}": (".b[1]", "expected text, a number, true or false, got a list", None),
-    "{lr: [1, 2], args.lr: [3, 4]}": (".args.lr", "is the same setting as lr", "keep one of them"),
+    "{lr: [1, 2], args.lr: [3, 4]}": (".args.lr", "repeats the setting lr", "keep one of them"),
     "{inputs.data: [./a, ./b], inputs.data.uri: [./c, ./d]}": (
         ".inputs.data.uri",
-        "is a part of the same setting as inputs.data",
+        "overlaps with the setting inputs.data",
         "keep one of them",
     ),
     "{name: [a, b], name.x: [a, b]}": (
         ".name.x",
-        "is the name of the sweep, and trials are numbered",
-        "vary an argument, or leave it out",
+        "is the name of the sweep; trials have numbers",
+        "vary an argument, or remove it",
     ),
     "{limits.max_runtime: [1 h, 2 h]}": (
         ".limits.max_runtime",
-        "are what one trial may take, and the budget counts on them",
-        "set them outside of the sweep",
+        "are the same for all trials, because the budget depends on them",
+        "set them outside the sweep",
     ),
     "{secrets.TOKEN: [a, b]}": (
         ".secrets.TOKEN",
-        "are the same for all trials, and no search may read them",
-        "vary a setting that is none",
+        "are the same for all trials, and a search must not read them",
+        "vary another setting",
     ),
     "{checkpoints.uri: [a, b]}": (
         ".checkpoints.uri",
-        "is a folder of its own for each trial",
-        "leave it out",
+        "differs for each trial already",
+        "remove it",
     ),
     "{aws.kms_key: [a, b]}": (
         ".aws.kms_key",
-        "is how the account is used, the same for all trials",
+        "is the same for all trials",
         "set it in the section aws",
     ),
     "{resource.nodes: [1, 2]}": (
         ".resource.nodes",
-        "there is no section 'resource' (did you mean 'resources'?)",
-        "an argument (lr), or a path (args.lr, env.SEED)",
+        "unknown section 'resource' (did you mean 'resources'?)",
+        "write an argument (lr) or a path (args.lr, env.SEED)",
     ),
     "{args.optimizer.lr: [1, 2]}": (
         ".args.optimizer.lr",
-        "names a part of an argument, and arguments have none",
-        "args.optimizer is one",
+        "names a part of an argument, which does not exist",
+        "write args.optimizer",
     ),
     "{env.: [1, 2]}": (
         ".env.",
         "'env.' has an empty part",
-        "an argument (lr), or a path (args.lr, env.SEED)",
+        "write an argument (lr) or a path (args.lr, env.SEED)",
     ),
     "{resources.node: [1, 2]}": (".resources.node", "unknown key (did you mean 'nodes'?)", None),
     "{resources.nodes: [0, 2]}": (
         ".resources.nodes[0]",
-        "0 is no value of it: must be at least 1, got 0",
+        "0 is not a valid value: must be at least 1, got 0",
         None,
     ),
     "{resources.nodes: 'int(0, 2)'}": (
         ".resources.nodes",
-        "0 is no value of it: must be at least 1, got 0",
+        "0 is not a valid value: must be at least 1, got 0",
         None,
     ),
     "{resources.spot: [true, maybe]}": (
         ".resources.spot[1]",
-        "\"maybe\" is no value of it: expected true or false, got 'maybe'",
+        "\"maybe\" is not a valid value: expected true or false, got 'maybe'",
         None,
     ),
     "{env.1A: [1, 2]}": (
@@ -128,7 +132,7 @@ SPACES = {
     ),
     "{init: ['${inputs.none}', zeros]}": (
         ".init[0]",
-        "\"${inputs.none}\" is no value of it: there is no input 'none'",
+        "\"${inputs.none}\" is not a valid value: unknown input 'none'",
         None,
     ),
 }
@@ -165,7 +169,7 @@ def test_a_space_that_cannot_be_searched_is_refused_at_its_setting(
 RULES = {
     # what the section has beside objective and space; after a | what the job has -> line, field,
     # message, hint
-    "": (1, "trials", "is missing: how many trials are wanted", "trials: 20"),
+    "": (1, "trials", "is missing", "set the number of trials, such as trials: 20"),
     "trials: 0": (4, "trials", "must be at least 1, got 0", None),
     "trials: 3\n  parallel: 101": (5, "parallel", "must be at most 100, got 101", None),
     "trials: 3\n  method: baysian": (
@@ -180,7 +184,7 @@ RULES = {
     "trials: 3\n  method: tpe": (
         5,
         "method",
-        "there is no method 'tpe'",
+        "unknown method 'tpe'",
         "method: bayesian, whose sampler is tpe",
     ),
     "trials: 3\n  sampler: tp": (
@@ -198,14 +202,14 @@ RULES = {
     "trials: 3\n  method: random\n  sampler: gp": (
         6,
         "sampler",
-        "is not for the method random: gp",
-        "random takes random",
+        "gp does not work with the method random",
+        "use random",
     ),
     "method: grid\n  sampler: tpe": (
         5,
         "sampler",
-        "is not for the method grid: tpe",
-        "it has no choice of them: leave it out",
+        "tpe does not work with the method grid",
+        "remove it",
     ),
     "trials: 3\n  engine: portabel": (
         5,
@@ -228,55 +232,55 @@ RULES = {
     "trials: 3\n  early_stopping: {grace: 9, max: 9}": (
         5,
         "early_stopping.grace",
-        "no trial is compared before report 9, and a whole one makes 9",
-        "less than 9",
+        "the first comparison is at report 9, but a trial makes only 9",
+        "set less than 9",
     ),
     "trials: 3\n  early_stopping: {max: 1}": (
         5,
         "early_stopping.max",
-        "val_loss is reported once, at the end: nothing is left to stop",
-        "more epochs, or no early stopping",
+        "val_loss is reported only once, at the end, so no trial can end early",
+        "train more epochs, or remove early stopping",
     ),
     "trials: 3\n  method: asha\n|args: {epochs: 1}": (
         5,
         "method",
-        "val_loss is reported once, at the end: nothing is left to stop",
-        "more epochs, or no early stopping",
+        "val_loss is reported only once, at the end, so no trial can end early",
+        "train more epochs, or remove early stopping",
     ),
     "trials: 3\n  method: asha\n|args: {epochs: 4, eval-every: 4}": (
         5,
         "method",
-        "val_loss is reported once, at the end: nothing is left to stop",
-        "more epochs, or no early stopping",
+        "val_loss is reported only once, at the end, so no trial can end early",
+        "train more epochs, or remove early stopping",
     ),
     "trials: 3\n  early_stopping: {grace: 5}\n|args: {epochs: 5}": (
         5,
         "early_stopping.grace",
-        "no trial is compared before report 5, and a whole one makes 5",
-        "less than 5",
+        "the first comparison is at report 5, but a trial makes only 5",
+        "set less than 5",
     ),
     "trials: 3\n  early_stopping: {promote: always}\n|entrypoint: train.py": (
         5,
         "early_stopping.promote",
-        "brings trials back until they are whole, and it is not known when they are",
-        "early_stopping.max: the reports of a trial that trains to its end, such as its epochs",
+        "needs the length of a complete trial, which is unknown",
+        "set early_stopping.max to the reports of a complete trial, such as its epochs",
     ),
     "trials: 3\n  early_stopping: {promote: always}\n|args: {epochs: 9, no-resume: true}": (
         5,
         "early_stopping.promote",
-        "goes on from checkpoints, and --no-resume makes each run begin anew",
-        "leave out args.no-resume",
+        "needs checkpoints, but --no-resume starts every run anew",
+        "remove args.no-resume",
     ),
     "trials: 3\n  engine: native\n  early_stopping: {promote: always, max: 9}": (
         6,
         "early_stopping.promote",
-        "brings trials back, and the cloud's own engine only ends them",
-        "engine: portable does both",
+        "resumes trials, but the native engine can only end them",
+        "use engine: portable",
     ),
     "trials: 3\n  budget: {max_cost: 5 USD}\n|limits: {max_cost: 6 USD}": (
         5,
         "budget.max_cost",
-        "5.00 USD for all trials are less than limits.max_cost allows one: 6.00 USD",
+        "5.00 USD for all trials is less than limits.max_cost of one trial, 6.00 USD",
         "raise the budget, or lower limits.max_cost",
     ),
     "trials: 3\n  budget: {max_cost: 5}": (
@@ -288,20 +292,20 @@ RULES = {
     "trials: 3\n  budget: {max_time: 30 s}": (
         5,
         "budget.max_time",
-        "no trial is started for less than 60 s",
+        "must be at least 60 s",
         "raise it",
     ),
     "trials: 3\n|args: [--lr, '1']": (
         3,
         "space.lr",
-        "sets an argument by its name, and args is a list, verbatim",
+        "sets an argument by name, but args is a list",
         "write args as a mapping (lr: 0.1)",
     ),
     "trials: 3\n|args: {--lr: 1}": (
         3,
         "space.lr",
-        "is written --lr under args, and would be given twice",
-        "args: lr",
+        "is --lr under args, so the program would get it twice",
+        "write lr under args",
     ),
 }
 
@@ -319,43 +323,43 @@ BATCH_SIZES = {
     # what the section has beside the method, and what is wrong with it
     "space: {batch-size: [16, 32]}": (
         "space.batch-size",
-        "is no range of whole numbers, which the method batch_size needs",
+        "must be a range of whole numbers for the method batch_size",
         RANGE,
     ),
     "space: {batch-size: int(0, 32)}": (
         "space.batch-size",
-        "begins at 0, and a batch has at least 1 sample",
+        "starts at 0, but a batch has at least 1 sample",
         RANGE,
     ),
     "space: {batch-size: int(1, 32), lr: [1, 2]}": (
         "space.lr",
-        "is a second setting, and the method batch_size varies one",
+        "is a second setting; the method batch_size varies only one",
         RANGE,
     ),
     "space: {batch-size: int(1, 32)}\n  trials: 9": (
         "trials",
-        "is not for the method batch_size: it ends by itself",
-        "leave it out",
+        "does not apply to the method batch_size: the search ends by itself",
+        "remove it",
     ),
     "space: {batch-size: int(1, 32)}\n  parallel: 2": (
         "parallel",
-        "is 1 with the method batch_size: each size follows from those before",
-        "leave it out",
+        "must be 1 for the method batch_size: each size depends on the previous one",
+        "remove it",
     ),
     "space: {batch-size: int(1, 32)}\n  early_stopping: {grace: 2, max: 9}": (
         "early_stopping",
-        "is not for the method batch_size: each trial ends once it has measured",
-        "leave it out",
+        "does not apply to the method batch_size: each trial ends after one measurement",
+        "remove it",
     ),
     "space: {batch-size: int(1, 32)}\n  engine: native": (
         "engine",
-        "has no search for a batch size",
-        "engine: portable runs trials wherever jobs run",
+        "cannot search for a batch size",
+        "use engine: portable",
     ),
     "space: {batch-size: int(1, 32)}\n  sampler: tpe": (
         "sampler",
-        "is not for the method batch_size: tpe",
-        "it has no choice of them: leave it out",
+        "tpe does not work with the method batch_size",
+        "remove it",
     ),
 }
 
@@ -394,14 +398,14 @@ def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_
         (
             "{metric: val_acuracy, goal: maximize}",
             (
-                "sweep.objective.metric: the shared trainer reports no 'val_acuracy' (did you mean"
+                "sweep.objective.metric: the shared trainer does not report 'val_acuracy' (did you mean"
                 " 'val_accuracy'?)"
             ),
         ),
         # It is told with the progress, and no metric of an epoch.
         (
             "{metric: samples_per_s, goal: maximize}",
-            "sweep.objective.metric: the shared trainer reports no 'samples_per_s'",
+            "sweep.objective.metric: the shared trainer does not report 'samples_per_s'",
         ),
     ],
 )
@@ -417,8 +421,8 @@ def test_a_grid_takes_no_range_of_real_numbers_and_not_too_many_points(tmp_path:
         f"sweep:\n  {GOAL}\n  method: grid\n  space: {{lr: uniform(0, 1), steps: int(1, 20000)}}\n"
     )
     assert [(field, message) for _, field, message, _ in mistakes(tmp_path, text)] == [
-        ("sweep.space", "is a grid of 20,000 points, and at most 10,000 are tried"),
-        ("sweep.space.lr", "has no end of values, and a grid takes each of them"),
+        ("sweep.space", "is a grid of 20,000 points; the limit is 10,000"),
+        ("sweep.space.lr", "is a continuous range, which a grid cannot enumerate"),
     ]
 
 
@@ -431,15 +435,15 @@ def test_the_clouds_own_engine_and_a_budget_in_money_keep_to_some_settings(tmp_p
     assert [(field, message) for _, field, message, _ in mistakes(tmp_path, text)] == [
         (
             "sweep.space.env.SEED",
-            "is no argument, and the cloud's own engine varies arguments alone",
+            "is not an argument, and the native engine varies only arguments",
         ),
         (
             "sweep.space.resources.nodes",
-            "changes what a trial may cost, so that a budget in money cannot be held",
+            "changes the cost of a trial, so a budget in money cannot be kept",
         ),
         (
             "sweep.space.resources.nodes",
-            "is no argument, and the cloud's own engine varies arguments alone",
+            "is not an argument, and the native engine varies only arguments",
         ),
     ]
 

@@ -75,11 +75,11 @@ def test_each_way_to_say_it(value: Any, read: Dependencies) -> None:
         ("../requirements.txt", "is not in the source folder"),
         ("environment.yml", "is a conda environment"),
         (True, "got true"),
-        ([], "names no package"),
+        ([], "is an empty list"),
         (["requirements.txt"], "is a file"),
-        (["x @ https://me:secret@host/x.whl"], "holds a password"),
+        (["x @ https://me:secret@host/x.whl"], "contains a password"),
         ({"conda_file": "x"}, "unknown key"),
-        ({"file": "a.txt", "packages": ["x"]}, "both say what is installed"),
+        ({"file": "a.txt", "packages": ["x"]}, "conflicts with file: both choose the packages"),
         ({"vendor": "yes"}, "expected true or false"),
         ({"python": "3"}, "expected a version"),
     ],
@@ -250,9 +250,7 @@ def test_conda_users_are_told_the_way(job: Path) -> None:
     assert "requirements.txt" in (issue.hint or "")
     with pytest.raises(SpecError) as refused:
         plan(job, azure={"environment": {"conda_file": "environment.yml"}})
-    assert any(
-        "conda is not run on the nodes" in (issue.hint or "") for issue in refused.value.issues
-    )
+    assert any("the nodes do not run conda" in (issue.hint or "") for issue in refused.value.issues)
 
 
 def test_lines_of_a_notebook_that_install_are_named_with_the_way(job: Path) -> None:

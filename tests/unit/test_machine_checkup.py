@@ -258,7 +258,7 @@ def test_an_unknown_provider_and_a_broken_job_are_told_as_ever(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run("asw") == 2
-    assert "there is no provider 'asw'" in capsys.readouterr().err
+    assert "unknown provider 'asw'" in capsys.readouterr().err
     Path("job.yaml").write_text("resources: {nodez: 2}\n")
     assert run() == 2
     assert "job.yaml:1:13" in capsys.readouterr().err

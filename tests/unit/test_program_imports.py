@@ -77,6 +77,7 @@ def test_names_of_modules_and_of_distributions_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["log_metrics", "activity", "timed"])
 def test_a_name_of_a_jobs_program_says_where_it_comes_from(name: str) -> None:
     with pytest.raises(
-        ImportError, match=f"{name} is for a job's program, which has it from cloudtrain_job"
+        ImportError,
+        match=f"{name} belongs to cloudtrain_job: in a job's program, import it from there",
     ):
         getattr(cloudtrain, name)

@@ -65,7 +65,7 @@ def test_a_duration_that_cannot_be_read_says_how_to_write_one(text: str) -> None
 
 @pytest.mark.parametrize("text", ["0 s", "0.0 h", "40 000 d".replace(" ", "", 1), "9" * 400 + " s"])
 def test_a_duration_has_bounds(text: str) -> None:
-    with pytest.raises(ValueError, match="longer than nothing and shorter than 30 years"):
+    with pytest.raises(ValueError, match="a duration must be between 1 s and 30 years, got"):
         parse_duration(text)
 
 
@@ -144,7 +144,7 @@ def test_a_size_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0 GB", "0.2 b", "9999999999 TB", "9" * 400 + " b"])
 def test_a_size_has_bounds(text: str) -> None:
-    with pytest.raises(ValueError, match="fit a disk"):
+    with pytest.raises(ValueError, match="a size must be between 1 byte and 8 EiB, got"):
         parse_size(text)
 
 

@@ -76,7 +76,7 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
             (
                 "job.yaml:3",
                 "sweep.engine",
-                "runs each trial on one node of its cluster, and resources.nodes is 2",
+                "runs each trial on one node, but resources.nodes is 2",
             ),
         ),
         (
@@ -86,7 +86,7 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
             (
                 "job.yaml:5",
                 "sweep.early_stopping.promote",
-                "brings trials back, and Ray's ASHA only ends them",
+                "resumes trials, but Ray's ASHA can only end them",
             ),
         ),
         (
@@ -96,20 +96,20 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
             (
                 "job.yaml:4",
                 "sweep.space.resources.nodes",
-                "is one for every trial of a Ray cluster",
+                "is always 1 in a Ray cluster",
             ),
         ),
         (
             "{lr: [1, 2]}",
             "trials: 2\n  ray: {gpus: 0.5}",
             "resources: {gpus: 2}",
-            ("job.yaml:6", "sweep.ray.gpus", "lends a trial 0.5 GPUs, and resources.gpus is 2"),
+            ("job.yaml:6", "sweep.ray.gpus", "gives a trial 0.5 GPUs, but resources.gpus is 2"),
         ),
         (
             "{lr: [1, 2]}",
             "trials: 2\n  ray: {gpus: 1.5}",
             "resources: {gpus: 2}",
-            ("job.yaml:6", "sweep.ray.gpus", "Ray lends whole GPUs or a part of one, not 1.5"),
+            ("job.yaml:6", "sweep.ray.gpus", "expected whole GPUs or a part of one, got 1.5"),
         ),
     ],
 )
@@ -134,5 +134,5 @@ def test_what_ray_lends_plays_no_part_without_ray(tmp_path: Path) -> None:
     goal = "objective: {metric: val_loss, goal: minimize}"
     text = f"sweep:\n  {goal}\n  space: {{lr: [1, 2]}}\n  trials: 2\n  ray: {{cpus: 4}}\n"
     assert [found[1:3] for found in mistakes(tmp_path, text)] == [
-        ("sweep.ray", "plays no part without Ray")
+        ("sweep.ray", "applies only to engine: ray")
     ]

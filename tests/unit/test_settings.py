@@ -152,7 +152,7 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
         ("source_warn = 5\n", ":1: source_warn: expected text, got 5"),
         ("source_warn = '5'\n", ":1: source_warn: cannot read '5' as a size; write for example"),
         ("stop_grace = '5 hodr'\n", ":1: stop_grace: cannot read '5 hodr' as a duration"),
-        ("data_dir = '~no-such-user/x'\n", ":1: data_dir: there is no such user: ~no-such-user/x"),
+        ("data_dir = '~no-such-user/x'\n", ":1: data_dir: unknown user: ~no-such-user/x"),
         ("a = = 1\n", ":1:5: is not TOML: Invalid value"),
         ("a = [\n", ": is not TOML:"),
         ("a = 1\na = 2\n", ":2:6: is not TOML: Cannot overwrite a value"),

@@ -157,7 +157,7 @@ def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path)
             "resources.node=2",
             "--set resources.node=2: resources.node: unknown key (did you mean 'nodes'?)",
         ),
-        ("args.lr=1", "--set args.lr=1: args: is a list, which has no named parts"),
+        ("args.lr=1", "--set args.lr=1: args: is a list, which cannot be changed by key"),
         ("name=x:3²", "--set name=x:3²: name: 'x:3²' is not a valid job name"),
         ("name=\udcff", "--set name: is not UTF-8 text"),
     ],
@@ -215,9 +215,9 @@ def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
     [
         (
             "resources: {gpus: 1, gpu: H100, instance: {aws: x}}",
-            "resources.instance: stands beside gpu",
+            "resources.instance: conflicts with gpu",
         ),
-        ("resources: {gpu: H100}", "resources.gpu: asks for a GPU model, but not how many"),
+        ("resources: {gpu: H100}", "resources.gpu: names a GPU model without a count"),
         (
             "resources: {spot: true}\naws: {keep_alive: 5 min}",
             "aws.keep_alive: cannot go with spot",
@@ -226,7 +226,7 @@ def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
             "resources: {spot: true}\nlimits: {max_runtime: 2 h, max_wait: 1 h}",
             "limits.max_wait: is shorter than",
         ),
-        ("env: {A: b}\nsecrets: {A: {local: 'env:A'}}", "secrets.A: is set by env too"),
+        ("env: {A: b}\nsecrets: {A: {local: 'env:A'}}", "secrets.A: is also set by env"),
         (
             "inputs: {a-b: x, a_b: y}",
             "inputs.a_b: shares the variable CLOUDTRAIN_INPUT_A_B with 'a-b'",
@@ -277,7 +277,7 @@ def test_a_spec_may_be_given_as_plain_python_values() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, Path("x")], ids=["object", "set", "path"])
 def test_python_values_that_no_file_can_say_are_refused(value: object) -> None:
-    with pytest.raises(SpecError, match=r"spec: holds what no job\.yaml can say"):
+    with pytest.raises(SpecError, match=r"spec: contains a value that job\.yaml cannot express"):
         spec_from_values({"args": {"x": value}}, Path("/"))
 
 
@@ -301,11 +301,11 @@ def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
         " '${outputs.models}/x', ok: '${inputs.train-set} ${outputs.model}'}\n"
     )
     assert mistakes(folder, text) == [
-        "job.yaml:2:8: args.data: there is no input 'train-sat' (did you mean 'train-set'?)",
-        "job.yaml:2:37: args.out: there is no output 'models' (did you mean 'model'?)",
+        "job.yaml:2:8: args.data: unknown input 'train-sat' (did you mean 'train-set'?)",
+        "job.yaml:2:37: args.out: unknown output 'models' (did you mean 'model'?)",
     ]
     assert mistakes(folder, "args: ['--x', '${inputs.x}']\n") == [
-        "job.yaml:1:15: args[1]: there is no input 'x'"
+        "job.yaml:1:15: args[1]: unknown input 'x'"
     ]
     assert spec(folder, "args: {home: '$HOME ${HOME} ${{x}}'}\n").args.argv == (
         "--home",
@@ -323,9 +323,9 @@ def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
         " '${inputs.train_set}']\n"
     )
     assert [line.partition(" args[")[2].partition("\n")[0] for line in mistakes(folder, text)] == [
-        "0]: there is no input 'x'",
-        "1]: ${{search_space.lr}} is a word of Azure ML's pipelines and sweeps",
-        "2]: there is no input 'train_set' (did you mean 'train-set'?)",
+        "0]: unknown input 'x'",
+        "1]: ${{search_space.lr}} is only for pipelines and sweeps of Azure ML",
+        "2]: unknown input 'train_set' (did you mean 'train-set'?)",
     ]
     [said] = mistakes(
         folder, inputs + "env: {DATA: '${{inputs.train_set}}/x', OTHER: '${inputs.x}'}\n"
@@ -338,8 +338,8 @@ def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:
     assert spec(folder, f"env: {{X: '{'y' * longest}'}}\n").env["X"] == "y" * longest
     [said] = mistakes(folder, f"env: {{X: '{'y' * (longest + 1)}'}}\n")
     assert (
-        "env.X: is 131,073 bytes long, and Linux starts no program with a variable of more than"
-        " 131,072" in said
+        "env.X: is too large for an environment variable: 131,073 bytes, the limit is 131,072"
+        in said
     )
 
 
@@ -373,7 +373,7 @@ def test_an_input_is_of_a_known_type(folder: Path) -> None:
     ) == [
         f"job.yaml:1:24: inputs.a.type: expected one of {known}, got 'fil' (did you mean 'file'?)",
         (
-            "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, as no file does\n  hint:"
+            "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, but a file does not\n  hint:"
             " type: folder"
         ),
     ]
@@ -401,9 +401,9 @@ def test_what_is_kept_lies_in_the_working_folder_and_is_not_all_of_it(folder: Pa
         "job.yaml:1:8: keep[0]: '/tmp/x' is an absolute path",
         "job.yaml:1:16: keep[1]: '~/x' is an absolute path",
         "job.yaml:1:21: keep[2]: 'out/../../x' leads out of the working folder",
-        "job.yaml:1:34: keep[3]: './' is the whole working folder, the source with it",
+        "job.yaml:1:34: keep[3]: './' is the whole working folder, including the source",
         (
-            "job.yaml:1:38: keep[4]: '$CLOUDTRAIN_OUTPUT_DIR/x' names a variable, and none is put"
-            " in here"
+            "job.yaml:1:38: keep[4]: '$CLOUDTRAIN_OUTPUT_DIR/x' contains a variable, which is not"
+            " replaced here"
         ),
     ]

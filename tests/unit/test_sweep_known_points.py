@@ -138,10 +138,10 @@ JOB: dict[str, Any] = {
         ),
         ({"try_first": [{"momentum": 0.9}]}, "'momentum' is not a setting of the space"),
         ({"try_first": {"lr": 0.1}}, "expected a list of points"),
-        ({"try_first": [{"lr": 0.01}] * 6}, "has 6 points, and there are 5 trials"),
+        ({"try_first": [{"lr": 0.01}] * 6}, "has 6 points for 5 trials"),
         (
             {"method": "random", "learn_from": "digits-1"},
-            "values are chosen without learning from other trials",
+            "does not apply: this method does not learn from other trials",
         ),
         ({"space": {"a": "int(1, 9, 0)"}}, "the step 0 must be from 1 to 8"),
         ({"space": {"a": "logint(1, 9, 2)"}}, "logint takes two numbers"),

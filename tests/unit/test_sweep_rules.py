@@ -62,7 +62,7 @@ def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
         (
             "{batch-size: [0, 32]}",
             [
-                "batch-size[0]: 0 is no value of it: the shared trainer says: argument"
+                "batch-size[0]: 0 is not a valid value: the shared trainer says: argument"
                 " --batch-size: expected a whole number of 1 or more, got '0' (train.py --help"
                 " lists all options)"
             ],
@@ -70,7 +70,7 @@ def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
         (
             "{batch-size: 'uniform(16, 64)'}",
             [
-                f"batch-size: {end} is no value of it: the shared trainer says: argument"
+                f"batch-size: {end} is not a valid value: the shared trainer says: argument"
                 f" --batch-size: expected a whole number of 1 or more, got '{end}' (train.py --help"
                 " lists all options)"
                 for end in ("16.0", "64.0")

@@ -33,7 +33,7 @@ def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[
     """
     config = target.config_as(AwsConfig)
     malformed = [*format_issues("role", config.role), *format_issues("bucket", config.bucket)]
-    yield from map(Question.about, malformed)
+    yield from map(Question.of_setting, malformed)
     if malformed:
         return
     account = Account(cloud=cloud, config=config, target=target, spec=spec)

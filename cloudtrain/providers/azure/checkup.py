@@ -30,7 +30,7 @@ def account_checks(
     """
     config = target.config_as(AzureConfig)
     malformed = list(format_issues(config))
-    yield from map(Question.about, malformed)
+    yield from map(Question.of_setting, malformed)
     if malformed:
         return
     claims: dict[str, Any] = {}

@@ -157,7 +157,7 @@ ROWS = [
     row(
         "cloudtrain's own variable",
         "1:7",
-        "env.CLOUDTRAIN_X: is reserved for cloudtrain's",
+        "env.CLOUDTRAIN_X: is reserved: cloudtrain sets",
         job="env: {CLOUDTRAIN_X: x}\n",
     ),
     row(
@@ -194,7 +194,7 @@ ROWS = [
     row(
         "secret beside its value",
         "1:11",
-        "secrets.TOKEN: is set by env too",
+        "secrets.TOKEN: is also set by env",
         job="secrets: {TOKEN: {azure: 'keyvault:my-vault/t'}}\nenv: {TOKEN: x}\n",
     ),
     row(
@@ -288,7 +288,7 @@ ROWS = [
     row(
         "a model without a count",
         "1:13",
-        "resources.gpu: asks for a GPU model, but not how many",
+        "resources.gpu: names a GPU model without a count",
         job="resources: {gpu: H100}\n",
     ),
 ]
