@@ -1,6 +1,4 @@
-"""The settings of a deployment in a cloudtrain.toml: what stood there stays, and other forms of
-TOML are refused.
-"""
+"""Edits of a cloudtrain.toml keep everything but the settings of a deployment."""
 
 from __future__ import annotations
 
@@ -52,17 +50,35 @@ def test_what_stands_in_the_file_stays(tmp_path: Path, case: str) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["cloudtrain.toml"]
 
 
-@pytest.mark.parametrize("text", ['aws = {region = "x"}\n', 'aws.region = "x"\n', "aws = 5\n"])
-def test_a_form_that_no_line_stands_for_is_left_alone_with_the_lines_to_write(
-    tmp_path: Path, text: str
-) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        'aws = {region = "x"}\n',
+        'aws.region = "x"\n',
+        '[aws]\nregion = "x"',
+        "[aws.sub]\nx = 1\n\n[other]\ny = 2\n",
+        '[aws]\nregion = "x"\n\n# next\n[[list]]\nx = 1\n',
+        '"aws" = {}\r\nprovider = "aws"\r\n',
+    ],
+    ids=["inline", "dotted", "no last line end", "sub-table", "array of tables", "CRLF"],
+)
+def test_any_form_of_toml_gets_the_settings(tmp_path: Path, text: str) -> None:
     path = tmp_path / "cloudtrain.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match="cannot be added to") as refused:
+    path.write_bytes(text.encode())
+    expected = tomllib.loads(text)
+    expected.setdefault("aws", {}).update(bucket="b", subnets=["s1", "s2"])
+    edit = settings_edit(path, NEW)
+    assert tomllib.loads(edit.after) == expected
+    edit.write()
+    assert settings_edit(path, NEW).is_empty
+
+
+def test_a_value_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cloudtrain.toml"
+    path.write_text("aws = 5\n")
+    with pytest.raises(UsageError, match="aws is not a table"):
         settings_edit(path, NEW)
-    assert refused.value.hint is not None
-    assert 'aws.bucket = "b"\naws.subnets = ["s1", "s2"]' in refused.value.hint
-    assert path.read_text() == text
+    assert path.read_text() == "aws = 5\n"
 
 
 def test_a_broken_file_and_a_folder_that_takes_none_are_told(tmp_path: Path) -> None:
