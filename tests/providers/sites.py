@@ -17,6 +17,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.run import Run
+from cloudtrain.providers.cloud.idempotent_create import Attempt
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
@@ -73,6 +74,10 @@ class Site(ABC):
     """Number of calls `look` that a submit makes before it creates the job."""
     observing: Sequence[tuple[str, str]]
     """Calls of a look at a job with a log; the last two read the log."""
+    listing: Sequence[tuple[str, str]]
+    """Calls of a list with a job that has ended."""
+    first_phase: str
+    """Phase of a job that has just been created."""
     hints: Mapping[str, str]
     """Words of the hint after a permanent fault."""
 
@@ -117,6 +122,10 @@ class Site(ABC):
         """Have the client forget its connections, as a new process would."""
 
     @abstractmethod
+    def create_job(self, request: dict[str, Any], folder: Path) -> None:
+        """Create the job of a request; its source may lie in the folder."""
+
+    @abstractmethod
     def end_job(self, run_id: str) -> None:
         """Have the cloud stop a job, if there is one."""
 
@@ -149,6 +158,11 @@ class AwsSite(Site):
 
         aws.cache_clear()
 
+    def create_job(self, request: dict[str, Any], folder: Path) -> None:
+        from cloudtrain.providers.aws.client import aws
+
+        aws(self.cloud.region).call("sagemaker", "create_training_job", **request)
+
     def end_job(self, run_id: str) -> None:
         job = self.cloud.service.jobs.get(run_id)
         with suppress(ServiceError):  # it has ended already
@@ -177,6 +191,16 @@ class AzureSite(Site):
 
     def reconnect(self) -> None:
         reconnect()
+
+    def create_job(self, request: dict[str, Any], folder: Path) -> None:
+        from cloudtrain.providers.azure.client import workspace
+
+        code = folder / "code"
+        code.mkdir()
+        (code / "source.tar.gz").write_bytes(str(folder).encode())
+        account = self.cloud.account
+        at = workspace(account.subscription, account.resource_group, account.workspace)
+        at.create({**request, "code": str(code)}, Attempt(lambda _: None))
 
     def end_job(self, run_id: str) -> None:
         job = self.cloud.service.jobs.get(run_id)
@@ -227,6 +251,8 @@ def _aws_site(cloud: Cloud) -> Site:
             ("logs", "DescribeLogStreams"),
             ("logs", "GetLogEvents"),
         ),
+        listing=(("sts", "GetCallerIdentity"), ("sagemaker", "Search")),
+        first_phase="starting",
         hints={"expired": "aws sso login", "denied": "permission"},
     )
 
@@ -251,6 +277,8 @@ def _azure_site(cloud: AzureCloud) -> Site:
             ("blob", "HeadBlob"),
             ("blob", "GetBlob"),
         ),
+        listing=(("arm", "ListJobs"), ("history", "GetRunDetails")),
+        first_phase="not started",
         hints={"expired": "az login", "denied": "AzureML Data Scientist"},
     )
 

@@ -14,8 +14,8 @@ from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import submitted
-from tests.providers.aws.test_later_faults import archive, lines_of
+from tests.providers.aws.archives import entry, packed
+from tests.providers.aws.jobs import submitted, write_log
 from tests.support.events import events_of
 
 ALWAYS = 500
@@ -32,9 +32,9 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(cloud: Cloud, run_id: str, status: str = "Completed") -> None:
     """The job has trained, printed something and left a model; it ends in this moment."""
     job = cloud.service.jobs[run_id]
-    lines_of(cloud, run_id, 0, "[rank 0] hello")
+    write_log(cloud, run_id, 0, "[rank 0] hello")
     job.enter("Training")
-    cloud.put(f"cloudtrain/runs/{run_id}/output/model.tar.gz", archive(weights="w"))
+    cloud.put(f"cloudtrain/runs/{run_id}/output/model.tar.gz", packed(entry("weights", text="w")))
     job.finish(status, status)
 
 
@@ -43,7 +43,7 @@ def test_without_permission_to_read_logs_a_job_ends_is_fetched_and_repeated(
     cloud: Cloud, tmp_path: Path, denied_actions: set[str]
 ) -> None:
     run = submitted(f"unread-{UNREADABLE.index(denied_actions)}")
-    lines_of(cloud, run.id, 0, "[rank 0] hello")
+    write_log(cloud, run.id, 0, "[rank 0] hello")
     cloud.account.denied_actions |= denied_actions
     assert run.status().state == "pending"
     assert "not authorized to perform: logs:" in run.status().log_error
@@ -53,22 +53,9 @@ def test_without_permission_to_read_logs_a_job_ends_is_fetched_and_repeated(
     assert run.rerun(["env.AGAIN=1"]).status().state == "pending"
 
 
-def test_unread_lines_arrive_once_the_permission_is_granted(cloud: Cloud) -> None:
-    run = submitted("later-1")
-    cloud.account.denied_actions |= {"logs:GetLogEvents"}
-    trained(cloud, run.id)
-    assert run.wait(30).state == "succeeded"
-    with pytest.raises(CloudError, match="the log cannot be read: GetLogEvents") as refused:
-        list(run.logs())
-    assert "permission" in str(refused.value.hint)
-    cloud.account.denied_actions.clear()
-    assert [line.text for line in run.logs()] == ["hello"]
-    assert run.status().log_unread is None
-
-
 def test_an_unreadable_log_is_reported_once_and_its_recovery_once(cloud: Cloud) -> None:
     run = submitted("note-1")
-    lines_of(cloud, run.id, 0, "[rank 0] hello")
+    write_log(cloud, run.id, 0, "[rank 0] hello")
     for denied_actions in (True, True, False, False):
         cloud.account.denied_actions = {"logs:*"} if denied_actions else set()
         find_run(run.id).status()
@@ -80,7 +67,7 @@ def test_an_unreadable_log_is_reported_once_and_its_recovery_once(cloud: Cloud) 
 
 def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cloud: Cloud) -> None:
     run = submitted("here-1")
-    lines_of(cloud, run.id, 0, "[rank 0] hello")
+    write_log(cloud, run.id, 0, "[rank 0] hello")
     run.status()
     cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=ALWAYS)
     shown: list[str] = []
@@ -89,15 +76,6 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cl
             line.text for line in find_run(run.id).logs()
         )  # which has not asked a moment ago
     assert shown == ["hello"]
-
-
-def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Cloud) -> None:
-    run = submitted("throttled-1")
-    cloud.endpoint.fault("throttle", "logs", times=ALWAYS)
-    trained(cloud, run.id)
-    assert run.wait(30).state == "succeeded"
-    cloud.endpoint.reset()
-    assert [line.text for line in run.logs()] == ["hello"]
 
 
 @pytest.mark.parametrize("kind", ["throttle", "denied", "expired", "error", "lost"])
@@ -128,17 +106,3 @@ def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
     assert cloud.service.jobs[run.id].stop_asked.is_set()
     assert left.value.code == 4
     assert "it was told to stop" in capsys.readouterr().err
-
-
-def test_a_stop_that_is_refused_says_that_the_job_was_not_told(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
-    run = submitted("not-told-1")
-    cloud.account.denied_actions |= {"sagemaker:StopTrainingJob"}
-    with pytest.raises(
-        CloudError, match="not-told-1 was not told to stop: StopTrainingJob"
-    ) as refused:
-        run.stop()
-    assert "sagemaker:StopTrainingJob" in refused.value.message + str(refused.value.hint)
-    assert not run.status().has_ended

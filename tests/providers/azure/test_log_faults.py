@@ -6,24 +6,14 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import pytest
 
 from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import append_log, log_of, submitted
-from tests.providers.faults import TRANSIENT, run_id_of
 from tests.support.events import events_of
-from tests.support.limits import HANG_SECONDS
-
-READS = 9
-MANY = 100
-"""How many calls at least read three parts of the logs of two nodes, and more than anybody makes
-for it.
-"""
 
 
 def event_of(number: int) -> str:
@@ -34,48 +24,6 @@ def event_of(number: int) -> str:
 
 def texts(run: Run, node: int | None = None) -> list[str]:
     return [line.text for line in run.logs(node=node)]
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
-    cloud: AzureCloud, kind: FaultKind
-) -> None:
-    run = submitted(run_id_of("lines", kind))
-    cloud.endpoint.reset()
-    for nth in range(
-        1, MANY, 1 if kind == "slow" else 2
-    ):  # the call between two faults is the second try
-        cloud.endpoint.fault(kind, nth=nth, seconds=0.05)
-    updates = run.watch()
-    printed: list[str] = []
-    for part in range(3):
-        append_log(cloud, run.id, 0, f"[rank 0] zero {part}", event_of(part))
-        append_log(cloud, run.id, 1, f"[rank 1] one {part}")
-        deadline = time.monotonic() + HANG_SECONDS
-        while len(printed) < 3 * (part + 1) and time.monotonic() < deadline:
-            printed += [line.text for line in next(updates).lines]
-    assert sorted(printed) == sorted(
-        f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3)
-    )
-    assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
-    assert texts(run, 0) == ["zero 0", "loss 0", "zero 1", "loss 1", "zero 2", "loss 2"]
-    assert texts(run, 1) == ["one 0", "one 1", "one 2"]
-    struck = [call for _, call in cloud.endpoint.struck]
-    assert len(struck) >= READS
-    assert set(struck) >= {("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")}
-
-
-def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: AzureCloud) -> None:
-    run = submitted("torn-1")
-    append_log(cloud, run.id, 0, "[rank 0] first")
-    run.status()
-    with (run.folder.path / "logs" / "node-0.log").open("a") as file:
-        file.write(
-            "2026-11-21T00:00:00.000Z [rank 0] of a reader that never told how far it came\n"
-        )
-    append_log(cloud, run.id, 0, "[rank 0] second")
-    find_run("torn-1").status()
-    assert texts(run) == ["first", "second"]
 
 
 def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> None:

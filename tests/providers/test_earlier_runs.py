@@ -1,0 +1,119 @@
+"""Runs of version 0.1.0 on either cloud: listed, read, stopped, fetched and repeated as today's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+from cloudtrain.errors import StorageError
+from cloudtrain.submission.context import archive_of
+from tests.providers.aws.archives import entry, packed
+from tests.providers.sites import Site
+from tests.support.earlier_runs import earlier_runs, without
+
+pytestmark = [
+    pytest.mark.usefixtures("site_folder"),
+    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
+]
+
+SAME = {
+    "aws": (
+        *("RoleArn", "AlgorithmSpecification", "ResourceConfig", "StoppingCondition"),
+        "Environment",
+    ),
+    "azure": (
+        *("command", "environment", "resources", "distribution", "inputs", "limits"),
+        *("display_name", "code"),
+    ),
+}
+"""Fields of a request that a repeated run has again."""
+KEYS = [
+    ("aws", "request.json", "OutputDataConfig.S3OutputPath"),
+    ("aws", "request.json", "TrainingJobName"),
+    ("aws", "plan.json", "target.facts.region"),
+    ("aws", "plan.json", "target.facts"),
+    ("azure", "request.json", "outputs.output.path"),
+    ("azure", "request.json", "outputs"),
+    ("azure", "plan.json", "target.facts.workspace"),
+]
+
+
+@pytest.fixture(params=["", "-adopted"], ids=["submitted", "adopted"])
+def data(request: pytest.FixtureRequest, site: Site, tmp_path: Path) -> str:
+    """A data folder with the runs of this cloud."""
+    return earlier_runs(f"{site.provider}{request.param}", tmp_path / "kept", tmp_path)
+
+
+@pytest.fixture
+def submitted_data(site: Site, tmp_path: Path) -> str:
+    """A data folder with runs that this machine submitted."""
+    return earlier_runs(site.provider, tmp_path / "kept", tmp_path)
+
+
+def test_earlier_runs_are_listed_without_a_call(site: Site, data: str) -> None:
+    name = f"old-{site.provider}"
+    runs = cloudtrain.list_runs(data_dir=data, ask_clouds=False)
+    states = {run["run"]: run["state"] for run in runs}
+    assert states == {name: "pending", f"{name}-done": "succeeded"}
+    state = cloudtrain.find_run(f"{name}-done", data_dir=data).cached_status()
+    assert (state.name, state.nodes) == ("old", 2)
+    if site.provider == "aws":
+        assert state.billing is not None
+        assert state.billing.billable_seconds == 11
+    assert site.cloud.endpoint.calls == []
+
+
+def test_lines_of_an_earlier_run_are_read(site: Site, submitted_data: str) -> None:
+    run = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
+    assert {"hello from 0", "hello from 1"} <= {line.text for line in run.logs()}
+
+
+def test_a_queued_earlier_run_is_observed_and_stopped(
+    site: Site, data: str, tmp_path: Path
+) -> None:
+    name = f"old-{site.provider}"
+    site.forget_job(name)
+    first = earlier_runs(site.provider, tmp_path / "first", tmp_path)
+    request = cloudtrain.find_run(name, data_dir=first).folder.document("request.json")
+    site.create_job(request, tmp_path)
+    run = cloudtrain.find_run(name, data_dir=data)
+    assert (run.status().state, run.status().phase) == ("pending", site.first_phase)
+    assert run.stop().state == "stopped"
+
+
+def test_the_artifacts_of_an_earlier_run_are_fetched(site: Site, data: str, tmp_path: Path) -> None:
+    name = f"old-{site.provider}-done"
+    site.put_model(name, **{"model.txt": "weights\n"})
+    path = cloudtrain.find_run(name, data_dir=data).fetch(tmp_path / "result")
+    assert (path / "model" / "model.txt").read_text() == "weights\n"
+
+
+def test_an_earlier_run_is_repeated_as_it_was(
+    site: Site, submitted_data: str, tmp_path: Path
+) -> None:
+    old = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
+    plan = old.plan_again()
+    before = old.folder.document("request.json")
+    after = cloudtrain.render(plan).document
+    same = SAME[site.provider]
+    assert {key: after[key] for key in same} == {key: before[key] for key in same}
+
+    digest = old.folder.document("plan.json")["facts"]["source"]["digest"]
+    archive = tmp_path / "kept" / "sources" / f"{digest}.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(packed(entry("train.py", text=str(tmp_path))))
+    assert archive_of(plan) == archive
+    assert old.rerun().status().state == "pending"
+
+
+@pytest.mark.parametrize(("site", "name", "path"), KEYS, indirect=["site"])
+def test_a_document_without_a_key_is_reported_as_damaged(
+    site: Site, submitted_data: str, tmp_path: Path, name: str, path: str
+) -> None:
+    run = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
+    without(run.folder.path / name, path)
+    key = path.rpartition(".")[2]
+    with pytest.raises(StorageError, match=f"run {run.id}: {name} cannot be read: .*{key}"):
+        run.fetch(tmp_path / "result")
