@@ -12,23 +12,15 @@ import cloudtrain
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
-from cloudtrain.errors import CloudError, RunNotFound
+from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import JOB, submitted
-from tests.providers.faults import TRANSIENT, assert_each_struck, fault_each
 
 
 @pytest.fixture
-def data_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The data folder of a second machine; the default one is the colleague's."""
     return str(tmp_path_factory.mktemp("second-machine"))
-
-
-def submitted_by_colleague(monkeypatch: pytest.MonkeyPatch, run_id: str) -> Run:
-    with monkeypatch.context() as patch:
-        patch.setenv("LOGNAME", "bob")
-        return submitted(run_id)
 
 
 def mine(run_id: str, data_dir: str, **more: object) -> Run:
@@ -41,54 +33,8 @@ def searches(cloud: Cloud) -> int:
     return Counter(call.operation for call in cloud.endpoint.calls)["Search"]
 
 
-def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
-    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine("shared-mine", data_dir)
-    theirs = submitted_by_colleague(monkeypatch, "shared-theirs")
-    assert theirs.id in import_remote_runs("aws", data_dir=data_dir)
-    assert find_run("last", data_dir=data_dir).id == "shared-mine"
-    assert find_run("shared", data_dir=data_dir).id == "shared-mine"
-    with pytest.raises(
-        RunNotFound, match="fits runs of other machines only: shared-theirs"
-    ) as refused:
-        find_run("shared-t", data_dir=data_dir)
-    assert "its whole id" in str(refused.value.hint)
-    assert find_run("shared-theirs", data_dir=data_dir).id == "shared-theirs"
-
-
-@pytest.mark.parametrize(
-    "words", [["stop", "last"], ["rerun", "last"], ["wait", "last"], ["fetch", "strange"]]
-)
-def test_no_command_takes_a_strangers_run_for_ones_own(
-    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
-    submitted_by_colleague(monkeypatch, f"stranger-{words[0]}")
-    import_remote_runs("aws", data_dir=data_dir)
-    with pytest.raises(SystemExit) as left:
-        main(["--data-dir", data_dir, *words])
-    assert left.value.code == 2
-    assert not cloud.service.jobs[f"stranger-{words[0]}"].stop_asked.is_set()
-
-
-def test_list_and_stop_name_the_owner(
-    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine("owned-mine", data_dir)
-    submitted_by_colleague(monkeypatch, "owned-theirs")
-    with pytest.raises(SystemExit):
-        main(["--data-dir", data_dir, "list", "--provider", "aws"])
-    rows = {line.split()[0]: line.split()[2] for line in capsys.readouterr().out.splitlines()}
-    assert rows["RUN"] == "OWNER"
-    assert rows["owned-mine"] == "you"
-    assert rows["owned-theirs"].startswith("bob@")
-    with pytest.raises(SystemExit):
-        main(["--data-dir", data_dir, "stop", "owned-theirs"])
-    assert "stopping owned-theirs, which bob@" in capsys.readouterr().err
-
-
 def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
-    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str
 ) -> None:
     first = submitted("many-0")
     template = cloud.service.jobs[first.id].body
@@ -106,7 +52,7 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     assert searches(cloud) == -(-total // 100)
     for job in cloud.service.jobs.values():  # nothing has changed for an hour
         job.update(LastModifiedTime=job["LastModifiedTime"] - 3600)
-    late = submitted_by_colleague(monkeypatch, "many-late")
+    late = submitted("many-late")
     cloud.service.jobs["many-7"].finish("Failed", "Failed", "AlgorithmError: , exit code: 3")
     cloud.endpoint.reset()
     assert import_remote_runs("aws", data_dir=data_dir) == [late.id]
@@ -115,73 +61,6 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     cloud.endpoint.reset()
     assert import_remote_runs("aws", data_dir=data_dir, everything=True) == []
     assert searches(cloud) == -(-(total + 1) // 100)
-
-
-def test_a_list_shows_the_state_of_runs_without_a_call_for_each(
-    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submitted_by_colleague(monkeypatch, "stands-1")
-    import_remote_runs("aws", data_dir=data_dir)
-    job = cloud.service.jobs[run.id]
-    job.enter("Training")
-    import_remote_runs("aws", data_dir=data_dir)
-    assert find_run(run.id, data_dir=data_dir).cached_status().state == "running"
-    job.finish("Completed", "Completed")
-    cloud.endpoint.reset()
-    import_remote_runs("aws", data_dir=data_dir)
-    assert "DescribeTrainingJob" not in [call.operation for call in cloud.endpoint.calls]
-    summary = next(
-        line for line in cloudtrain.list_runs(data_dir=data_dir) if line["run"] == run.id
-    )
-    assert (summary["state"], summary["ended"] is not None) == ("succeeded", True)
-
-
-def test_a_list_updates_a_run_of_this_machine_that_has_changed(cloud: Cloud, data_dir: str) -> None:
-    run = mine("changed-1", data_dir)
-    cloud.service.jobs[run.id].finish("Completed", "Completed")
-    import_remote_runs("aws", data_dir=data_dir)
-    states = {line["run"]: line["state"] for line in cloudtrain.list_runs(data_dir=data_dir)}
-    assert states[run.id] == "succeeded"
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_list_finds_new_jobs_despite_a_transient_fault_in_each_of_its_calls(
-    cloud: Cloud, data_dir: str, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submitted_by_colleague(monkeypatch, f"through-{kind.replace('_', '-')}")
-    calls = [("sts", "GetCallerIdentity", 1), ("sagemaker", "Search", 1)]
-    fault_each(cloud.endpoint, kind, calls)
-    assert run.id in import_remote_runs("aws", data_dir=data_dir)
-    assert_each_struck(cloud.endpoint, kind, calls)
-
-
-@pytest.mark.parametrize(
-    ("kind", "call", "words"),
-    [
-        (
-            "expired",
-            ("sts", "GetCallerIdentity"),
-            "GetCallerIdentity in us-east-1: the credentials have expired",
-        ),
-        ("expired", ("sagemaker", "Search"), "Search in us-east-1: the credentials have expired"),
-        ("denied", ("sagemaker", "Search"), "not authorized to perform: sagemaker:Search"),
-    ],
-    ids=["who expired", "search expired", "search denied"],
-)
-def test_a_list_that_is_refused_says_so_and_misses_nothing_the_next_time(
-    cloud: Cloud,
-    data_dir: str,
-    kind: FaultKind,
-    call: tuple[str, str],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = submitted_by_colleague(monkeypatch, f"refused-{kind}-{call[0]}")
-    cloud.endpoint.fault(kind, *call, times=50)
-    with pytest.raises(CloudError, match=words):
-        import_remote_runs("aws", data_dir=data_dir)
-    cloud.endpoint.reset()
-    assert run.id in import_remote_runs("aws", data_dir=data_dir)
 
 
 def test_machines_that_are_kept_are_shown_until_they_are_given_back(

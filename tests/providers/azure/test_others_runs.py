@@ -11,15 +11,13 @@ import pytest
 import cloudtrain
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.cli import main
-from cloudtrain.errors import CloudError
 from cloudtrain.runs.events import Phase
 from cloudtrain.runs.observation import Observation
 from cloudtrain.units import format_duration
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
-from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import ALWAYS, JOB, reconnect, submitted
-from tests.providers.faults import TRANSIENT, run_id_of
+from tests.providers.azure.jobs import ALWAYS, submitted
+from tests.providers.faults import run_id_of
 
 
 @pytest.fixture
@@ -58,13 +56,6 @@ def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
         main(["--data-dir", here, "list"])
     (row,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith(run.id))
     assert format_duration(3600) in row
-
-
-def test_a_run_of_this_machine_is_listed_as_the_workspace_lists_it(cloud: AzureCloud) -> None:
-    run = submitted("own-1")
-    cloud.service.jobs[run.id].finish("Completed")
-    import_remote_runs("azure")
-    assert {line["run"]: line["state"] for line in cloudtrain.list_runs()}[run.id] == "succeeded"
 
 
 def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(
@@ -123,29 +114,6 @@ def test_a_list_requests_only_the_pages_with_new_jobs(
         del cloud.service.jobs[f"paged-{number}"]
 
 
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_list_finds_new_jobs_despite_transient_faults(
-    cloud: AzureCloud, here: str, kind: FaultKind
-) -> None:
-    run = submitted(run_id_of("through", kind))
-    cloud.service.jobs[run.id].finish("Completed")
-    reconnect()
-    cloud.endpoint.fault(kind, "arm", "ListJobs")
-    cloud.endpoint.fault(kind, "history", "GetRunDetails")
-    assert run.id in import_remote_runs("azure", data_dir=here)
-    assert listed(here)[run.id]["state"] == "succeeded"
-
-
-@pytest.mark.parametrize(("kind", "words"), [("expired", "expired"), ("denied", "not authorized")])
-def test_a_list_that_is_refused_says_so(
-    cloud: AzureCloud, here: str, kind: FaultKind, words: str
-) -> None:
-    submitted(run_id_of("refused", kind))
-    cloud.endpoint.fault(kind, "arm", "ListJobs", times=ALWAYS)
-    with pytest.raises(CloudError, match=f"listing jobs in the workspace .*{words}"):
-        import_remote_runs("azure", data_dir=here)
-
-
 def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(
     cloud: AzureCloud, here: str
 ) -> None:
@@ -154,18 +122,6 @@ def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(
     cloud.endpoint.fault("denied", "history", "GetRunDetails", times=ALWAYS)
     assert run.id in import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
-
-
-def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
-    cloud: AzureCloud, here: str
-) -> None:
-    mine = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id="shared-mine", data_dir=here)
-    cloudtrain.submit(mine)
-    submitted("shared-theirs")
-    assert "shared-theirs" in import_remote_runs("azure", data_dir=here)
-    assert (
-        find_run("last", data_dir=here).id == find_run("shared", data_dir=here).id == "shared-mine"
-    )
 
 
 def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(

@@ -1,0 +1,118 @@
+"""Runs of others in one account of either cloud: listed with their states, never meant by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.lookup import find_run, import_remote_runs
+from cloudtrain.errors import CloudError, RunNotFound
+from tests.fakes.faults import FaultKind
+from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
+from tests.providers.sites import ALWAYS, Site
+from tests.support.in_process import call as in_process
+
+pytestmark = [
+    pytest.mark.usefixtures("site_folder"),
+    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
+]
+
+
+@pytest.fixture
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data folder of a second machine; the default one is the colleague's."""
+    return str(tmp_path_factory.mktemp("second-machine"))
+
+
+def list_of(data_dir: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the last known state of each run of a machine, by its id."""
+    runs = cloudtrain.list_runs(data_dir=data_dir, ask_clouds=False)
+    return {run["run"]: run for run in runs}
+
+
+def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
+    site: Site, data_dir: str
+) -> None:
+    site.submit("shared-mine", data_dir)
+    site.submit_as("bob", "shared-theirs")
+    assert "shared-theirs" in import_remote_runs(site.provider, data_dir=data_dir)
+    assert find_run("last", data_dir=data_dir).id == "shared-mine"
+    assert find_run("shared", data_dir=data_dir).id == "shared-mine"
+    with pytest.raises(RunNotFound, match="shared-theirs") as failed:
+        find_run("shared-t", data_dir=data_dir)
+    assert "its whole id" in str(failed.value.hint)
+    assert find_run("shared-theirs", data_dir=data_dir).id == "shared-theirs"
+
+
+@pytest.mark.parametrize("verb", ["stop", "rerun", "wait", "fetch"])
+def test_no_command_takes_a_colleagues_run_for_the_last_one(
+    site: Site, data_dir: str, verb: str
+) -> None:
+    run = site.submit_as("bob", f"stranger-{verb}")
+    import_remote_runs(site.provider, data_dir=data_dir)
+    assert in_process("--data-dir", data_dir, verb, "last").code == 2
+    assert run.status().state == "pending"
+
+
+def test_list_and_stop_name_the_owner(site: Site, data_dir: str) -> None:
+    site.submit("owned-mine", data_dir)
+    site.submit_as("bob", "owned-theirs")
+    listed = in_process("--data-dir", data_dir, "list", "--provider", site.provider)
+    owners = {line.split()[0]: line.split()[2] for line in listed.out.splitlines()}
+    assert owners["RUN"] == "OWNER"
+    assert owners["owned-mine"] == "you"
+    assert owners["owned-theirs"].startswith("bob@")
+    stopped = in_process("--data-dir", data_dir, "stop", "owned-theirs")
+    assert "owned-theirs, which bob@" in stopped.err
+
+
+def test_a_list_shows_phases_and_ends_without_a_look_at_each_job(site: Site, data_dir: str) -> None:
+    run = site.submit("states-1")
+    import_remote_runs(site.provider, data_dir=data_dir)
+    assert list_of(data_dir)[run.id]["state"] == "pending"
+    site.start_job(run.id)
+    import_remote_runs(site.provider, data_dir=data_dir)
+    assert list_of(data_dir)[run.id]["state"] == "running"
+    site.finish_job(run.id)
+    site.cloud.endpoint.reset()
+    import_remote_runs(site.provider, data_dir=data_dir)
+    assert site.calls["look"] not in site.cloud.endpoint.calls
+    assert list_of(data_dir)[run.id]["state"] == "succeeded"
+    assert list_of(data_dir)[run.id]["ended"] is not None
+
+
+def test_a_list_updates_a_run_of_this_machine(site: Site, data_dir: str) -> None:
+    run = site.submit("changed-1", data_dir)
+    site.finish_job(run.id)
+    import_remote_runs(site.provider, data_dir=data_dir)
+    assert list_of(data_dir)[run.id]["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_a_list_finds_new_jobs_despite_a_transient_fault_in_each_of_its_calls(
+    site: Site, data_dir: str, kind: FaultKind
+) -> None:
+    run = site.submit_as("bob", run_id_of("through", kind))
+    site.finish_job(run.id)
+    site.reconnect()
+    for call in site.listing:
+        site.cloud.endpoint.fault(kind, *call, seconds=0.05)
+    assert run.id in import_remote_runs(site.provider, data_dir=data_dir)
+    assert {call for _, call in site.cloud.endpoint.struck} == set(site.listing)
+    assert list_of(data_dir)[run.id]["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("kind", PERMANENT)
+def test_a_refused_list_says_so_and_the_next_one_misses_nothing(
+    site: Site, data_dir: str, kind: FaultKind
+) -> None:
+    words = {"expired": "expired", "denied": "not authorized"}
+    run = site.submit_as("bob", run_id_of("refused", kind))
+    site.cloud.endpoint.fault(kind, *site.calls["list"], times=ALWAYS)
+    with pytest.raises(CloudError, match=words[kind]):
+        import_remote_runs(site.provider, data_dir=data_dir)
+    site.cloud.endpoint.reset()
+    assert run.id in import_remote_runs(site.provider, data_dir=data_dir)
