@@ -25,7 +25,7 @@ from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = pytest.mark.torchrun
 ASK = {("infra", "settings"), ("submit", "--provider")}
-"""Commands that ask on a terminal: here they are told yes."""
+"""Commands that ask on a terminal; the tests add --yes."""
 READ_STACK = ["infra", "settings"]
 """The command before which the template is deployed."""
 
@@ -38,16 +38,16 @@ def forked() -> Iterator[None]:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The page's own commands, in order, without those of others."""
-    found = [
+    """Return the `cloudtrain` commands of a page, in order."""
+    lines = [
         line for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()
     ]
-    told = [
+    commands = [
         shlex.split(line.partition(" > ")[0], comments=True)
-        for line in found
+        for line in lines
         if line.startswith("cloudtrain ")
     ]
-    return [[*words[1:], "--yes"] if tuple(words[1:3]) in ASK else words[1:] for words in told]
+    return [[*words[1:], "--yes"] if tuple(words[1:3]) in ASK else words[1:] for words in commands]
 
 
 def job_of(page: Path) -> str:
@@ -74,12 +74,12 @@ def follow(
 ) -> list[tuple[list[str], CommandResult]]:
     """`before`: called with each command."""
     cli.write(job_yaml=job_of(page))
-    done = []
+    results = []
     for words in commands_of(page):
         before(words)
-        done.append((words, cli.run(*words)))
-        assert done[-1][1].code == 0, f"{words}: {done[-1][1].out}{done[-1][1].err}"
-    return done
+        results.append((words, cli.run(*words)))
+        assert results[-1][1].code == 0, f"{words}: {results[-1][1].out}{results[-1][1].err}"
+    return results
 
 
 @pytest.mark.thorough
@@ -95,15 +95,15 @@ def test_first_job_on_sagemaker_runs_with_the_template(tmp_path: Path) -> None:
             del environment[name]
         cli = CommandLine(tmp_path / "reader", env=environment, modules=(SDK["aws"],))
         try:
-            done = follow(ROOT / "docs/first-job-aws.md", cli, deploy)
+            results = follow(ROOT / "docs/first-job-aws.md", cli, deploy)
         finally:
             cli.close()
-        said = {" ".join(words[:2]): result.out + result.err for words, result in done}
-        assert "nothing wrong" in said["doctor aws"]
-        assert "USD" in said["status"]
-        assert "val_accuracy" in said["metrics"]
+        output = {" ".join(words[:2]): result.out + result.err for words, result in results}
+        assert "nothing wrong" in output["doctor aws"]
+        assert "USD" in output["status"]
+        assert "val_accuracy" in output["metrics"]
         assert any((cli.folder / "first-model" / "model").iterdir())
-        assert "policy to attach to people who submit" in said["infra settings"]
+        assert "policy to attach to people who submit" in output["infra settings"]
         assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
 
 
@@ -130,13 +130,13 @@ def test_first_job_on_azure_ml_runs_with_the_roles_of_the_template(tmp_path: Pat
         cli = CommandLine(tmp_path / "reader", env=environment, modules=(SDK["azure"],))
         try:
             page = ROOT / "docs/first-job-azure.md"
-            done = follow(page, cli, deploy)
+            results = follow(page, cli, deploy)
         finally:
             cli.close()
-        said = {" ".join(words[:2]): result.out + result.err for words, result in done}
-        assert "nothing wrong" in said["doctor azure"]
-        assert "USD" in said["status"]
-        assert "val_accuracy" in said["metrics"]
+        output = {" ".join(words[:2]): result.out + result.err for words, result in results}
+        assert "nothing wrong" in output["doctor azure"]
+        assert "USD" in output["status"]
+        assert "val_accuracy" in output["metrics"]
         assert any((cli.folder / "first-model" / "model").iterdir())
         used = {"jobs/write", "blobs/write", "blobs/delete", "jobs/read", "permissions/read"}
         assert used <= {

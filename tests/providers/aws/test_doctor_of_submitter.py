@@ -34,8 +34,8 @@ def submitter(
     for name in ("ROLE", "BUCKET"):
         monkeypatch.delenv(f"CLOUDTRAIN_AWS_{name}")
     arn = deploy(cloud, Network="existing", KmsKey="new")["SubmitterPolicy"]
-    said = call("infra", "settings", "--provider", "aws", "--yes")
-    assert said.code == 0, said.err
+    result = call("infra", "settings", "--provider", "aws", "--yes")
+    assert result.code == 0, result.err
     iam = cloud.client("iam", direct=True)
     user = USER.rpartition("/")[2]
     iam.create_user(UserName=user)
@@ -55,7 +55,7 @@ def submitter(
 
 
 def job(cloud: Cloud) -> dict[str, Any]:
-    """One that makes doctor ask everything but for the repository of an image that is built."""
+    """Return a job for which doctor runs every check but that of the repository to build for."""
     network = HealthyAccount(cloud).network().open().with_endpoint()
     image = f"{cloud.stacks.outputs['cloudtrain']['Repository']}:1"
     cloud.registry.images.put(image.partition("/")[2].partition(":")[0], "1", "amd64")
@@ -68,7 +68,7 @@ def job(cloud: Cloud) -> dict[str, Any]:
     }
 
 
-def asked(spec: dict[str, Any]) -> list[Check]:
+def checks_of(spec: dict[str, Any]) -> list[Check]:
     made = cloudtrain.load(spec)
     settings = load_settings(Path.cwd())
     return list(
@@ -80,21 +80,21 @@ def test_submitter_policy_allows_every_check_of_doctor(
     cloud: Cloud, submitter: list[Statement]
 ) -> None:
     spec = job(cloud)
-    found = [*asked(spec), *asked({**spec, "image": "auto"})]
-    assert {each.name: each.answer for each in found if each.verdict != "ok"} == {}
-    assert len({each.name for each in found}) == 15
+    checks = [*checks_of(spec), *checks_of({**spec, "image": "auto"})]
+    assert {check.name: check.answer for check in checks if check.verdict != "ok"} == {}
+    assert len({check.name for check in checks}) == 15
 
 
-def test_without_one_action_exactly_its_lines_are_not_told_and_name_it(
+def test_check_without_its_action_is_skipped_and_names_it(
     cloud: Cloud, submitter: list[Statement]
 ) -> None:
     named = job(cloud)
-    built = {**named, "image": "auto"}  # only then a repository is asked for
+    built = {**named, "image": "auto"}  # doctor looks for a repository only to build an image
     for permission in DOCTOR:
         cloud.account.caller_policy = without(permission.action, submitter)
-        found = asked(built if permission.action == "ecr:DescribeRepositories" else named)
-        unseen = {each.name: each for each in found if each.verdict == "not allowed to look"}
+        checks = checks_of(built if permission.action == "ecr:DescribeRepositories" else named)
+        unseen = {check.name: check for check in checks if check.verdict == "not allowed to look"}
         assert set(unseen) == {
             name.strip() for name in permission.used_for.partition(":")[0].split(",")
         }, permission
-        assert all(permission.action in f"{each.answer} {each.fix}" for each in unseen.values())
+        assert all(permission.action in f"{check.answer} {check.fix}" for check in unseen.values())
