@@ -18,7 +18,7 @@ from cloudtrain_trainer.data.streams import Stream, evaluation_batches
 from cloudtrain_trainer.tasks import Task
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+    from cloudtrain_trainer.strategies import Step
 
 _T = TypeVar("_T")
 

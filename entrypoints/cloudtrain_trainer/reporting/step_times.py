@@ -17,7 +17,7 @@ from cloudtrain_trainer.reporting.timeline import TimeLine
 from cloudtrain_trainer.reporting.waiting import Waiting, schedule_seconds
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+    from cloudtrain_trainer.strategies import Step
 
 PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
 """What a rank does; each moment is in exactly one of them."""

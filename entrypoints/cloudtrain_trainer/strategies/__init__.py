@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,47 @@ from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.reporting.waiting import Waiting, blocked_or_unknown
+from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trees import sample_count
 
-if TYPE_CHECKING:
-    from cloudtrain_trainer.tasks import Task
-    from cloudtrain_trainer.training.step import Step
+
+class Step(Protocol):
+    """The training step (training/step.py), as strategies and reports use it."""
+
+    task: Task
+    strategy: Strategy
+    options: Options
+    device: torch.device
+    amp: str
+    """no, bf16 or fp16."""
+    compiles: bool
+    """Whether `--compile` is on and works here."""
+    model: nn.Module
+    """The rank's part of the model."""
+    wrapped: nn.Module
+    """The module that training calls."""
+    optimizer: torch.optim.Optimizer
+
+    def place(self, module: nn.Module, device: torch.device | None = None) -> None:
+        """Move the model, or a stage of it, to the device, in place."""
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Return the context for forward passes."""
+        ...
+
+    def to_device(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """Return a batch on the device, as the task prepares it."""
+        ...
+
+    def backward(self, loss: Tensor, samples: int) -> None:
+        """Add a micro-batch's gradients. `loss`: its mean over `samples`, shape ()."""
+
+    def add_loss(self, loss: Tensor, samples: int) -> None:
+        """Add a micro-batch's mean loss to the reported training loss."""
+
+    def loss_weight(self, samples: int) -> float:
+        """Return the weight of a mean loss over `samples` in the loss of the step."""
+        ...
 
 
 class Strategy:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -27,10 +27,7 @@ from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.reporting.waiting import DdpWaiting, Waiting
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.strategies import Strategy
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+from cloudtrain_trainer.strategies import Step, Strategy
 
 
 class DistributedData(Strategy):

@@ -15,18 +15,15 @@ DistributedDataParallel" in PyTorch's DDP tutorial.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import AutocastModule, Strategy
+from cloudtrain_trainer.strategies import AutocastModule, Step, Strategy
 from cloudtrain_trainer.trees import sample_count
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
 
 
 class DataParallel(Strategy):

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -36,10 +35,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import ModelWithLoss, Strategy, layers_of
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+from cloudtrain_trainer.strategies import ModelWithLoss, Step, Strategy, layers_of
 
 
 class FullyShardedData(Strategy):

@@ -15,7 +15,6 @@ Megatron-LM", SC 2021; Liang et al., "TorchTitan", 2024.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch import nn
@@ -24,13 +23,10 @@ from torch.distributed.tensor import DTensor
 
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.strategies import Step, Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 from cloudtrain_trainer.strategies.pipeline import Pipeline
 from cloudtrain_trainer.strategies.tp import parallelize
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
 
 
 class DataByTensor(FullyShardedData):

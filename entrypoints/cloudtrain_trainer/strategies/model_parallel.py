@@ -13,17 +13,13 @@ two).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+from cloudtrain_trainer.strategies import Step, Strategy
 
 
 class ModelParallel(Strategy):

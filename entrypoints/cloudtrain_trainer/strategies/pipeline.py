@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,10 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cloudtrain_trainer import rules, state
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import AutocastModule, Strategy
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+from cloudtrain_trainer.strategies import AutocastModule, Step, Strategy
 
 SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 

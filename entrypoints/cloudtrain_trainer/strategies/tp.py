@@ -12,8 +12,6 @@ Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,10 +22,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy, layers_of
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.step import Step
+from cloudtrain_trainer.strategies import Step, Strategy, layers_of
 
 
 class TensorParallel(Strategy):

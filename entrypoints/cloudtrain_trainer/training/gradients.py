@@ -5,13 +5,11 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.strategies import Strategy
 
 
 class Gradients:
