@@ -24,6 +24,7 @@ from cloudtrain_job import activity, emit_event, to_json, write_result
 from cloudtrain_launcher.events import Checkpoint, Result
 from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
+from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.rules import Refused
 
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -87,7 +88,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
             times = {"seconds": round(saved.seconds, 4), "stall_seconds": round(saved.stall, 4)}
             emit_event(Checkpoint(step=saved.step, path=str(saved.folder)).replace(**times))
 
-    task = tasks.from_options(options)
+    task = from_options(options)
     rules.check(
         options,
         ranks.size,

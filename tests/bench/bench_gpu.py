@@ -103,9 +103,10 @@ def measure(options: argparse.Namespace) -> None:
 
 def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) -> dict[str, Any]:
     """One load under each loop, in turns."""
-    from cloudtrain_trainer import hardware, tasks
+    from cloudtrain_trainer import hardware
+    from cloudtrain_trainer.own.task import from_options
 
-    task = tasks.from_options(parsed)
+    task = from_options(parsed)
     ways = {
         "hand": by_hand(ranks, task, each, options.steps),
         "ours": ours(ranks, task, parsed, options.steps),

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from cloudtrain_trainer.data.samples import adapt
-from cloudtrain_trainer.data.streams import StreamBatches, evaluation_batches
+from cloudtrain_trainer.data.streams import StreamBatches, adapt, evaluation_batches
 from cloudtrain_trainer.own.task import complete
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task

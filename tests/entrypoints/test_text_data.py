@@ -15,8 +15,7 @@ import torch
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.data.batches import Batches
-from cloudtrain_trainer.data.samples import adapt
-from cloudtrain_trainer.data.streams import StreamBatches
+from cloudtrain_trainer.data.streams import StreamBatches, adapt
 from cloudtrain_trainer.data.text_stream import TextStream, tokenizer
 from cloudtrain_trainer.data.token_files import LLM_C_MAGIC, TokenFiles, token_data
 from cloudtrain_trainer.rules import Refused

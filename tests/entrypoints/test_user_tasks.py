@@ -20,8 +20,10 @@ from torch.utils.data import Dataset, TensorDataset
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.data.batches import Batches, loader
-from cloudtrain_trainer.data.samples import Samples, adapt
+from cloudtrain_trainer.data.samples import Samples
+from cloudtrain_trainer.data.streams import adapt
 from cloudtrain_trainer.models import partition
+from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 from tests.entrypoints.groups import StartGroup
@@ -80,7 +82,7 @@ def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def build(*argv: str) -> Task:
-    return tasks.from_options(parse(list(argv)))
+    return from_options(parse(list(argv)))
 
 
 def test_a_user_model_uses_the_data_and_loss_of_a_task(user_code: Path) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from cloudtrain_trainer import tasks, trees
+from cloudtrain_trainer import trees
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.memory.alone import World
 from cloudtrain_trainer.memory.device import precision
 from cloudtrain_trainer.memory.rehearsal import rehearse
+from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from tests.entrypoints.loss_curves import begin
 from tests.support.allocations import Allocations
@@ -28,7 +29,7 @@ def measured(argv: Sequence[str], ranks: Ranks) -> int:
     Without those of the data set, which is in the host's memory.
     """
     gc.collect()  # what an earlier training left is not freed while this one is measured
-    task = tasks.from_options(parse(list(argv)))
+    task = from_options(parse(list(argv)))
     with Allocations() as allocations:
         loop = begin(task, list(argv), ranks)
         loop.step.wrapped.train()

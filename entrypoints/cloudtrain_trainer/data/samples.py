@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused, RefusedData
@@ -77,45 +77,6 @@ class Samples:
         return self.dataset[index]
 
 
-def adapt(
-    data: Any,
-    seed: int,
-    name: str,
-    collate: Callable[[list[Any]], Any] | None = None,
-    whole: bool = False,
-    pairs: bool = False,
-) -> Any:
-    """The data as a task needs it: unchanged if it accepts a `Draw`, else as `Samples` or a
-    `Stream`.
-
-    `name`: of the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`:
-    refuse others. Raises `Refused` if the data is of no known kind, is empty, or its samples cannot
-    become a batch.
-    """
-    from cloudtrain_trainer.data.streams import Stream
-
-    _refuse_wrong_kind(data, name)
-    if isinstance(data, (Samples, Stream)) or takes_draws(data):
-        return data
-    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
-        stream = Stream(data, seed, collate or stack, whole, name)
-        _check_sample(stream.first(), data, stream.collate, name, whole, pairs)
-        return stream
-    try:
-        empty = not len(data)
-    except TypeError:
-        raise Refused(
-            f"{name}: a {type(data).__name__} has no __len__: an epoch needs to know its size"
-        ) from None
-    if empty:
-        raise Refused(f"{name}: the {type(data).__name__} is empty")
-    samples = Samples(data, seed, collate or stack, whole)
-    with restored_generators():
-        sample = samples._sample(0, 0)
-        _check_sample(sample, data, samples.collate, name, whole, pairs)
-    return samples
-
-
 def split_pair(batch: Any, whole: bool) -> tuple[Any, Any]:
     """(inputs, targets) of a batch that is a pair, else (the batch, None)."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2 and not whole
@@ -160,7 +121,7 @@ def takes_draws(data: Any) -> bool:
     return first.name == "draw" or "Draw" in str(first.annotation)
 
 
-def _refuse_wrong_kind(data: Any, name: str) -> None:
+def refuse_wrong_kind(data: Any, name: str) -> None:
     hint = ""
     if isinstance(data, DataLoader):
         hint = (
@@ -182,7 +143,7 @@ def _refuse_wrong_kind(data: Any, name: str) -> None:
         raise Refused(f"{name} is {describe(data)}: {hint}")
 
 
-def _check_sample(
+def check_sample(
     sample: Any, data: Any, collate: Callable[[list[Any]], Any], name: str, whole: bool, pairs: bool
 ) -> None:
     """Raise `Refused` if no batch can be made of a sample, or none of the needed form."""

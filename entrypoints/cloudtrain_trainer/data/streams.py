@@ -17,9 +17,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH, split_evenly
-from cloudtrain_trainer.data.samples import restored_generators, seed_sample, split_pair
+from cloudtrain_trainer.data.samples import (
+    Samples,
+    check_sample,
+    refuse_wrong_kind,
+    restored_generators,
+    seed_sample,
+    split_pair,
+    stack,
+    takes_draws,
+)
 from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.trees import map_tensors
@@ -280,3 +290,39 @@ def _not_plain(value: Any) -> Iterator[Any]:
             yield from _not_plain(each)
     elif not isinstance(value, PLAIN):
         yield value
+
+
+def adapt(
+    data: Any,
+    seed: int,
+    name: str,
+    collate: Callable[[list[Any]], Any] | None = None,
+    whole: bool = False,
+    pairs: bool = False,
+) -> Any:
+    """Return data as a task needs it: unchanged if it accepts a `Draw`, else `Samples` or a `Stream`.
+
+    `name`: the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`:
+    refuse others. Raise `Refused` if the data is of an unknown kind or empty, or if its samples
+    cannot become a batch.
+    """
+    refuse_wrong_kind(data, name)
+    if isinstance(data, (Samples, Stream)) or takes_draws(data):
+        return data
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        stream = Stream(data, seed, collate or stack, whole, name)
+        check_sample(stream.first(), data, stream.collate, name, whole, pairs)
+        return stream
+    try:
+        empty = not len(data)
+    except TypeError:
+        raise Refused(
+            f"{name}: a {type(data).__name__} has no __len__: an epoch needs to know its size"
+        ) from None
+    if empty:
+        raise Refused(f"{name}: the {type(data).__name__} is empty")
+    samples = Samples(data, seed, collate or stack, whole)
+    with restored_generators():
+        sample = samples._sample(0, 0)
+        check_sample(sample, data, samples.collate, name, whole, pairs)
+    return samples

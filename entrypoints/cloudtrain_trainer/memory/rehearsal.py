@@ -20,6 +20,7 @@ from cloudtrain_trainer import rules, strategies, tasks, trees
 from cloudtrain_trainer.memory.alone import Alone, Buckets, Replicas, World
 from cloudtrain_trainer.memory.live_bytes import LiveBytes, sizes
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.reporting.waiting import Waiting
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.strategies.ddp import DistributedData
@@ -73,7 +74,7 @@ def rehearse(
         options = replace(options, task_options=options.task_options | HERE.get(options.task, {}))
         if options.task == "gpt" and options.task_options.get("data") == "tokens":
             options = replace(options, task_options=options.task_options | {"data": "synthetic"})
-    task = tasks.from_options(options)
+    task = from_options(options)
     rules.check(
         options,
         world.ranks,

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from cloudtrain_trainer import rules, state, tasks
-from cloudtrain_trainer.data.samples import adapt
-from cloudtrain_trainer.data.streams import Stream
+from cloudtrain_trainer.data.streams import Stream, adapt
 from cloudtrain_trainer.factories import Factory, describe, place
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own import losses as own_losses
@@ -41,11 +40,13 @@ sets have.
 
 
 def from_options(options: Options) -> Task:
-    """The task of `--task`, `--model` and `--data`, one of which is a user's. Raises `Refused` if
-    it cannot be built.
+    """Return the task of the command line, built-in or with a user's model, data or task.
 
-    An error in the user's own code is not caught, since its traceback says more.
+    Raise `Refused` if it cannot be built. An error in the user's own code is not caught, since its
+    traceback says more.
     """
+    if not rules.is_own(options):
+        return tasks.build(options.task, options.seed, **options.task_options)
     state.seed_generators(options.seed)  # what a factory draws must be the same on all ranks
     given = {"seed": options.seed}
     model = Factory("--model", options.model) if options.model else None

@@ -8,17 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from cloudtrain_trainer.data.batches import evaluation_draws, loader
 from cloudtrain_trainer.data.streams import Stream, evaluation_batches
+from cloudtrain_trainer.strategies import Step
 from cloudtrain_trainer.tasks import Task
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.strategies import Step
 
 _T = TypeVar("_T")
 

@@ -10,14 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from cloudtrain_launcher.events import StepTimes
 from cloudtrain_trainer.reporting.timeline import TimeLine
 from cloudtrain_trainer.reporting.waiting import Waiting, schedule_seconds
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.strategies import Step
+from cloudtrain_trainer.strategies import Step
 
 PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
 """What a rank does; each moment is in exactly one of them."""

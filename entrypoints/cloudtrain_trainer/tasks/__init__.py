@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cloudtrain_trainer import rules
 from cloudtrain_trainer.rules import Capabilities
 
 if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
 
     from cloudtrain_trainer.checkpoints.earlier_names import Joined
-    from cloudtrain_trainer.options import Options
 
 
 class Draw(NamedTuple):
@@ -54,12 +52,10 @@ def call(model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG001
 
 
 def default_loss(outputs: Any, targets: Any) -> Tensor:
-    """The loss of a task that names none: the model's own, or by the type of the targets. Raises
-    `Refused`.
-    """
-    from cloudtrain_trainer.own import task as own_task
+    """Return the model's own loss, or one by the type of the targets. Raise `Refused` if none fits."""
+    from cloudtrain_trainer.own import losses
 
-    return own_task.default_loss(outputs, targets)
+    return losses.default_loss(outputs, targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,18 +166,6 @@ def build(name: str, seed: int, **options: Any) -> Task:
     Raises `Refused` if its data or a package is missing. ModuleNotFoundError for an unknown name.
     """
     task: Task = import_module(f"{__name__}.{name.replace('-', '_')}").build(seed, **options)
-    return task
-
-
-def from_options(options: Options) -> Task:
-    """The task of the command line: a built-in one or a user's, with a user's model or data if they
-    are given.
-
-    Raises `Refused` if it cannot be built.
-    """
-    if not rules.is_own(options):
-        return build(options.task, options.seed, **options.task_options)
-    task: Task = import_module("cloudtrain_trainer.own.task").from_options(options)
     return task
 
 
