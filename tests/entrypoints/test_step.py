@@ -14,9 +14,8 @@ from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
-from cloudtrain_trainer.training.learning_rate import lr_factor
 from cloudtrain_trainer.training.loop import Loop
-from cloudtrain_trainer.training.step import Step
+from cloudtrain_trainer.training.step import Step, lr_factor
 
 
 def test_the_learning_rate_increases_then_decays_to_zero() -> None:

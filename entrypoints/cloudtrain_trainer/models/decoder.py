@@ -4,7 +4,8 @@ biases.
 It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix
 whose rows are ordered by head, and gate and up one whose rows are ordered by group, so that tensor
 parallelism gives each rank complete heads and pairs. Under autocast in bf16 all activations are
-bf16, as under FSDP, and each layer's weights are converted together (casting.py).
+bf16, as under FSDP, and each layer's weights are converted together: autocast would convert
+each one by a kernel of its own, in the forward and again in the backward pass.
 
 Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary
 positions); Shazeer, arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised
@@ -25,7 +26,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from cloudtrain_trainer.checkpoints.earlier_names import Joined
-from cloudtrain_trainer.models.casting import convert_together, weights_to_convert
 from cloudtrain_trainer.models.partition import split
 
 ROTARY_BASE = 10_000.0
@@ -299,3 +299,43 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
                 plan[f"{name}.{part}"] = style
     plan["head"] = styles.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
     return plan
+
+
+class _Cast(torch.autograd.Function):
+    """Tensors of one dtype -> copies of another; the gradients take the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtype = weights[0].dtype
+        return _convert(weights, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return (None, *_convert(grads, ctx.dtype))
+
+
+def _convert(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(copies, tensors)
+    return tuple(copies)
+
+
+def weights_to_convert(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The layer's parameters by name if they should be converted together; empty if something else
+    does it.
+
+    Parameters of `dtype` need it no more (FSDP gathers them in bf16), those split by tensor
+    parallelism go through autocast, and a compiler makes one kernel of the conversions itself.
+    """
+    if torch.compiler.is_compiling():
+        return {}
+    weights: dict[str, Tensor] = dict(layer.named_parameters())
+    kinds = {(weight.dtype, hasattr(weight, "to_local")) for weight in weights.values()}
+    return weights if kinds == {(torch.float32, False)} and dtype != torch.float32 else {}
+
+
+def convert_together(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Copies of the tensors in `dtype` by the same names; gradients flow back to the originals, in
+    their dtype.
+    """
+    return dict(zip(weights, _Cast.apply(dtype, *weights.values()), strict=True))  # type: ignore[no-untyped-call]

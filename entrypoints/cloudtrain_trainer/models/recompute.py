@@ -71,7 +71,7 @@ def _recomputed(layer: nn.Module, how: str) -> Callable[..., Any]:
     def forward(*inputs: Any, **named: Any) -> Any:
         if (
             running or not torch.is_grad_enabled()
-        ):  # a layer may call itself with converted weights (casting.py)
+        ):  # a layer may call itself with converted weights (decoder.py)
             return original(*inputs, **named)
         # What is compiled converts no weights itself, and may change nothing outside, such as
         # `running`.
