@@ -64,14 +64,14 @@ def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
     """
 
     @cache
-    def best(first: int, left: int) -> tuple[float, tuple[int, ...]]:
-        if left == 1:
+    def best(first: int, remaining: int) -> tuple[float, tuple[int, ...]]:
+        if remaining == 1:
             return sum(costs[first:]), (first,)
-        found = []
-        for end in range(first + 1, len(costs) - left + 2):
-            highest, firsts = best(end, left - 1)
-            found.append((max(sum(costs[first:end]), highest), (first, *firsts)))
-        return min(found)
+        splits = []
+        for end in range(first + 1, len(costs) - remaining + 2):
+            highest, firsts = best(end, remaining - 1)
+            splits.append((max(sum(costs[first:end]), highest), (first, *firsts)))
+        return min(splits)
 
     return best(0, count)[1]
 
@@ -95,10 +95,10 @@ def repeated_blocks(model: nn.Module) -> Sequence[nn.Module]:
     So are blocks that are used twice, since FSDP does not know which use is the last.
     """
     uses = _parameter_uses(model)
-    found = {
+    blocks = {
         id(block): block for block in _blocks(model)
     }  # a module that is used twice counts once
-    return [block for block in found.values() if _shares_nothing(block, uses)]
+    return [block for block in blocks.values() if _shares_nothing(block, uses)]
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -33,7 +33,7 @@ class Step(Protocol):
     amp: str
     """no, bf16 or fp16."""
     compiles: bool
-    """Whether `--compile` is on and works here."""
+    """True if `--compile` is on and works here."""
     model: nn.Module
     """The rank's part of the model."""
     wrapped: nn.Module
@@ -68,39 +68,36 @@ class Strategy:
     """
 
     communicates_in_forward = False
-    """Whether ranks communicate inside the forward pass, so that one of them cannot run it alone.
-    """
+    """True if ranks communicate inside the forward pass: no rank can run it alone."""
     oom_hint = "use --strategy fsdp, which shares the model out over the ranks, or larger machines"
-    """What to do if not even the smallest micro-batch fits into memory."""
+    """Hint for the user if even the smallest micro-batch does not fit into memory."""
     compiles_whole = True
-    """Whether `--compile` compiles the whole model with its loss, and not only its layers one by
-    one.
-    """
+    """True if `--compile` compiles model and loss as one graph, False if layer by layer."""
     can_skip_messages = False
-    """Whether a whole step can be run inside `accumulation_context` without any message."""
+    """True if a whole step inside `accumulation_context` sends no message."""
     shards_parameters = False
-    """Whether parameters are sharded along their first dimension."""
+    """True if parameters are sharded along their first dimension."""
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         self.ranks = ranks
         self.options = options
         self.data_rank = ranks.rank
         self.data_ranks = ranks.size
-        """Which share of each global batch this rank trains on, and the number of shares. Ranks
-        that split one model get the same.
+        """This rank's share of each global batch, and the number of shares. Ranks that split one
+        model train on the same share.
         """
         self.reports_metrics = True
-        """Whether this rank adds its share's loss and accuracy to the metrics: only one of the
-        ranks that see the same samples.
+        """True if this rank adds its loss and accuracy to the metrics: one of the ranks that see
+        the same samples does.
         """
         self.shard_group_size = 1
-        """How many consecutive ranks hold one complete model together."""
+        """Number of consecutive ranks that hold one complete model together."""
         self.n_microbatches = 1
-        """How many micro-batches the strategy itself makes of a batch (pipelines)."""
+        """Number of micro-batches that the strategy itself makes of a batch (pipelines)."""
 
     @property
     def devices(self) -> list[torch.device]:
-        """The list of devices that this rank computes on; the first is `ranks.device`."""
+        """Return the devices that this rank computes on; the first is `ranks.device`."""
         return [self.ranks.device]
 
     def start(self) -> None:
@@ -134,7 +131,7 @@ class Strategy:
         self._run(step, step.wrapped, inputs, targets)
 
     def forward_backward_alone(self, step: Step, inputs: Any, targets: Any) -> None:
-        """The same on this rank only, without its peers. Not possible if `communicates_in_forward`."""
+        """Do the same without peers. Impossible if `communicates_in_forward`."""
         self.forward_backward(step, inputs, targets)
 
     def _run(self, step: Step, module: nn.Module, inputs: Any, targets: Any) -> None:
@@ -143,9 +140,7 @@ class Strategy:
         step.backward(loss, sample_count(targets))
 
     def outputs(self, step: Step, inputs: Any) -> Any:
-        """The model's outputs (batch, ...) for evaluation; None on a rank that does not compute
-        them.
-        """
+        """Return the model's outputs (batch, ...), or None on a rank without them."""
         with step.precision():
             return step.task.call(step.model, inputs, False)
 
@@ -175,22 +170,24 @@ class Strategy:
         """
 
     def waiting(self, wrapped: nn.Module) -> Waiting:  # noqa: ARG002
-        """What measures how long this rank's passes wait for messages. `wrapped`: the second that
-        `wrap` returned.
+        """Return a clock of how long this rank's passes wait for messages.
+
+        `wrapped`: the second module that `wrap` returned.
         """
         return Waiting() if self.ranks.size == 1 else blocked_or_unknown(self.ranks.device)
 
     def finish_gradients(self, model: nn.Module) -> None:
-        """Communicate what backward passes have left to do, before gradients are used. Called by
-        all ranks.
+        """Send what backward passes left to send, before gradients are used.
+
+        Called by all ranks.
         """
 
     def total_norm(self, norm: Tensor) -> Tensor:
-        """The norm of all ranks' gradients. `norm`: of this rank's; both are tensors of shape ()."""
+        """Return the norm of all ranks' gradients from this rank's, both of shape ()."""
         return norm
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state dict of the whole model on rank 0, in host memory. Called by all ranks.
+        """Return the state dict of the whole model on rank 0, in host memory. Called by all ranks.
 
         Sharded tensors are gathered one at a time, since no GPU may have memory for all. The other
         ranks then get an empty dict.
@@ -224,8 +221,9 @@ class ModelWithLoss(nn.Module):
 
 
 def layers_of(model: nn.Module, step: Step) -> Sequence[nn.Module]:
-    """The modules that are sharded or compiled one by one: the task's layers, or else the blocks
-    that repeat.
+    """Return the modules that are sharded or compiled one by one.
+
+    These are the task's layers, or else the repeated blocks.
     """
     return step.task.layers(model) if step.task.layers else partition.repeated_blocks(model)
 
@@ -249,8 +247,9 @@ class AutocastModule(nn.Module):
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """A sharded tensor gathered into one of the full shape; another tensor as it is. Called by all
-    ranks.
+    """Return a sharded tensor gathered to its full shape, other tensors unchanged.
+
+    Called by all ranks.
     """
     full = getattr(value, "full_tensor", None)
     with torch.no_grad():
@@ -258,7 +257,7 @@ def full_tensor(value: Tensor) -> Tensor:
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    """The strategy of `--strategy`. ModuleNotFoundError if there is no file of that name."""
+    """Return the strategy of `--strategy`. ModuleNotFoundError if its file is missing."""
     module = import_module(f"{__name__}.{options.strategy.replace('-', '_')}")
     strategy: Strategy = module.build(ranks, options)
     return strategy

@@ -21,9 +21,9 @@ class Gradients:
         self._device = strategy.ranks.device
 
     def by_sharding(self) -> list[list[Tensor]]:
-        """The gradients there are, in lists that are sharded alike."""
-        found = [[p.grad for p in group if p.grad is not None] for group in self._groups]
-        return [grads for grads in found if grads]
+        """Return the gradients, in lists that are sharded alike."""
+        gradients = [[p.grad for p in group if p.grad is not None] for group in self._groups]
+        return [grads for grads in gradients if grads]
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale them down to `max_norm`, in place. Returns their norm before, as `norm`. Called by
@@ -53,13 +53,13 @@ class Gradients:
         """A tensor of shape () that is finite only if this rank's gradients are; it needs no
         message, unlike `norm`.
         """
-        found = [
+        norms = [
             torch.stack(torch._foreach_norm([_local(grad) for grad in grads]))
             .sum()
             .to(self._device)
             for grads in self.by_sharding()
         ]
-        return sum(found[1:], found[0]) if found else torch.zeros((), device=self._device)
+        return sum(norms[1:], norms[0]) if norms else torch.zeros((), device=self._device)
 
 
 def _norm(grads: list[Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ def build(
     something else.
     """
     if ":" in name:
-        return _own(Factory("--optimizer", name), parameters, lr, weight_decay)
+        return _from_factory(Factory("--optimizer", name), parameters, lr, weight_decay)
     groups = _groups(list(parameters.values()), weight_decay)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, fused=fused)
@@ -53,14 +53,14 @@ def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any
 
 
 def _is_matrix(parameter: Tensor) -> bool:
-    """Whether a parameter decays: biases and the factors of norms have one dimension, and do not."""
+    """Return True if a parameter decays. Biases and norms have one dimension and do not."""
     return parameter.dim() >= 2
 
 
 def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Optimizer:
-    """SGD with momentum, not Nesterov's. torch 2.13 has no fused kernel of it for shards.
+    """Return SGD with plain momentum. torch 2.13 lacks a fused kernel of it for shards.
 
-    The momentum is there from the start: a fused first step that is skipped would leave it
+    The momentum exists from the start: a fused first step that is skipped would leave it
     uninitialised.
     """
     fused = fused and not any(
@@ -74,17 +74,15 @@ def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Op
 
 
 class GroupNumbers:
-    """The numbers in an optimizer's groups: the learning rates of its beginning, and those that it
-    changes itself.
-    """
+    """The numbers in an optimizer's groups: initial learning rates, and what it changes itself."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups = optimizer.param_groups
-        self._first = self._now()
+        self._first = self._numbers()
         self._rates = [float(group["lr"]) for group in self._groups]
 
     def scale_rates(self, factor: float) -> None:
-        """Set each group's learning rate to its own first one times `factor`."""
+        """Set each group's learning rate to its first one times `factor`."""
         for group, rate in zip(self._groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate * factor)
@@ -92,14 +90,14 @@ class GroupNumbers:
                 group["lr"] = rate * factor
 
     def changed(self) -> list[dict[str, float]]:
-        """Of each group the numbers that are not as they were, for a checkpoint."""
-        pairs = zip(self._now(), self._first, strict=True)
+        """Return the numbers of each group that changed since the start, for a checkpoint."""
+        pairs = zip(self._numbers(), self._first, strict=True)
         return [
             {name: x for name, x in now.items() if x != first.get(name)} for now, first in pairs
         ]
 
     def restore(self, changed: Sequence[Mapping[str, float]]) -> None:
-        """Put back what `changed` returned. Raises `Refused` if there were other groups."""
+        """Restore what `changed` returned. Raise `Refused` if the groups differ."""
         if len(changed) != len(self._groups):
             if any(changed):
                 raise Refused(
@@ -111,37 +109,43 @@ class GroupNumbers:
         for group, numbers in zip(self._groups, changed, strict=True):
             group.update(numbers)
 
-    def _now(self) -> list[dict[str, float]]:
+    def _numbers(self) -> list[dict[str, float]]:
         return [
             {name: x for name, x in group.items() if isinstance(x, (int, float)) and name != "lr"}
             for group in self._groups
         ]
 
 
-def _own(
+def _from_factory(
     factory: Factory, parameters: Mapping[str, Tensor], lr: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The optimizer of a user's function, which gets (name, parameter) pairs. Raises `Refused`."""
-    given = {"named_parameters": list(parameters.items()), "lr": lr, "weight_decay": weight_decay}
-    found = factory(given)
-    if not isinstance(found, torch.optim.Optimizer):
+    """Return the optimizer of a user's factory of (name, parameter) pairs. Raise `Refused`."""
+    arguments = {
+        "named_parameters": list(parameters.items()),
+        "lr": lr,
+        "weight_decay": weight_decay,
+    }
+    optimizer = factory(arguments)
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise Refused(
-            f"{factory} returned {describe(found)}: return a torch.optim.Optimizer of"
+            f"{factory} returned {describe(optimizer)}: return a torch.optim.Optimizer of"
             " `named_parameters`"
         )
-    known = {id(parameter) for parameter in parameters.values()}
+    trained = {id(parameter) for parameter in parameters.values()}
     if any(
-        id(parameter) not in known for group in found.param_groups for parameter in group["params"]
+        id(parameter) not in trained
+        for group in optimizer.param_groups
+        for parameter in group["params"]
     ):
         raise Refused(
             f"{factory} has parameters that are not the model's: take those of `named_parameters`"
         )
-    if any("lr" not in group for group in found.param_groups):
+    if any("lr" not in group for group in optimizer.param_groups):
         raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
-    closure = inspect.signature(found.step).parameters.get("closure")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise Refused(
-            f"{factory}: the step of {type(found).__name__} computes the loss several times, which"
+            f"{factory}: the step of {type(optimizer).__name__} computes the loss several times, which"
             " the trainer does not offer: use an optimizer whose step needs no closure"
         )
-    return found
+    return optimizer

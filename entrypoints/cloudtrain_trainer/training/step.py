@@ -75,22 +75,22 @@ class Step:
         del model, self._initial  # in a pipeline only this rank's stage is kept
         self._make_optimizer()
         self.clock = step_clock(self)
-        """Where this rank's time goes."""
+        """Clock of this rank's phases."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
     def computes_like_gpu(self) -> bool:
-        """Whether the device computes behind the host, with fused kernels of optimizers and images
+        """Return True if the device runs behind the host, with fused optimizers and images
         channels-last.
         """
         return self.device.type in FUSED_ON
 
     def channels_last(self, model: nn.Module) -> nn.Module:
-        """The model with its convolutions' weights in the images' format."""
-        found: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return found
+        """Return the model with the weights of its convolutions in the images' format."""
+        converted: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return converted
 
     def initial_model(self) -> InitialModel:
-        """The model before it is distributed."""
+        """Return the model before it is distributed."""
         options = self.options
         strategy = self.strategy
         return InitialModel(
@@ -119,7 +119,7 @@ class Step:
         self._initial.place(module, device or self.device)
 
     def new_loss_mean(self) -> LossMean:
-        """An empty mean of the training loss, for a new epoch."""
+        """Return an empty mean of the training loss, for a new epoch."""
         return LossMean(self.device, finite=self.skips_bad_steps)
 
     def train_step(self, batches: Iterator[tuple[Any, Any]], step: int, steps: int) -> None:
@@ -190,7 +190,7 @@ class Step:
         """The same in fp16, where the loss scaler skips steps whose gradients overflow, and lowers
         its scale.
 
-        Such a step is not bad, unless the scale cannot be lowered any more.
+        Such a step is not bad, unless the scale is at its minimum.
         """
         assert self.scaler is not None  # noqa: S101  (checked by the caller)
         bad = self._on_any_rank(self._is_bad(self._local_loss))
@@ -207,17 +207,16 @@ class Step:
         return bad
 
     def _is_bad(self, *values: Tensor) -> Tensor:
-        """Whether a value is not finite, as a bool on the device. On a CPU the host computes it,
-        which is faster.
+        """Return a bool on the device: True if a value is not finite.
+
+        On a CPU the host computes it, which is faster.
         """
         if self._asynchronous:
             return ~torch.isfinite(torch.stack(values)).all()
         return torch.tensor(not all(math.isfinite(float(value)) for value in values))
 
     def _on_any_rank(self, bad: Tensor) -> Tensor:
-        """Whether the step is bad: on any rank if bad steps are skipped, which all must do alike;
-        else on this one.
-        """
+        """Return whether the step is bad: on any rank if all must skip it, else on this rank."""
         return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
     def forward_backward(self, inputs: Any, targets: Any) -> None:
@@ -244,7 +243,7 @@ class Step:
             self.loss.add(loss, samples)
 
     def loss_weight(self, samples: int) -> float:
-        """The weight of a mean loss over a count of samples in the loss of the step.
+        """Return the weight of a mean loss over `samples` in the loss of the step.
 
         Gradients are averaged over the ranks that share the batch, and micro-batches may differ in
         size by one.
@@ -252,7 +251,7 @@ class Step:
         return samples * self.strategy.data_ranks / self.batch_size
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The context for forward passes: autocast with `--amp`."""
+        """Return the context for forward passes: autocast with `--amp`."""
         if self.amp == "no":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
