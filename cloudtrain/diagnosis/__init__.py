@@ -1,3 +1,1 @@
-"""Why a run failed, and why it is slow: values computed from its events, its log and its platform's
-reason.
-"""
+"""Causes of failed and slow runs, computed from events, logs and the platform's reason."""

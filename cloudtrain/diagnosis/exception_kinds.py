@@ -1,6 +1,4 @@
-"""What the kind of an exception says about what to look for, where no rule knows the exception
-itself.
-"""
+"""Advice by the kind of an exception that no rule knows."""
 
 from __future__ import annotations
 
@@ -78,5 +76,5 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 
 def advice_for(exception: str) -> str:
-    """What to look for, by `KeyError: 'labels'`; empty where the kind of an exception says nothing."""
+    """Return advice for `KeyError: 'labels'`; empty if its kind says nothing."""
     return next((advice for pattern, advice in _KINDS if re.search(pattern, exception)), "")

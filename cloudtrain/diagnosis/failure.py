@@ -1,6 +1,4 @@
-"""The root cause of a failure: the rule that says most of what came first; or that none is known,
-and never a guess.
-"""
+"""Root cause of a failure: the most specific and earliest rule that matches, or none."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ found; `none`: no rule knows it.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consequence:
-    """What followed from the root cause."""
+    """Consequence of the root cause."""
 
     rule: Rule
     ranks: tuple[int, ...]
@@ -44,25 +42,25 @@ class Consequence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """Why something failed."""
+    """Root cause of a failure, with evidence and remedy."""
 
     cause: str
-    """The root cause in one sentence."""
+    """Root cause in one sentence."""
     confidence: Confidence
     rule: Rule | None = None
     """None where no rule knows the failure."""
     evidence: tuple[Evidence, ...] = ()
     consequences: tuple[Consequence, ...] = ()
     remedy: str = ""
-    """What to do; empty where that is not known."""
+    """Remedy; empty if unknown."""
     last_lines: tuple[Evidence, ...] = ()
-    """Where the cause is not known, the last lines that look like errors."""
+    """Last lines that look like errors, if the cause is unknown."""
     notes: tuple[str, ...] = field(default=())
-    """What was left out of the search."""
+    """What the search left out."""
 
     @property
     def restart(self) -> Restart | None:
-        """What to do about a restart; None where that is not known."""
+        """Advice about a restart; None if unknown."""
         return self.rule.restart if self.rule and not self.rule.is_consequence else None
 
     def to_json(self) -> dict[str, Any]:
@@ -100,14 +98,15 @@ def _line_as_json(line: Evidence) -> dict[str, Any]:
 
 
 def diagnose_lines(lines: Iterable[Evidence], notes: Sequence[str] = ()) -> Diagnosis:
-    """The root cause that these lines show. `notes` is read after the lines, so that their reader
-    may add to it.
+    """Return the root cause that these lines show.
+
+    `notes` is read after the lines, so that their reader can add to it.
     """
     return diagnose_search(Search().read(lines), notes)
 
 
 def diagnose_search(search: Search, notes: Sequence[str] = ()) -> Diagnosis:
-    """The root cause by what was found: of what says most the first."""
+    """Return the root cause of a search: the first of the most specific matches."""
     ranked = sorted(search.matches.values(), key=_weight)
     unknown = search.unknown[0] if search.unknown else None
     root = ranked[0] if ranked else None
@@ -121,10 +120,9 @@ def diagnose_search(search: Search, notes: Sequence[str] = ()) -> Diagnosis:
 
 
 def with_flight_record(diagnosis: Diagnosis, record: FlightRecord) -> Diagnosis:
-    """The diagnosis with what the flight recorder's dumps say: which ranks did not come to a
-    collective operation.
+    """Return the diagnosis with the ranks that the dumps of the flight recorder blame.
 
-    Where only consequences are known besides, that is the cause.
+    They are the cause if only consequences are known otherwise.
     """
     notes = [*diagnosis.notes, *record.mismatches]
     if record.absent:
@@ -152,7 +150,7 @@ def with_flight_record(diagnosis: Diagnosis, record: FlightRecord) -> Diagnosis:
 
 
 def _weight(match: Match) -> tuple[bool, bool, bool, int]:
-    """What sorts a root cause before others: it says more, and came earlier."""
+    """Return the sort key of a root cause: the most specific first, then the earliest."""
     rule = match.rule
     return rule.is_consequence, rule.is_general or match.is_warning, rule.is_catch_all, match.order
 
@@ -213,7 +211,7 @@ def _of_rule(
 
 
 def _consequences(matches: Sequence[Match]) -> tuple[Consequence, ...]:
-    """What is left of the matches, if it follows from a root cause or says little."""
+    """Return the other matches that follow from a root cause or say little."""
     return tuple(
         Consequence(rule=match.rule, ranks=tuple(sorted(match.ranks)), count=match.count)
         for match in matches

@@ -1,9 +1,8 @@
-"""Which rank did not come to a collective operation, by the flight-recorder dumps of torch: one
-pickle for each rank.
+"""Find the rank that did not come to a collective operation, by the flight-recorder dumps of torch.
 
-A rank is missing where other members of its process group have entered more collectives than it
-has. One that waits in another group for a missing rank is a victim, not the cause. Messages between
-two ranks are left out: their ranks do not count alike. Source of the format:
+A rank is missing if other members of its process group have entered more collectives. A rank that
+waits in another group for a missing rank is a victim, not the cause. Messages between two ranks do
+not count: their ranks count them differently. Source of the format:
 torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """
 
@@ -40,9 +39,9 @@ class Collective:
     """One operation that a rank has entered."""
 
     group: str
-    """What the process group is for, and its ranks: `EXPERT_MODEL_PARALLEL_GROUP [12, 13]`."""
+    """Purpose and ranks of the process group: `EXPERT_MODEL_PARALLEL_GROUP [12, 13]`."""
     number: int
-    """Which collective of the group it is."""
+    """Number of the collective in the group."""
     operation: str
     """Such as `all_reduce`."""
     created_ns: int
@@ -51,14 +50,14 @@ class Collective:
 
 @dataclass(slots=True)
 class RankDump:
-    """What one rank has written down."""
+    """Dump of one rank."""
 
     rank: int
     collectives: list[Collective] = field(default_factory=list)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The ranks of each group that it is in."""
+    """Ranks of each of its groups."""
     entered: dict[str, int] = field(default_factory=dict)
-    """The last collective that it has entered of each group, among those that are in its dump."""
+    """Last collective that it entered, by group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,19 +91,19 @@ class FlightRecord:
     ranks: tuple[int, ...]
     """Whose dumps were read."""
     missing: tuple[int, ...]
-    """The ranks that others wait for, and that wait for none of them."""
+    """Ranks that others wait for and that wait for no rank themselves."""
     collectives: tuple[Missing, ...]
-    """The collectives to which they did not come, the earliest first."""
+    """Collectives to which they did not come, the earliest first."""
     absent: tuple[int, ...]
     """Ranks of the process groups that left no dump: the one that failed may be among them."""
     mismatches: tuple[str, ...]
-    """Where ranks have entered different operations as the same collective."""
+    """Mismatches: ranks that entered different operations as the same collective."""
     unread: tuple[str, ...]
     """Files that are no dumps, and why."""
 
     @property
     def sentence(self) -> str:
-        """Which ranks did not come where; empty where all ranks have entered the same."""
+        """The missing ranks in words; empty if no rank is missing."""
         return self.collectives[0].sentence if self.collectives else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -138,9 +137,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def dump_files(folder: Path) -> dict[int, Path]:
-    """The files of a folder whose names end in a rank, by that rank: `rank_3`, `_dump_3`,
-    `nccl_trace_rank_3`.
-    """
+    """Return the files of a folder by the rank at the end of their name: `rank_3`, `_dump_3`."""
     dumps: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = _NAME.fullmatch(path.name)
@@ -150,7 +147,7 @@ def dump_files(folder: Path) -> dict[int, Path]:
 
 
 def read_dumps(folder: Path) -> FlightRecord:
-    """What the dumps in a folder say together. OSError when it cannot be read."""
+    """Read the dumps in a folder. Raise OSError if it cannot be read."""
     dumps = []
     unread = []
     for rank, path in dump_files(folder).items():
@@ -220,9 +217,7 @@ def analyse(dumps: Iterable[RankDump], unread: Iterable[str] = ()) -> FlightReco
 
 
 def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> Missing | None:
-    """The first collective of a group that some of its ranks have entered, and not all; None where
-    there is none.
-    """
+    """Return the first collective of a group that only some of its ranks entered, or None."""
     present = [by_rank[rank] for rank in ranks if rank in by_rank]
     behind = min((dump.entered.get(group, -1) for dump in present), default=-1)
     ahead = [
@@ -249,9 +244,7 @@ def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> 
 
 
 def _causes(late: Iterable[Missing]) -> set[int]:
-    """The ranks that others wait for and that wait for no missing rank themselves; all of them if
-    each waits.
-    """
+    """Return the ranks that others wait for and that wait for no missing rank; all if each waits."""
     late = list(late)
     missing = {rank for collective in late for rank in collective.missing}
     victims = {rank for collective in late for rank in collective.waiting if rank in missing}

@@ -1,4 +1,4 @@
-"""The hint of a failure report: the remedy of the rule that knows the failure."""
+"""Hint of a failure report: the remedy of the matching rule."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from cloudtrain.runs.events import Cause
 
 
 def hint_for(cause: Cause) -> str | None:
-    """What to do about a root cause, None when nothing is known. Whoever reported it may have said
-    it already.
-    """
+    """Return a remedy for a root cause, or None. The reporter may have given one."""
     return cause.hint or hint_for_message(f"{cause.exception}: {cause.message}")
 
 
 def hint_for_message(message: str) -> str | None:
-    """What to do about a failure of which only a message is known; None when nothing is known but a
-    consequence.
-    """
+    """Return a remedy for a failure message; None if only a consequence is known."""
     rule = rule_of(message)
     return rule.remedy_for(message) if rule and not rule.is_consequence else None
 
 
 def rule_of(message: str) -> Rule | None:
-    """The rule that knows a message, None where none does. Of several the one that says most, then
-    the first.
-    """
+    """Return the most specific rule that matches a message, or None."""
     matching = [rule for rule in RULES if rule.matches(message)]
     return min(
         matching,

@@ -19,14 +19,13 @@ from cloudtrain.diagnosis.log_text import MAX_CHARS, Evidence, evidence_of
 
 HEAD_BYTES = 16 << 20
 TAIL_BYTES = 48 << 20
-"""Of a log that is larger than both, these are read: its beginning and its end."""
+"""Bytes to read at the beginning and at the end of a larger log."""
 _BLOCK = 1 << 16
 _MAX_LINE = 4 * MAX_CHARS
 _GZIP = b"\x1f\x8b"
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _MESSAGE = re.compile(r'"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*)(?:"|\\?$)')
-"""Of a record of CloudWatch, Docker, or a logging library. The last one of a line may be cut off.
-"""
+"""Message in a record of CloudWatch, Docker, or a logging library; the last one may be cut off."""
 _LEVEL = re.compile(
     r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE
 )
@@ -34,7 +33,7 @@ _BETWEEN_RECORDS = re.compile(rb"(?<=\}),\s?(?=\{)")
 
 
 def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidence]:
-    """The lines of a log, cleaned. What is left out, and why, is said in `notes`."""
+    """Yield the cleaned lines of a log. `notes` gets what is left out, and why."""
     odd = seen = 0
     for number, raw in _numbered_lines(
         _ends(_plain(iter(lambda: file.read(_BLOCK), b""), notes), notes)
@@ -60,7 +59,7 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
 
 
 def _plain(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
-    """The blocks of a file without its compression, in UTF-8."""
+    """Yield the decompressed blocks of a file in UTF-8."""
     first = next(blocks, b"")
     blocks = _with_first(first, blocks)
     if first.startswith(_GZIP):
@@ -77,9 +76,7 @@ def _with_first(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
-    """What a file of gzip holds, also one of several members; of a damaged or unfinished one what
-    can be read.
-    """
+    """Yield the content of a gzip file with any number of members, as far as it can be read."""
     member = zlib.decompressobj(wbits=31)
     for block in blocks:
         rest = block
@@ -126,7 +123,7 @@ def _unquoted(text: str) -> str:
 
 
 def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, int]]:
-    """The first and the last of these blocks, each with how many lines before it were left out."""
+    """Yield the first and the last blocks, each with the number of lines left out before it."""
     read = 0
     for block in blocks:
         yield block, 0

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 MAX_CHARS = 2_000
-"""Of a line; what is longer is cut off."""
+"""Maximum characters of a line; the rest is cut off."""
 _MAX_BINARY = 0.04
 """A line with a larger part of control characters is no text: of random bytes they are a tenth."""
 
@@ -22,7 +22,7 @@ class Evidence:
     text: str
     """As printed, without what stands in front of it: a time, a rank."""
     source: str = ""
-    """Where it was read: `train.log`, `node-1.log`, `platform`, `launcher`."""
+    """Source of the line: `train.log`, `node-1.log`, `platform`, `launcher`."""
     line: int = 0
     """Its number there, from 1; 0 where lines have no numbers."""
     rank: int | None = None
@@ -45,7 +45,7 @@ _ESCAPES = re.compile(
 )
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 _BINARY = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-"""What no text has; progress bars do have backspaces."""
+"""Control characters of binary data; progress bars contain backspaces."""
 _TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
 _PREFIX = re.compile(
     rf"(?:{_TIME}|\[(?:rank|default|local rank )? ?(?P<a>\d+)\]:?"  # [rank3]: [3]: [default3]:
@@ -69,8 +69,8 @@ _RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 
 def evidence_of(
     raw: str, source: str, line: int, rank: int | None = None, node: int | None = None
 ) -> list[Evidence]:
-    """The parts of a raw line: one, or several where it overwrites itself, as progress bars do.
-    Bytes are none.
+    """Return the parts of a raw line: several if it overwrites itself, as progress bars do. Binary
+    data has none.
     """
     found = []
     for part in raw[: 4 * MAX_CHARS].split("\r"):

@@ -1,6 +1,4 @@
-"""What to do about failures whose remedy depends on what a cloud said, or which a provider knows
-better than a log.
-"""
+"""Remedies that depend on the message of a cloud, or that a provider knows best."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ ENGINE_STOPPED = (
 
 
 def sagemaker_quota(message: str) -> str:
-    """How to get more of what an account has too little of: a new account's quota of GPU machines
-    is 0.
-    """
+    """Return how to raise the quota of an AWS account: that of GPU machines starts at 0."""
     if re.search(r"is not available in this region", message):
         return (
             "this region does not offer that instance type for training: name another one, or"
@@ -38,9 +34,7 @@ def sagemaker_quota(message: str) -> str:
 
 
 def azure_quota(message: str) -> str:
-    """How to get more of what a subscription has too little of: a new one's quota of GPU machines
-    is 0.
-    """
+    """Return how to raise the quota of an Azure subscription: that of GPU machines starts at 0."""
     match = re.search(r"\b([Ss]tandard\w+Family)\b", message) or re.search(
         r"[Ff]amily '?([\w ]+?)'?[ .,]", message
     )

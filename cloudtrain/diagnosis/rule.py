@@ -11,9 +11,8 @@ from functools import cache
 from typing import Literal
 
 Restart = Literal["retry", "never", "after a change"]
-"""What to do about a restart: `retry`: the same may succeed; `never`: nothing is left to do, or
-another job is needed;
-`after a change`: the same fails again until something is changed.
+"""Advice about a restart: `retry`: the same may succeed; `never`: the work is done, or another job
+is needed; `after a change`: the same would fail again.
 """
 
 _MIN_LITERAL = 3
@@ -40,26 +39,24 @@ class Rule:
     unless: str = ""
     """A regular expression that must not be found in the same line."""
     cause: str
-    """What has happened: one sentence, without its full stop."""
+    """The cause: one sentence without its full stop."""
     remedy: str | Callable[[str], str]
-    """What to do: one sentence, or what makes it from the line that matched."""
+    """The remedy: one sentence, or a function of the matching line."""
     restart: Restart
     source: str
-    """Where this is documented or discussed: an address."""
+    """Address of documentation or a discussion."""
     is_consequence: bool = False
-    """It only says that another process is gone or late: never the root cause while another rule
+    """True if it only shows that another process is gone or late: not a root cause if another rule
     matches.
     """
     is_general: bool = False
-    """It says little by itself, such as a killed process: a rule that says more counts before it.
-    """
+    """True for a general failure, such as a killed process: more specific rules come first."""
     is_catch_all: bool = False
-    """It knows only the kind of a failure, such as any error of CUDA: another general rule counts
-    before it, too.
+    """True for a rule of a whole kind, such as any error of CUDA: other general rules come first.
     """
 
     def matches(self, text: str) -> bool:
-        """Whether a line, or a message of several lines, shows this failure."""
+        """Return True if a line, or a message of several lines, shows this failure."""
         for needed, pattern in _tests_of(self.patterns):
             for literal in needed:
                 if literal in text:
@@ -72,19 +69,17 @@ class Rule:
         return False
 
     def knows_place(self, described: str) -> bool:
-        """Whether an exception is known by where it was raised."""
+        """Return True if an exception is known by the place where it was raised."""
         return any(_compiled(place).search(described) for place in self.places)
 
     def remedy_for(self, text: str) -> str:
-        """What to do, for the line that matched."""
+        """Return the remedy for the matching line."""
         return self.remedy if isinstance(self.remedy, str) else self.remedy(text)
 
 
 @cache
 def _tests_of(patterns: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """The patterns, each with the texts of which a line must hold one: to look for these is much
-    faster.
-    """
+    """Return the patterns with their literals: searching these first is much faster."""
     return tuple((needed_literals(pattern), pattern) for pattern in patterns)
 
 

@@ -1,6 +1,4 @@
-"""The root cause of a run's failure: by what its launcher reported, its platform's reason, and all
-nodes' logs.
-"""
+"""Root cause of a run's failure, by its launcher, its platform's reason, and the logs of all nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ from cloudtrain.runs.terms import terms_of
 
 
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
-    """Why a run failed. StorageError when its events or logs cannot be read.
+    """Return why a run failed. Raise StorageError if its events or logs cannot be read.
 
-    What its launcher named as the first error counts before what the log says, unless it is a mere
-    consequence, or an end without words: a killed process, an exit code.
+    The launcher's first error wins over the log, unless it is a consequence or an end without
+    words: a killed process, an exit code.
     """
     cause = state.error
     ended = folder.last_event(Ended)
@@ -58,7 +56,7 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
 
 
 def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
-    """Which limit has stopped a run, and what to do; None where it was stopped for another reason."""
+    """Return the limit that stopped a run, with a remedy; None for another reason."""
     diagnosis = diagnose_search(
         Search().read([Evidence(state.reason[:MAX_REASON_CHARS], "platform")])
     )
@@ -79,7 +77,7 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
 
 
 def was_refused(state: RunState) -> bool:
-    """Whether it has failed before it became a job: there is no log, and nothing was paid."""
+    """Return True if it failed before it became a job: without a log or costs."""
     return state.state == "failed" and state.ref is None and not state.started
 
 
@@ -99,9 +97,7 @@ _RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
 
 
 def _says_more(diagnosis: Diagnosis, by_launcher: Diagnosis) -> bool:
-    """Whether the log named another cause, with certainty, than the error that the launcher's hint
-    is about.
-    """
+    """Return True if the log shows, with certainty, another cause than the launcher's error."""
     return diagnosis.confidence == "high" and diagnosis.rule is not by_launcher.rule
 
 

@@ -1,4 +1,4 @@
-"""Why a run is slow: its step times, and what its plan says of its setup."""
+"""The verdict on a slow run, by its step times and the setup in its plan."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 
 TOLD_FROM_SECONDS = 60.0
-"""The report at the end of a run names why it was slow if it has trained for so long, after its
-first steps.
-"""
+"""Least duration of training for a verdict at the end of a run."""
 
 TOLD_FROM_CONFIDENCE = 0.8
 TOLD_FROM_SHARE = 0.2
@@ -24,16 +22,12 @@ TOLD_FROM_SHARE = 0.2
 
 
 def diagnose_slowness(folder: RunFolder, state: RunState) -> Slowness:
-    """The verdict on a run, or on what there is of it so far. A plan that cannot be read counts as
-    none.
-    """
+    """Return the verdict on a run so far. Ignore a plan that cannot be read."""
     return why_slow(state.step_times, setup_of(folder, state), state.utilization)
 
 
 def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
-    """The verdict on a run that was slow for one clear reason, and for long enough to matter; else
-    None.
-    """
+    """Return the verdict if a run was slow for one clear reason, and long enough; else None."""
     wall = max((sums.wall for sums in state.step_times.totals().values()), default=0.0)
     if wall < TOLD_FROM_SECONDS:
         return None
@@ -43,7 +37,7 @@ def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
 
 
 def setup_of(folder: RunFolder, state: RunState) -> Setup:
-    """What of a run the remedies depend on; defaults for what is not known."""
+    """Return the setup of a run, with defaults for unknown values."""
     spec: Mapping[str, Any] = {}
     with suppress(StorageError):
         spec = RunRecord(folder).spec
@@ -54,7 +48,7 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
 
 
 def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: bool) -> Setup:
-    """What of a job the remedies depend on. `spec`: as a plan writes it, defaults left out."""
+    """Return the setup of a job. `spec`: as a plan writes it, without defaults."""
     argv = (spec.get("args") or {}).get("argv") or []
     return Setup(
         ranks=ranks,
@@ -68,7 +62,7 @@ def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: b
 
 
 def _option(argv: Sequence[str], name: str) -> str:
-    """The value of an option on a command line; empty if it is not there."""
+    """Return the value of an option on a command line; empty if it is missing."""
     for word, after in zip(argv, [*argv, ""][1:], strict=True):
         if word == name:
             return after

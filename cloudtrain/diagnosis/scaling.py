@@ -1,9 +1,8 @@
-"""How the throughput of a job grows with its ranks, what that costs, and how many ranks to take.
-Values only.
+"""Scaling of a job: throughput and cost by the number of ranks, and the number to take.
 
-Speed-up is the throughput with n ranks over that with the fewest that ran; parallel efficiency is
-the speed-up over the ideal one. In strong scaling a step trains on as many samples with any number
-of ranks (Amdahl 1967, doi.org/10.1145/1465482.1465560), in weak scaling each rank does (Gustafson
+Speed-up is the throughput with n ranks over that with the fewest ranks that ran; parallel
+efficiency is the speed-up over the ideal one. In strong scaling the batch of a step is constant
+(Amdahl 1967, doi.org/10.1145/1465482.1465560), in weak scaling the batch of each rank (Gustafson
 1988, doi.org/10.1145/42411.42415).
 """
 
@@ -40,7 +39,7 @@ Rates = Mapping[int, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What was measured with one number of ranks."""
+    """Measurement with one number of ranks."""
 
     ranks: int
     turns: tuple[tuple[float, ...], ...] = ()
@@ -48,23 +47,23 @@ class Measurement:
     measured.
     """
     usd_per_hour: float | None = None
-    """Of all machines; None: not billed, or not known."""
+    """Price of all machines; None if not billed or unknown."""
     communication: float | None = None
-    """The share of a step that goes with the exchange of gradients, 0 to 1; None: not known."""
+    """Share of a step that waits for gradients, 0 to 1; None if unknown."""
     slowness: Slowness | None = None
-    """The verdict on its run by step times; None if there is none."""
+    """Verdict on its run by step times, if any."""
     failure: str = ""
-    """Why nothing could be measured."""
+    """Reason why nothing was measured."""
     runs: tuple[str, ...] = ()
 
     @property
     def logarithms(self) -> list[float]:
-        """Of the median window of each turn."""
+        """Logarithms of the median window of each turn."""
         return [log(median(turn)) for turn in self.turns]
 
     @property
     def rate(self) -> float:
-        """The median window, on geometric average over the turns."""
+        """Median window, as the geometric mean over the turns."""
         return exp(fmean(self.logarithms))
 
 
@@ -77,7 +76,7 @@ class Point:
     speedup: float
     """Against the fewest ranks that ran."""
     interval: tuple[float, float]
-    """Of the speed-up: 95 % of the draws."""
+    """Interval of the speed-up: 95 % of the draws."""
     efficiency: float
     communication: float | None
     usd_per_million: float | None
@@ -86,7 +85,7 @@ class Point:
 
 
 class ScalingCurve:
-    """The curve through some measurements, of which one at least has windows."""
+    """Curve through measurements, at least one of which succeeded."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         ordered = sorted(measurements, key=lambda measurement: measurement.ranks)
@@ -99,21 +98,21 @@ class ScalingCurve:
             if not measurement.turns
         }
         self.base = min(self.measured)
-        """The fewest ranks that ran, against which the others are compared."""
+        """Fewest ranks that ran, the base of comparison."""
 
     @cached_property
     def rates(self) -> dict[int, float]:
-        """The throughput of each number of ranks."""
+        """Throughput by number of ranks."""
         return {ranks: measurement.rate for ranks, measurement in self.measured.items()}
 
     @property
     def is_priced(self) -> bool:
-        """Whether it is known what every number of ranks costs."""
+        """True if the price of every number of ranks is known."""
         return all(measurement.usd_per_hour for measurement in self.measured.values())
 
     def price_ratio(self, ranks: int, against: int) -> float:
-        """What these machines cost against those for fewer ranks; without prices, a rank costs as
-        much as another.
+        """Return the price of these machines over that of others; without prices, ranks cost the
+        same.
         """
         if not self.is_priced:
             return ranks / against
@@ -122,11 +121,11 @@ class ScalingCurve:
         )
 
     def sample_cost_ratio(self, ranks: int, against: int) -> float:
-        """What a sample costs with so many ranks against what it costs with others."""
+        """Return the cost of a sample over that with other ranks."""
         return self.price_ratio(ranks, against) * self.rates[against] / self.rates[ranks]
 
     def best(self, rates: Rates | None = None) -> int:
-        """How many ranks to take: the fewest that are as fast as the fastest that are worth it."""
+        """Return the fewest ranks that are as fast as the fastest that are worth it."""
         rates = rates or self.rates
         base = rates[self.base]
         worthy = {
@@ -193,13 +192,13 @@ class ScalingCurve:
 
     @cached_property
     def confidence(self) -> float:
-        """The part of the draws that come to the same number of ranks, 0 to 1."""
+        """Share of draws with the same number of ranks, 0 to 1."""
         best = self.best()
         return sum(self.best(rates) == best for rates in self.resampled) / RESAMPLES
 
     @cached_property
     def points(self) -> list[Point]:
-        """The curve, from the fewest ranks to the most."""
+        """Points of the curve, from the fewest ranks to the most."""
         return [self._point(measurement) for measurement in self.measured.values()]
 
     def _point(self, measurement: Measurement) -> Point:

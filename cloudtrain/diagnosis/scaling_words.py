@@ -1,6 +1,4 @@
-"""The scaling curve in words: how many ranks to take and why, and what to try where more do not
-help.
-"""
+"""Words for a scaling curve: how many ranks to take, and what to try."""
 
 from __future__ import annotations
 
@@ -10,14 +8,14 @@ from cloudtrain.diagnosis.scaling import AS_FAST, Point, ScalingCurve
 from cloudtrain.diagnosis.slowness_words import Setup, change_for
 
 WELL = 0.8
-"""The efficiency from which a job scales well."""
+"""Least efficiency that counts as good scaling."""
 
 CLEAR = 0.8
-"""The confidence from which the verdict is given as certain."""
+"""Least confidence of a clear verdict."""
 
 
 def verdict(curve: ScalingCurve, setup: Setup) -> str:
-    """How many ranks to take, as a sentence without its full stop."""
+    """Return the verdict as a sentence without its full stop."""
     if len(curve.measured) < 2:
         return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
     text = _verdict(curve, setup)
@@ -58,7 +56,7 @@ def _efficiency(point: Point) -> str:
 
 
 def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -> str:
-    """Why no more than `against`: what a sample costs with `ranks`, and how much faster they are."""
+    """Return why more ranks than `against` are not worth it."""
     cost = curve.sample_cost_ratio(ranks, against)
     speed = curve.rates[ranks] / curve.rates[against]
     if speed < 1 - AS_FAST:
@@ -74,11 +72,9 @@ def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -
 
 
 def what_to_try(curve: ScalingCurve, setup: Setup, cores: int | None = None) -> str:
-    """What to change where the most ranks are not worth it; empty where they are, or nothing was
-    compared.
+    """Return what to change if the most ranks are not worth it; else empty.
 
-    `cores`: those of this machine, which all ranks share; None: each rank has a device or a core of
-    its own.
+    `cores`: cores of this machine that all ranks share; None if each rank has its own.
     """
     most = max(curve.measured)
     if len(curve.measured) < 2:

@@ -1,9 +1,7 @@
-"""Why a run is slow: one verdict, with its share of the time, how sure it is, and the setting to
-change.
+"""The verdict on a slow run: its cause, share of the time, confidence, and what to change.
 
-Computed from the step times that the ranks have reported, without the first steps of a process. A
-cause is named only where it costs so much that a change is worth it; else the run computes, which
-is what it is for.
+It is computed from step times without the first steps of a process. A cause is named if it costs
+enough to be worth a change.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ NAMED_FROM = {
     "saving": 0.1,
     "evaluation": 0.3,
 }
-"""The least share of the time with which a cause is named: below it the run is healthy."""
+"""Least share of the time with which a cause is named."""
 
 RARE = "saving", "evaluation"
 """Causes of which most intervals see nothing."""
 
 TOLD_FROM_DELAY = 0.2
-"""The part of the time without a core from which it is told."""
+"""Least share of the time without a core that is reported."""
 
 LEAST_STEPS = 10
 LEAST_SECONDS = 1.0
@@ -51,42 +49,37 @@ BUSY_GPU_PERCENT = 40.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slowness:
-    """Why a run is slow."""
+    """Verdict on the speed of a run."""
 
     cause: str
     """input, communication, straggler, other-work, too-small, saving, evaluation; compute: it is
     not slow; unknown: too little is known.
     """
     rank: int | None = None
-    """The straggler, or the rank whose core other work has."""
+    """Straggler, or the rank whose core other work has."""
     phase: str = ""
-    """What the straggler takes longer for."""
+    """Phase in which the straggler is slower."""
     share: float = 0.0
-    """The part of the time that the cause takes, 0 to 1; of `compute` that in which ranks computed.
-    """
+    """Share of the time that the cause takes, 0 to 1; of `compute`, the share of computing."""
     confidence: float = 0.0
-    """How sure the verdict is, 0 to 1: how much of the run agrees with it, and how much of the run
-    there is.
-    """
+    """Confidence, 0 to 1: the share of the run that agrees, reduced for short runs."""
     sentence: str = ""
-    """The verdict in words."""
+    """Verdict in words."""
     change: str = ""
-    """What to change; empty where nothing needs to be."""
+    """Change to make; empty if none is needed."""
     run_delay: float = 0.0
-    """The part of the time in which ranks could have run and had no core: other work had it, or
-    other ranks.
-    """
+    """Share of the time in which ranks had no core."""
     shares: Mapping[str, float] | None = None
-    """The part of the time by phase, on average over the ranks."""
+    """Mean share of the time over the ranks, by phase."""
 
     @property
     def gain(self) -> float:
-        """How many times as fast the run could be at most, without the cause."""
+        """Maximum speed-up without the cause."""
         return 1.0 if self.cause in ("compute", "unknown") else 1 / max(1 - self.share, 0.01)
 
     @property
     def is_slow(self) -> bool:
-        """Whether there is a cause to do something about."""
+        """True if the run is slow for a known cause."""
         return self.cause not in ("compute", "unknown")
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +90,7 @@ class Slowness:
 def why_slow(
     times: StepTimesHistory, setup: Setup, utilization: Utilization | None = None
 ) -> Slowness:
-    """The verdict on a run, or on what there is of it so far."""
+    """Return the verdict on a run so far."""
     totals = times.totals()
     intervals = times.intervals()
     wall = max((sums.wall for sums in totals.values()), default=0.0)
@@ -130,7 +123,7 @@ def why_slow(
 def _without_times(
     times: StepTimesHistory, setup: Setup, utilization: Utilization | None
 ) -> Slowness:
-    """What can be said without step times: how busy GPUs were, as the launchers saw it."""
+    """Return a verdict by how busy the GPUs were, without step times."""
     percent = utilization.gpu_percent if utilization else None
     reports = bool(times.steps or times.warm_up)
     if reports or percent is None:
@@ -168,7 +161,7 @@ _HOOK = (
 
 
 def _without_single(shares: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
-    """The costs without those of a rare cause that was seen once: nothing says that it comes again."""
+    """Return the costs without those of a rare cause that was seen once."""
     intervals_with = {
         cause: sum(
             any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
@@ -179,7 +172,7 @@ def _without_single(shares: Mapping[str, float], intervals: list[Ranks]) -> dict
 
 
 def _largest(shares: Mapping[str, float]) -> str:
-    """The cause that takes most, of those that take enough to be named; empty if none does."""
+    """Return the cause that takes most of the time; empty if none takes enough."""
     named = {cause: share for cause, share in shares.items() if share >= NAMED_FROM[cause]}
     return max(named, key=lambda cause: named[cause], default="")
 
@@ -187,9 +180,9 @@ def _largest(shares: Mapping[str, float]) -> str:
 def _confidence(
     cause: str, intervals: list[Ranks], message_mb: float, straggler: int | None
 ) -> float:
-    """The part of the intervals that come to the same verdict, by the rule of succession.
+    """Return the share of intervals with the same verdict, by the rule of succession.
 
-    Of a rare cause those count that have seen any of it.
+    For a rare cause, count the intervals in which it was seen.
     """
     interval_costs = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
     if cause in RARE:

@@ -1,4 +1,4 @@
-"""The verdict on a slow run in words: what takes the time, and which setting to change."""
+"""Words for the verdict on a slow run: what takes the time, and what to change."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from cloudtrain.units import format_duration
 
 SAVING_GOAL = 0.02
-"""The part of the time that saving may take."""
+"""Goal for the share of the time that saving takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What of a run its remedies depend on."""
+    """Setup of a run on which remedies depend."""
 
     ranks: int = 1
     nodes: int = 1
     has_gpus: bool = False
     trainer: bool = True
-    """Whether it is the shared trainer, whose options the remedies name."""
+    """True for the shared trainer, whose options the remedies name."""
     strategy: str = "ddp"
     accumulate: int = 1
     checkpoint_every: float | None = None
@@ -36,7 +36,7 @@ _DOING = {
 def sentence_for(
     cause: str, share: float, setup: Setup, rank: int | None, phase: str, idle: float
 ) -> str:
-    """What takes the time, as a sentence without its full stop."""
+    """Return what takes the time, as a sentence without its full stop."""
     of = f"{share:.0%} of the time"
     workers = "GPUs" if setup.has_gpus else "processes"
     if cause == "straggler":
@@ -64,7 +64,7 @@ def sentence_for(
 
 
 def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: str) -> str:
-    """What to change; empty where nothing needs to be."""
+    """Return the change to make; empty if none is needed."""
     is_own_program = not setup.trainer
     if cause == "straggler":
         return _about_straggler(rank, phase, setup)

@@ -1,9 +1,7 @@
-"""What each possible cause costs a run, as a share of its time, from where the time of its ranks
-went.
+"""Cost of each possible cause of a slow run, as a share of its time.
 
-The shares do not overlap: the wait of all ranks for a slow one is the cost of that one, and not of
-communication. What the rank that waits least has waited is communication: all others wait for that
-rank as well.
+The shares do not overlap: the wait of all ranks for a slow one is a cost of that rank, not of
+communication. Communication is the wait of the rank that waits least.
 """
 
 from __future__ import annotations
@@ -35,32 +33,32 @@ had no core.
 """
 
 LASTING = 0.6
-"""The part of the intervals in which a straggler is the slowest at least."""
+"""Least share of intervals in which a lasting straggler is the slowest."""
 
 Ranks = Mapping[int, PhaseSums]
-"""What each rank did in the same steps."""
+"""Phases of each rank in the same steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Straggler:
-    """The rank that others wait for."""
+    """Rank that others wait for."""
 
     rank: int
     seconds: float
-    """How much longer than others it was busy."""
+    """Seconds that it was busy longer than others."""
     phase: str
-    """Where most of that time went."""
+    """Phase with most of that time."""
     without_core: float = 0.0
     """Seconds in which it could have run and had no core, beyond those of others."""
 
     @property
     def by_other_work(self) -> bool:
-        """Whether that is half of it at least: then it is not slow by itself."""
+        """True if other work causes at least half of its lateness."""
         return self.without_core >= self.seconds / 2
 
 
 def find_straggler(ranks: Ranks) -> Straggler | None:
-    """The rank that is busy for longer than the others while they wait; None without one."""
+    """Return the rank that is busy while the others wait for it, or None."""
     if len(ranks) < 2:
         return None
     busy = {
@@ -84,9 +82,7 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
 
 
 def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
-    """The rank that others wait for on the whole and in most of the intervals, and not one by
-    chance.
-    """
+    """Return the straggler of the whole run, if it is also that of most intervals."""
     straggler = find_straggler(totals)
     if straggler is None:
         return None
@@ -120,14 +116,12 @@ def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[
 
 
 def cause_of(straggler: Straggler | None) -> str:
-    """Why the others wait for it: straggler or other-work."""
+    """Return the cause of its lateness: straggler or other-work."""
     return "other-work" if straggler is not None and straggler.by_other_work else "straggler"
 
 
 def _waits_for_messages(ranks: Ranks) -> float:
-    """What the rank that waits least has waited, without what the others were held up by other work
-    on their cores.
-    """
+    """Return the wait of the rank that waits least, without delays by other work on cores."""
     waits = []
     for rank, sums in ranks.items():
         held_up = max(
@@ -138,13 +132,13 @@ def _waits_for_messages(ranks: Ranks) -> float:
 
 
 def run_delay_share(ranks: Ranks) -> float:
-    """The part of the time in which ranks could have run and had no core, on average."""
+    """Return the mean share of the time in which ranks had no core."""
     wall = sum(sums.wall for sums in ranks.values())
     return sum(sums.run_delay for sums in ranks.values()) / wall if wall > 0 else 0.0
 
 
 def compute_share(ranks: Ranks) -> float:
-    """The part of the time in which ranks computed, on average."""
+    """Return the mean share of the time in which ranks computed."""
     wall = sum(sums.wall for sums in ranks.values())
     return (
         sum(
@@ -156,11 +150,10 @@ def compute_share(ranks: Ranks) -> float:
 
 
 def _is_too_small(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> bool:
-    """Whether steps are so short, and what they send so little, that ranks mostly agree with each
-    other.
+    """Return True if steps and messages are so small that ranks mostly agree with each other.
 
-    With short messages and long steps ranks wait for each other in turn, as on a machine that has
-    other work: that is no cause of its own.
+    With short messages and long steps ranks wait in turn, as on a busy machine: that is not a
+    cause.
     """
     if len(ranks) < 2 or message_mb >= SMALL_MESSAGE_MB:
         return False
@@ -180,7 +173,7 @@ def _over(ranks: Ranks, phase: str, choose: Callable[[list[float]], float]) -> f
 
 
 def _lower_median(values: list[float]) -> float:
-    """Of two ranks the lower: a wait for data on one rank alone is that of a straggler."""
+    """Return the lower median: a wait for data on one of two ranks alone is that of a straggler."""
     return sorted(values)[(len(values) - 1) // 2]
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 MAX_FRAMES = 12
-"""Of a traceback, the innermost that are kept."""
+"""Maximum frames of a traceback; the innermost are kept."""
 MAX_OPEN = 4_096
 """Tracebacks that are read at the same time, of as many ranks."""
 _MAX_TEXT = 300
@@ -31,7 +31,7 @@ _ALONE = re.compile(
     + _NAME
     + r"(?:Error|Exception|Interrupt|Exit|Exceeded|NotFound))(?::(?: (.*))?)?$"
 )
-"""What a line without a traceback before it must look like to be taken for an exception."""
+"""Pattern of an exception in a line without a traceback before it."""
 _HANDED_ON = re.compile(r"Caught \w+ in (DataLoader worker|replica|pin memory)|^Traceback \(most")
 """An exception that was raised again for another process, which follows."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<")
@@ -50,7 +50,7 @@ class Frame:
 
     @property
     def is_library(self) -> bool:
-        """Whether its file is of an installed package or of Python itself."""
+        """True for a file of an installed package or of Python itself."""
         return bool(_LIBRARY.search(self.file))
 
     @property
@@ -74,13 +74,13 @@ class Raised:
 
     @property
     def own_frame(self) -> Frame | None:
-        """The innermost frame of the program itself; None where only those of packages are known."""
+        """Innermost frame of the program itself; None if only frames of packages are known."""
         return next((frame for frame in reversed(self.frames) if not frame.is_library), None)
 
     @property
     def place(self) -> str:
-        """Where it was raised: `train.py:41`, `train.py:41, in torch/nn/functional.py:2238`; empty
-        if not known.
+        """Place where it was raised: `train.py:41, in torch/nn/functional.py:2238`; empty if
+        unknown.
         """
         if not self.frames:
             return ""
@@ -94,9 +94,7 @@ class Raised:
 
     @property
     def described(self) -> str:
-        """What rules are held against: `KeyError: 'optimizer' < load in train.py:12:
-        state['optimizer'] < …`.
-        """
+        """Text for rules: `KeyError: 'optimizer' < load in train.py:12: state['optimizer'] < …`."""
         message = self.message[:_MAX_TEXT].replace("<", "(")
         frames = [
             f"{frame.function} in {frame.file}:{frame.line}" for frame in reversed(self.frames)
@@ -115,7 +113,7 @@ class _Traceback:
     is_ignored: bool = False
     """Python prints it and goes on, as it does for an exception in a destructor."""
     indent: int = 2
-    """Of its frames; 0 where a log has lost it."""
+    """Indentation of its frames; 0 if a log has lost it."""
     wants_code: bool = False
 
 
@@ -127,8 +125,9 @@ class TracebackReader:
         self._ignored: set[object] = set()
 
     def read(self, text: str, key: object) -> Raised | bool:
-        """The exception at the end of a traceback, or whether a line belongs to one. `key` tells
-        ranks apart.
+        """Return the exception at the end of a traceback, or whether a line belongs to one.
+
+        `key` identifies the rank.
         """
         if _HEADER in text:
             if len(self._open) < MAX_OPEN:
@@ -172,9 +171,7 @@ class TracebackReader:
 
 
 def _raised(match: re.Match[str] | None, frames: tuple[Frame, ...]) -> Raised | bool:
-    """The exception of a line; False if it names none, or only one that another process raised
-    before.
-    """
+    """Return the exception of a line; False if it names none, or one that another process raised."""
     if match is None or _HANDED_ON.search(match[2] or ""):
         return False
     return Raised(match[1].rpartition(".")[2], (match[2] or "")[:500], frames)

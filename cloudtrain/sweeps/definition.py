@@ -1,6 +1,4 @@
-"""What a sweep is, decided before its first trial: the document `sweep.json` of its folder. Pure
-values.
-"""
+"""The definition of a sweep, fixed before its first trial: `sweep.json` of its folder."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ METHOD_NAMES = {
     "gp": "bayesian (Gaussian process)",
     "batch_size": "batch_size",
 }
-"""What each sampler is called, everywhere that people see it."""
+"""Names of the samplers for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caps:
-    """The most that something may take; None: no cap is known."""
+    """Maximum cost and time; None: no cap is known."""
 
     usd: float | None = None
     seconds: float | None = None
@@ -35,19 +33,17 @@ class EarlierTrial:
 
     parameters: Mapping[str, Scalar]
     value: float | None
-    """None: it failed, or reported no number."""
+    """None if it failed or reported no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
-    """What a sweep is: never changed after its start, but for the number of trials (the event
-    `extended`).
-    """
+    """Definition of a sweep, which only the event `extended` changes."""
 
     sweep_id: str
     name: str
     provider: str
-    """Where its trials run."""
+    """Provider of its trials."""
     as_: str = ""
     """The provider whose requests are rehearsed there; empty for none."""
     engine: Literal["portable", "native", "ray"] = "portable"
@@ -63,23 +59,23 @@ class Definition:
     earlier: tuple[EarlierTrial, ...] = ()
     """Trials of another sweep, known from the start."""
     trials: int
-    """How many are wanted; of a search for a batch size, how many it takes at most."""
+    """Number of trials; in a search for a batch size, the maximum."""
     parallel: int = 1
     retries: int = 0
     """How often a failed trial is run again before it counts as failed."""
     rungs: tuple[int, ...] = ()
-    """At which reports of the metric trials are compared, from 1; empty: none is ended early."""
+    """Reports of the metric, from 1, after which trials are compared; empty: no early stopping."""
     eta: int = 3
     last_report: int | None = None
-    """How many reports a whole trial makes; None where that is unknown."""
+    """Reports of a whole trial; None if unknown."""
     promotes: bool = False
-    """Whether trials end at their rung, and the best come back from their checkpoints; else those
-    behind are ended.
+    """True: trials end at their rung, and the best continue from their checkpoints. False: trials
+    that are behind end.
     """
     budget: Caps = Caps()
-    """Of all trials together; seconds count from the start of the sweep."""
+    """Budget of all trials; seconds count from the start of the sweep."""
     trial_cap: Caps = Caps()
-    """Of one trial, retries and promotions each by themselves."""
+    """Cap of one run of a trial."""
 
     ray_cpus: int | None = None
     """CPUs that Ray lends a trial; None: as many as it has processes."""
@@ -88,16 +84,16 @@ class Definition:
 
     @property
     def is_batch_size_search(self) -> bool:
-        """Whether the sweep searches for a batch size."""
+        """True for a search for a batch size."""
         return self.sampler == "batch_size"
 
     @property
     def is_native(self) -> bool:
-        """Whether the cloud's own service carries it out; a rehearsal of that is carried out here."""
+        """True if the cloud's own service runs the sweep; rehearsals run here."""
         return self.engine == "native" and not self.as_
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with the version of the format. The space is written as job.yaml says it."""
+        """Return plain JSON with the version of the format. The space is written as in job.yaml."""
         space = {key: dimension.text() for key, dimension in self.space.items()}
         return {"version": 1, **asdict(self), "space": space}
 

@@ -1,8 +1,6 @@
-"""Drives a sweep: looks at its trials, writes down what is new, does what is next, until nothing is
-left to be done.
+"""Drive a sweep: observe its trials, record what is new, and act, until the sweep ends.
 
-It knows nothing that the journal does not: killed at any moment, the next driver goes on where it
-was.
+The journal holds all knowledge, so that a new driver can replace a killed one at any moment.
 """
 
 from __future__ import annotations
@@ -26,39 +24,35 @@ from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester, suggester_of
 
 PAUSE_SECONDS = 0.2
-"""Between two looks at the trials; how often a cloud is asked is up to its provider."""
+"""Pause between two rounds; the provider limits how often a cloud is asked."""
 
 
 class Trials(Protocol):
-    """What carries out a sweep's trials: runs, or whatever else a test or another engine brings."""
+    """Carries out the trials of a sweep, as runs or in another way."""
 
     def warm(self) -> AbstractContextManager[None]:
-        """What makes starts cheap, held as long as the sweep is driven."""
+        """Return a context that makes starts cheap while the sweep is driven."""
 
     def start(self, trial: Trial) -> RunEnded | None:
-        """Start the latest run of a trial, unless it was started already; the event of a run that
-        was refused.
-        """
+        """Start the latest run of a trial unless it was started. Return the event of a refused run."""
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """What is new of a running trial: its reports, then its end."""
+        """Return the new events of a running trial: its reports, then its end."""
 
     def publish(self, state: SweepState) -> None:
-        """Tell the jobs that go on what other trials have reached at the rungs."""
+        """Tell running jobs the values of other trials at the rungs."""
 
     def request_stop(self, trial: Trial) -> None:
         """Ask the run of a trial to stop; repeating it does no harm."""
 
 
 START_RETRY_SECONDS = 30.0
-"""After a start that failed for a reason that may pass, such as a throttled request, nothing is
-started so long.
-"""
+"""Pause after a start that failed for a transient reason, such as a throttled request."""
 
 
 class DriverClock:
-    """The time of one driver: that of the journal or of the system at its start, and what has
-    passed since.
+    """Clock of one driver: starts at the latest time of the journal or of the system, then counts
+    on.
 
     Setting the system's clock changes nothing. The time that a machine sleeps counts.
     """
@@ -68,19 +62,17 @@ class DriverClock:
         self._offset = max(time.time(), latest) - _uptime()
 
     def now(self) -> float:
-        """A Unix timestamp, in seconds."""
+        """Return a Unix timestamp in seconds."""
         return self._offset + _uptime()
 
 
 def _uptime() -> float:
-    """Seconds since the machine was started."""
+    """Return the seconds since the machine was started."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class SweepJournal:
-    """The journal, read as it grows, and the state that it adds up to. Others may append to it,
-    too.
-    """
+    """The journal and its state. Other processes may append to the journal, too."""
 
     def __init__(self, folder: SweepFolder, state: SweepState) -> None:
         self.folder = folder
@@ -88,7 +80,7 @@ class SweepJournal:
         self._offset = 0
 
     def read(self) -> list[SweepEvent]:
-        """Apply the events that are new, and return them. StorageError when they cannot be read."""
+        """Apply new events and return them. Raise StorageError if the journal cannot be read."""
         new_events = []
         for event, offset in self.folder.events_from(self._offset):
             self._offset = offset
@@ -99,7 +91,7 @@ class SweepJournal:
         return new_events
 
     def write(self, *events: SweepEvent) -> None:
-        """Append events, and apply them with those that others have appended before."""
+        """Append events and apply them, with those that other processes appended before."""
         if events:
             self.folder.append(*events)
         self.read()
@@ -108,9 +100,9 @@ class SweepJournal:
 def drive(
     folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | None = None
 ) -> SweepState:
-    """Drive a sweep to its end and return its state. UsageError when another process drives it.
+    """Drive a sweep to its end and return its state.
 
-    `pause`: called between two looks at the trials.
+    Raise UsageError if another process drives it. `pause` is called between two rounds.
     """
     definition = folder.definition()
     suggester = suggester_of(definition)
@@ -132,7 +124,7 @@ def _pause() -> None:
 
 
 class Driver:
-    """One process's work on a sweep."""
+    """Work of one process on a sweep."""
 
     def __init__(self, journal: SweepJournal, trials: Trials, suggester: Suggester) -> None:
         self.journal = journal
@@ -145,21 +137,20 @@ class Driver:
 
     @property
     def state(self) -> SweepState:
-        """The state by all events that were read."""
+        """State after all events that were read."""
         return self.journal.state
 
     def recover(self) -> None:
-        """Start the runs that the journal announces, and that an earlier driver may not have come
-        to start.
-        """
+        """Start announced runs that an earlier driver may not have started."""
         for trial in self.state.trials:
             if trial.state == "running":
                 self._start(trial.number)
 
     def advance(self) -> bool:
-        """Do all that is to be done now, and look at all trials once; whether the sweep has ended.
+        """Run one round: act on the state, then observe every trial. Return True at the end of the
+        sweep.
 
-        What follows from an event is done before the next look: so the order is the same after a
+        Each event is acted on before the next trial is observed: the order is the same after a
         kill.
         """
         self.journal.read()
@@ -173,7 +164,7 @@ class Driver:
         return False
 
     def _act(self) -> bool:
-        """All that is to be done by the present state; whether that was the end."""
+        """Act on the present state. Return True if that ended the sweep."""
         for trial in to_be_stopped(self.state):
             self.trials.request_stop(trial)
         while (action := next_action(self.state, self.clock.now())) is not None:
@@ -188,7 +179,7 @@ class Driver:
         return False
 
     def _look_at(self, trial: Trial) -> None:
-        """Write down what is new of a trial, all of it at once, and tell the others."""
+        """Record all that is new of a trial at once, and tell the others."""
         if events := self.trials.observe(trial):
             self.journal.write(*events)
             self.trials.publish(self.state)
@@ -223,8 +214,9 @@ class Driver:
 
 
 def to_be_stopped(state: SweepState) -> list[Trial]:
-    """Return the running trials of a sweep that is being stopped, or has its target: the one that
-    has it goes on.
+    """Return the running trials to stop.
+
+    They are all trials of a sweep that stops, or all but the one that reached the target.
     """
     if state.state != "stopping" and state.reached is None:
         return []
@@ -237,5 +229,5 @@ def to_be_stopped(state: SweepState) -> list[Trial]:
 
 
 def request_stop(folder: SweepFolder) -> None:
-    """Write down that the sweep is to stop; whoever drives it stops its trials."""
+    """Record a stop request; the driver stops the trials."""
     folder.append(StopRequested(time=time.time()))

@@ -1,4 +1,4 @@
-"""The events of a sweep, appended to its journal: all that the state of a sweep is computed from."""
+"""Events of a sweep in its journal, from which its state is computed."""
 
 from __future__ import annotations
 
@@ -13,41 +13,40 @@ from cloudtrain.sweeps.checked import read_checked
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEvent:
-    """What has happened; `time` is a Unix timestamp."""
+    """An event; `time` is a Unix timestamp."""
 
     TYPE: ClassVar[str] = ""
     time: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with the `type`."""
+        """Return plain JSON with the `type`."""
         return {"type": self.TYPE, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggested(SweepEvent):
-    """A trial has been given its values. Its run is not started yet."""
+    """A trial has values, and no run yet."""
 
     TYPE: ClassVar[str] = "suggested"
     trial: int
-    """From 0, in the order in which they are suggested."""
+    """Number from 0, in the order of suggestion."""
     parameters: Mapping[str, Scalar]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launching(SweepEvent):
-    """A run of a trial is about to be submitted under this id: from now on it may exist."""
+    """A run is about to be submitted under this id: from now on it may exist."""
 
     TYPE: ClassVar[str] = "launching"
     trial: int
     run: str
     until: int | None = None
-    """At which report of the metric the run ends by itself, to wait for its promotion; None: it
-    trains to its end.
+    """Report of the metric at which the run pauses for its promotion; None: it trains to its end.
     """
     resumes: str = ""
-    """The run whose checkpoints it goes on from; empty: it begins anew."""
+    """Run whose checkpoints it continues from; empty for a new start."""
     cap_usd: float | None = None
-    """The most that this run can cost; None where nothing is billed."""
+    """Maximum cost of this run; None if nothing is billed."""
     cap_seconds: float | None = None
 
 
@@ -58,11 +57,11 @@ class Reported(SweepEvent):
     TYPE: ClassVar[str] = "reported"
     trial: int
     report: int
-    """How many reports the trial has made with this one, from 1, over all of its runs."""
+    """Number of this report of the trial, from 1, over all of its runs."""
     value: float | None
-    """None: not a finite number."""
+    """None if it is not a finite number."""
     position: float | None = None
-    """Its training step, or else its epoch; None if the program has told neither."""
+    """Training step, or else the epoch; None if the program reported neither."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,48 +74,45 @@ class RunEnded(SweepEvent):
     outcome: Literal[
         "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
     ]
-    """completed: it trained to its end; pruned: it was behind at a rung; paused: it has reached its
-    rung, and waits for its promotion; too_large: in a search for a batch size, it needed more
-    memory than there is, or more data; interrupted: the platform took its machine away; stopped:
-    somebody stopped it; refused: it was never started.
+    """completed: it trained to its end; pruned: it was behind at a rung; paused: it waits at its
+    rung for promotion; too_large: its batch did not fit into memory or the data; interrupted: the
+    platform took its machine away; stopped: on request; refused: it was never started.
     """
     reason: str = ""
     cause: str = ""
     """Exception of the program, such as ModuleNotFoundError; empty if none is known."""
     usd: float | None = None
-    """What it cost; None where that is unknown: then its cap counts."""
+    """Cost; None if unknown: then its cap counts."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extended(SweepEvent):
-    """More trials are wanted."""
+    """The sweep got more trials."""
 
     TYPE: ClassVar[str] = "extended"
     trials: int
-    """In all, with those before."""
+    """Number of all trials, earlier ones included."""
     parallel: int | None = None
-    """How many run at once from now on; None: as before."""
+    """New number of trials at once; None: unchanged."""
     budget_usd: float | None = None
-    """Budget of all trials from now on, in US dollars; None: as before."""
+    """New budget of all trials in US dollars; None: unchanged."""
     budget_seconds: float | None = None
-    """The same in seconds."""
+    """New budget of all trials in seconds; None: unchanged."""
     resumes: bool = False
-    """Whether trials that a stop interrupted go on."""
+    """True if trials that a stop interrupted continue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested(SweepEvent):
-    """Somebody wants the sweep to stop: no trial is started any more, and those that run are
-    stopped.
-    """
+    """The sweep is to stop: running trials are stopped, and no trial is started."""
 
     TYPE: ClassVar[str] = "stop_requested"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEnded(SweepEvent):
-    """No trial runs, and none is to be started."""
+    """The sweep has ended."""
 
     TYPE: ClassVar[str] = "ended"
     state: Literal["succeeded", "failed", "stopped"]
@@ -130,9 +126,7 @@ EVENT_TYPES: Mapping[str, type[SweepEvent]] = {
 
 
 def parse(line: bytes) -> SweepEvent | None:
-    """Return the event in a line of the journal; None unless the line holds a valid event of a
-    known type.
-    """
+    """Return the event of a journal line, or None if the line is invalid."""
     try:
         document = json.loads(line)
         return read_checked(EVENT_TYPES[document["type"]], document)

@@ -19,14 +19,14 @@ from cloudtrain.units import format_duration
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extension:
-    """What `sweep more` adds to a sweep."""
+    """The additions of `sweep more` to a sweep."""
 
     event: Extended
     new_trials: int
     resumed: tuple[int, ...]
     """Trials that a stop interrupted, by number."""
     worst_usd: float | None
-    """The most that all of it can cost; None if nothing is billed, or no price is known."""
+    """Maximum cost of the extension; None if nothing is billed, or no price is known."""
 
 
 def plan_extension(

@@ -1,6 +1,4 @@
-"""Why trials of a sweep failed: those with the same cause together, and what sets their settings
-apart.
-"""
+"""Causes of failed trials of a sweep, and the settings that differ from other trials."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from cloudtrain.sweeps.state import IN_FLIGHT, Trial
 from cloudtrain.sweeps.sweep import Sweep
 
 MIN_TRIALS = 2
-"""Of fewer trials nothing is said about what they have in common."""
+"""Least number of failed trials with a common setting."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +23,10 @@ class FailedTrials:
     """Trials that failed for the same reason."""
 
     diagnosis: Diagnosis
-    """Of the first of them."""
+    """Diagnosis of the first one."""
     trials: tuple[int, ...]
     runs: tuple[str, ...]
-    """The latest run of each."""
+    """Latest run of each."""
     set_apart_by: tuple[str, ...]
     """In what every one of them differs from every trial that did not fail: `batch_size: 512 or
     more (others: up to 256)`. Empty where nothing does.
@@ -45,8 +43,8 @@ class FailedTrials:
 
 
 def failed_trials(sweep: Sweep) -> list[FailedTrials]:
-    """The failed trials by cause, the most frequent first. StorageError when a run's events or logs
-    cannot be read.
+    """Return the failed trials by cause, the most frequent first. Raise StorageError if a run is
+    unreadable.
     """
     status = sweep.status()
     others = [
@@ -73,7 +71,7 @@ def failed_trials(sweep: Sweep) -> list[FailedTrials]:
 
 
 def _key(diagnosis: Diagnosis, state: RunState) -> str:
-    """What is the same for failures of one cause, whatever numbers their messages contain."""
+    """Return a key that failures of one cause share, whatever numbers their messages contain."""
     if diagnosis.rule and not diagnosis.rule.is_consequence:
         return diagnosis.rule.name
     cause = state.error
@@ -95,11 +93,10 @@ def _together(
 def what_sets_apart(
     failed: Sequence[Mapping[str, Scalar]], others: Sequence[Mapping[str, Scalar]]
 ) -> list[str]:
-    """The settings whose values are all on one side of, or none of, those of other trials; a short
-    text each.
+    """Return a text for each setting whose values differ from those of all other trials.
 
-    Empty with fewer than two failed trials, and where there are no others: then every setting would
-    do so by chance.
+    Empty for fewer than two failed trials or without others: then every setting would differ by
+    chance.
     """
     if len(failed) < MIN_TRIALS or not others:
         return []
@@ -128,7 +125,7 @@ def _apart(values: Sequence[Scalar], rest: Sequence[Scalar]) -> str:
 
 
 def _numbers(values: Sequence[Scalar]) -> list[float]:
-    """The values as numbers; empty when one of them is none."""
+    """Return the values as numbers; empty if one is not a number."""
     numbers = [
         value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
     ]

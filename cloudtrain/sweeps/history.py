@@ -1,6 +1,4 @@
-"""What a sweep had reached, and what it had cost, each time that a run of it ended: its journal,
-read once more.
-"""
+"""Objective and cost of a sweep at each end of a run, from its journal."""
 
 from __future__ import annotations
 
@@ -15,23 +13,23 @@ from cloudtrain.sweeps.state import SweepState
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """The end of one run of a trial."""
+    """End of one run of a trial."""
 
     trial: int
     state: str
-    """Of the trial, from then on."""
+    """State of the trial from then on."""
     value: float | None
-    """The trial's latest value; None before the first, or where it was not a finite number."""
+    """Latest value of the trial; None if there is none, or it is not a finite number."""
     best: float | None
-    """The best trial's value by then."""
+    """Value of the best trial so far."""
     usd: float
-    """What all runs had cost that had ended."""
+    """Cost of all ended runs so far."""
     seconds: float
     """Since the first trial was suggested; the time between an end and `sweep more` left out."""
 
 
 def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequence[Moment]:
-    """The moments at which runs ended, by a sweep's events."""
+    """Return the moments at which runs ended."""
     state = SweepState.new(definition)
     moments = []
     for event in events:

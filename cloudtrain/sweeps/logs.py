@@ -1,6 +1,4 @@
-"""The lines of a sweep's trials, by time: those that are there, and those that come as long as the
-sweep goes on.
-"""
+"""Log lines of a sweep's trials by time: existing ones, and new ones while the sweep runs."""
 
 from __future__ import annotations
 
@@ -23,12 +21,11 @@ POLL_SECONDS = 0.2
 """Between two looks at runs that are about to end after their sweep."""
 
 TrialLine = tuple[int, LogLine]
-"""The number of a trial, and a line of one of its runs."""
+"""Number of a trial, and a line of one of its runs."""
 
 
 class SweepLogs:
-    """The logs of all runs of a sweep's trials, or of one trial's; runs that are started later
-    join.
+    """Logs of all runs of the trials, or of one trial; runs that start later join.
 
     `filters` are those of `Run.logs`.
     """
@@ -41,16 +38,14 @@ class SweepLogs:
         """By run: the trial that it is of."""
 
     def stored(self, *, tail: int | None = None, retry: bool = False) -> Iterable[TrialLine]:
-        """The lines that are there, oldest first; of a `tail` only the last so many of all trials
-        together.
-        """
+        """Return existing lines, oldest first; with `tail` only the last N of all trials."""
         self._join(self._sweep.status())
         merged = self._merged(lambda stream: stream.stored(tail=tail, retry=retry))
         return merged if tail is None else deque(merged, maxlen=tail)
 
     def fresh(self) -> Iterator[TrialLine]:
-        """The lines that come, until the sweep, or the one trial, has ended. A driver that was
-        killed is replaced.
+        """Yield new lines until the sweep, or the one trial, has ended. Replace a driver that was
+        killed.
         """
         for update in self._sweep.watch():
             self._join(update.state)
@@ -74,9 +69,7 @@ class SweepLogs:
                         )
 
     def _merged(self, read: Callable[[LogStream], Iterator[LogLine]]) -> Iterator[TrialLine]:
-        """What the streams that may have more lines tell, by time; those of a trial one run after
-        the other.
-        """
+        """Merge the lines of open streams by time; runs of a trial come one after the other."""
         trials: dict[int, list[LogStream]] = {}
         for number, stream in self._streams.values():
             if not stream.has_ended:

@@ -160,9 +160,7 @@ class NativeMirror:
         )
 
     def _news(self, trial: NativeTrial) -> Iterator[SweepEvent]:
-        """What a trial's run tells; how it has ended, the service decides, which may have ended it
-        before its time.
-        """
+        """Yield the events of a trial's run; the service decides how it ended."""
         before = self.journal.state.trials[trial.number]
         if before.state != "running":
             return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'cloudtrain[sweeps]'"
 
 Known = tuple[Mapping[str, Scalar], Mapping[str, Any]]
-"""What Optuna knows of a trial: its values, and its state with the objective."""
+"""A trial in the study of Optuna: values, state and objective."""
 
 
 class OptunaSampler:
@@ -39,16 +39,16 @@ class OptunaSampler:
         self._running = {"state": self._optuna.trial.TrialState.RUNNING}
         self._study: optuna.Study | None = None
         self._told: list[Known] = []
-        """What the study has been told of each trial."""
+        """Trials of the study."""
         self._numbers: list[int] = []
         """The number that each of them has there: that of a suggestion which became no trial is
         left out.
         """
         self._asked: optuna.trial.Trial | None = None
-        """The latest suggestion."""
+        """Latest suggestion."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """What the sampler suggests, knowing all trials before."""
+        """Return a suggestion with knowledge of all earlier trials."""
         known = self._with_values([*self._earlier, *(self._known(trial) for trial in state.trials)])
         study = self._study
         if study is None or not self._is_right(known):
@@ -97,7 +97,7 @@ class OptunaSampler:
         self._told += added
 
     def _known(self, trial: Trial) -> Known:
-        """What the sampler is to know of a trial."""
+        """Return the trial as the sampler sees it."""
         space = self._definition.space
         return {
             key: _internal(item, trial.parameters[key]) for key, item in space.items()

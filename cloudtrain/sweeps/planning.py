@@ -1,6 +1,4 @@
-"""The plan of a sweep: what it is, the job of its trials, and the most that it may cost. No
-network, no process.
-"""
+"""The plan of a sweep: definition, job and maximum cost. No network, no process."""
 
 from __future__ import annotations
 
@@ -31,15 +29,11 @@ class SweepPlan:
 
     definition: Definition
     job: Plan
-    """The job that every trial is a run of, without the values of a trial; its run id is the
-    sweep's.
-    """
+    """The job of all trials without their values; its run id is the sweep's."""
 
     @property
     def worst_usd(self) -> float | None:
-        """The most that all trials together can cost; None where nothing is billed, or a price is
-        not known.
-        """
+        """Maximum cost of all trials; None if nothing is billed or a price is unknown."""
         definition = self.definition
         budget = definition.budget.usd
         trial_usd = definition.trial_cap.usd
@@ -55,7 +49,7 @@ class SweepPlan:
 
     @property
     def is_billed(self) -> bool:
-        """Whether its trials cost money."""
+        """True if its trials cost money."""
         return billed(self.job) is not None
 
 
@@ -119,7 +113,7 @@ def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
 
 
 def planned(job_plan: Plan, sweep: Sweep) -> SweepPlan:
-    """The plan of a sweep by that of its job, whose run id is the sweep's."""
+    """Return the plan of a sweep for the plan of its job, whose run id is the sweep's."""
     return SweepPlan(definition=_definition(job_plan, sweep, job_plan.run_id), job=job_plan)
 
 
@@ -175,9 +169,7 @@ def _definition(job_plan: Plan, sweep: Sweep, sweep_id: str) -> Definition:
 
 
 def _promotes(job_plan: Plan, stopping: EarlyStopping, last: int | None) -> bool:
-    """Whether trials end at their rungs and come back: where a start costs little, and checkpoints
-    can be had.
-    """
+    """Return True if trials are promoted: if a start is cheap and there are checkpoints."""
     if stopping.promote != "auto":
         return stopping.promote == "always"
     is_here = not declaration_of(job_plan.provider).is_remote

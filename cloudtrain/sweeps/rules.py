@@ -1,7 +1,6 @@
-"""What of a sweep is refused or worth a warning where it is to run: its budget, its early stopping,
-its values.
+"""Errors and warnings of a sweep: its budget, its early stopping, its values.
 
-By rules, tables and the disk: no network, no process, no SDK.
+They use rules, tables and the disk: no network, no process, no SDK.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ _MAX_COST: Keys = ("sweep", "budget", "max_cost")
 
 
 def sweep_issues(plan: Plan) -> list[Issue]:
-    """The problems of the sweep of a job, errors first, each at its line; none for a job without
-    one.
+    """Return the issues of the sweep of a job, errors first.
 
-    `plan`: that of the job itself, with its own values.
+    `plan`: that of the job with its own values.
     """
     sweep = plan.spec.sweep
     if sweep is None:
@@ -52,13 +50,13 @@ def sweep_issues(plan: Plan) -> list[Issue]:
 
 
 def billed(plan: Plan) -> CostEstimate | None:
-    """What a run of the job may cost; None where nothing is billed."""
+    """Return the cost estimate of a run; None if nothing is billed."""
     return None if plan.is_rehearsal else plan.target.cost_estimate
 
 
 def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
-    """How many reports a whole trial makes: as the section says; of the shared trainer, as its
-    arguments say.
+    """Return the reports of a whole trial: from the section, or from arguments of the shared
+    trainer.
     """
     if sweep.stopping is not None and sweep.stopping.max is not None:
         return sweep.stopping.max
@@ -108,9 +106,7 @@ def _bare(issue: Issue) -> Issue:
 
 
 def _with_value(spec: JobSpec, path: Keys, value: Scalar) -> JobSpec | None:
-    """The job with a value of an argument, or of what decides how many ranks there are; None for
-    other settings.
-    """
+    """Return the job with a value of an argument or of a resource; None for other settings."""
     section = str(path[0])
     name = str(path[-1])
     if section == "args" and isinstance(spec.args.values, Mapping):
@@ -157,7 +153,7 @@ def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 
 
 def _is_named(plan: Plan, metric: str) -> bool:
-    """Whether the program says the metric's name; true where it cannot be looked at."""
+    """Return True if the program contains the name of the metric, or cannot be read."""
     path = Path(plan.context.source.root, plan.spec.entrypoint or "")
     try:
         text = read_regular_text(path, errors="replace") if path.suffix == ".py" else None
@@ -246,7 +242,7 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 
 
 def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator[Issue]:
-    """What the provider refuses of a trial that ends early, and not of the job itself."""
+    """Yield errors that a provider has about early stopping, and not about the job itself."""
     metric = sweep.objective.metric
     goal = sweep.objective.goal
     trial = TrialRules(

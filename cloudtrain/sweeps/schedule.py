@@ -1,6 +1,4 @@
-"""What a sweep does next, decided from its state alone: start a trial, bring one back, end, or
-wait. Pure.
-"""
+"""The next action of a sweep, from its state alone: start a trial, promote one, end, or wait."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 
 SHORTEST_SECONDS = 60
-"""A run that may take less than this trains nothing: none is started."""
+"""Minimum time limit of a trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Suggest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Start a run of a trial: its first one, one after a failure, or one that goes on from a rung."""
+    """Start a run of a trial: its first one, a retry, or one that continues from a rung."""
 
     trial: int
     run: str
@@ -38,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing goes on, and nothing is left to be done."""
+    """End the sweep: no trial runs, and none will."""
 
     state: Literal["succeeded", "failed", "stopped"]
     reason: str = ""
@@ -48,7 +46,7 @@ Action = Suggest | Start | End
 
 
 def next_action(state: SweepState, now: float) -> Action | None:
-    """What is to be done now; None: wait for what goes on. `now`: a Unix timestamp."""
+    """Return the next action; None to wait for running trials. `now`: a Unix timestamp."""
     running = [trial for trial in state.trials if trial.state == "running"]
     if state.state != "running":
         return None if running else End("stopped", "it was asked to stop")
@@ -68,10 +66,10 @@ def next_action(state: SweepState, now: float) -> Action | None:
 
 
 def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
-    """The most that the next run may take; and, instead of it, why none may be started.
+    """Return the caps of the next run, and why it cannot be started, if it cannot.
 
-    What was spent, the caps of the runs that go on and this one never come to more than the budget.
-    A clock that was set back gives no time back.
+    Costs so far and caps of all runs never exceed the budget. A clock that is set back gives no
+    time back.
     """
     now = max(now, state.latest)
     definition = state.definition
@@ -112,17 +110,16 @@ def _start(state: SweepState, trial: Trial, cap: Caps) -> Start:
 
 
 def _until(state: SweepState, trial: Trial) -> int | None:
-    """At which report a trial's next run ends by itself: the rung after those that it has passed."""
+    """Return the report at which the next run of a trial ends: the next rung."""
     if not state.definition.promotes:
         return None
     return next((rung for rung in state.definition.rungs if rung > trial.reports), None)
 
 
 def _wanted(state: SweepState) -> int:
-    """How many trials there are to be: not more than the space has points, where it has an end of
-    them.
+    """Return the number of trials, at most the number of points of a finite space.
 
-    Of a search for a batch size, as long as another size follows.
+    A search for a batch size has one more trial while another size follows.
     """
     if state.definition.is_batch_size_search:
         return len(state.trials) + (batch_size.next_trial(state) is not None)
@@ -131,12 +128,12 @@ def _wanted(state: SweepState) -> int:
 
 
 def _waiting(state: SweepState) -> Trial | None:
-    """The first trial that has its values and no run: a new one, or one to be run again."""
+    """Return the first trial that has values and waits for a run."""
     return next((trial for trial in state.trials if trial.state == "waiting"), None)
 
 
 def _promotable(state: SweepState) -> Trial | None:
-    """The trial to be brought back next: of the highest rung that has one."""
+    """Return the next trial to promote, from the highest rung that has one."""
     definition = state.definition
     if not definition.promotes:
         return None

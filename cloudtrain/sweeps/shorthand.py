@@ -16,9 +16,9 @@ from cloudtrain.spec.yaml_document import parse_scalar
 
 _RANGE = re.compile(r"\s*[A-Za-z_]+\s*\(.*\)\s*", re.DOTALL)
 DEFAULT_METRIC = "val_accuracy"
-"""Of the shared trainer, whose built-in tasks all report it."""
+"""Metric that all built-in tasks of the shared trainer report."""
 MOST_SAMPLES = 65536
-"""Where a search for a batch size ends that names no range."""
+"""Default upper bound of a search for a batch size."""
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -42,7 +42,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str
 
 
 def _several(text: str) -> str | list[Any] | None:
-    """What a setting may be; None for one value."""
+    """Return the dimension of a setting; None for one value."""
     if _RANGE.fullmatch(text):
         return text.strip()
     if "," not in text or text.strip()[:1] in ("[", "{", "'", '"') or "(" in text:
@@ -54,11 +54,10 @@ def _several(text: str) -> str | list[Any] | None:
 def sweep_values(
     space: Mapping[str, Any], *, trials: int | None = None, objective: str = ""
 ) -> dict[str, Any]:
-    """The values of a section `sweep` over a space: a grid where all settings are lists and no
-    `trials` are asked for.
+    """Return a section `sweep` over a space: a grid if all settings are lists without `trials`.
 
-    `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. UsageError
-    where it cannot be read.
+    `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. Raise
+    UsageError if it cannot be read.
     """
     is_grid = trials is None and all(
         isinstance(dimension, list) or "choice" in dimension for dimension in space.values()
@@ -74,11 +73,10 @@ def sweep_values(
 def batch_size_values(
     space: Mapping[str, Any], spec: Mapping[str, Any], *, objective: str = ""
 ) -> dict[str, Any]:
-    """The values of a section `sweep` that looks for a batch size.
+    """Return a section `sweep` that searches for a batch size.
 
-    `space`: what --set varies; empty: the argument of the job that is called so, from one sample
-    for each process.
-    `spec`: the job, as YAML gave it. UsageError where it is not known which argument it is.
+    `space`: settings of --set; if empty, the batch-size argument of the job from one sample per
+    process. `spec`: the job as YAML gave it. Raise UsageError if the argument is not known.
     """
     if not space:
         args = spec.get("args")

@@ -1,6 +1,4 @@
-"""The state of a sweep, computed from the events of its journal: its trials, its rungs, and what
-was spent.
-"""
+"""State of a sweep, computed from its journal: trials, rungs, and costs."""
 
 from __future__ import annotations
 
@@ -26,56 +24,52 @@ SIZE_TOLERANCE = 0.05
 
 IN_FLIGHT = ("waiting", "running")
 ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
-"""The states that a trial never leaves, but for one that a stop of the sweep has stopped: an
-extension resumes it. One that is paused may be promoted.
-"""
+"""Final states of a trial. An extension resumes trials that a stop of the sweep stopped."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Trial:
-    """One set of values, and what became of it."""
+    """A set of values and its result."""
 
     number: int
     parameters: Mapping[str, Scalar]
     state: str = "waiting"
-    """waiting (no run of it is going on), running, paused (at a rung), completed, pruned, failed,
-    stopped; too_large in a search for a batch size: it does not fit.
+    """waiting (for a run), running, paused (at a rung), completed, pruned, failed, stopped;
+    too_large if its batch size does not fit.
     """
     reason: str = ""
     runs: list[Launching] = field(default_factory=list)
-    """All of its runs, the latest last."""
+    """Its runs, the latest last."""
     curve: list[float] = field(default_factory=list)
-    """Every report of the metric; NaN for one that was not a finite number."""
+    """Reports of the metric; NaN for a value that is not a finite number."""
     position: float | None = None
-    """The training step of the latest report, or else its epoch; None if neither is known."""
+    """Training step of the latest report, or its epoch; None if unknown."""
     cause: str = ""
     """Exception that its latest run raised; empty if none is known."""
     failures: int = 0
-    """How many of its runs have failed; interruptions of spot machines are none."""
+    """Number of failed runs; interruptions of spot machines do not count."""
     spent_usd: float = 0.0
-    """What its ended runs have cost; where that is unknown, the most that they could."""
+    """Cost of its ended runs; a run of unknown cost counts with its cap."""
     seconds: float = 0.0
-    """How long they ran."""
+    """Duration of its ended runs."""
     is_stopping: bool = False
-    """Whether it ran when the whole sweep was asked to stop."""
+    """True if it ran when the sweep was stopped."""
     reported_by: str = ""
-    """The run that made the latest report: another one goes on from its checkpoints. Empty before
-    the first.
-    """
+    """Run of the latest report, whose checkpoints the next run continues from."""
 
     @property
     def run(self) -> str:
-        """The id of its latest run; empty before the first."""
+        """Id of its latest run; empty before the first."""
         return self.runs[-1].run if self.runs else ""
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a stop of the whole sweep has stopped it."""
+        """True if a stop of the sweep stopped it."""
         return self.state == "stopped" and self.is_stopping
 
     @property
     def value(self) -> float | None:
-        """The latest value of the metric; None before the first report."""
+        """Latest value of the metric; None before the first report."""
         return self.curve[-1] if self.curve else None
 
     @property
@@ -85,44 +79,39 @@ class Trial:
 
     @property
     def reports(self) -> int:
-        """How many reports it has made."""
+        """Number of its reports."""
         return len(self.curve)
 
 
 @dataclass(kw_only=True, slots=True)
 class SweepState:
-    """A sweep, by its events."""
+    """State of a sweep after its events."""
 
     definition: Definition
     trials: list[Trial] = field(default_factory=list)
     """By number."""
     wanted: int = 0
-    """How many trials there are to be in all."""
+    """Number of trials to run."""
     rungs: list[dict[int, float]] = field(default_factory=list)
-    """For each rung: trial -> its value there, in the order in which they came."""
+    """Values by trial at each rung, in order of arrival."""
     promoted: list[set[int]] = field(default_factory=list)
-    """For each rung: the trials that went on from it."""
+    """Trials that were promoted from each rung."""
     reached: int | None = None
-    """Trial that was the first to report the target, or a better value."""
+    """First trial that reported the target or better."""
     extended_at: int = 0
-    """How many trials there were at the latest `extended`."""
+    """Number of trials at the latest `extended`."""
     started: float = 0.0
-    """When the first trial was suggested, later by the time between an end and `extended`; 0: not
-    yet.
-    """
+    """Start of the first trial, shifted by pauses before `extended`; 0: not started."""
     latest: float = 0.0
-    """Latest time in the journal, reports left out: the machines of trials have clocks of their
-    own.
-    """
+    """Latest time in the journal without reports: trials have clocks of their own machines."""
     state: str = "running"
-    """running, stopping, then one of succeeded, failed, stopped; `extended` makes it running again.
-    """
+    """running, stopping, succeeded, failed or stopped; `extended` makes it running again."""
     reason: str = ""
     ended: float = 0.0
 
     @classmethod
     def new(cls, definition: Definition) -> SweepState:
-        """The state before the first event."""
+        """Return the state before the first event."""
         count = len(definition.rungs)
         return cls(
             definition=definition,
@@ -133,16 +122,14 @@ class SweepState:
 
     @property
     def planned(self) -> int:
-        """How many trials there are in all: of a search for a batch size that has ended, those that
-        it took.
-        """
+        """Number of trials; of an ended search for a batch size, those that it took."""
         return (
             len(self.trials) if self.ended and self.definition.is_batch_size_search else self.wanted
         )
 
     @property
     def why_ended(self) -> str:
-        """Why it ended, for people; empty while it goes on."""
+        """Reason of its end for people; empty while it runs."""
         if not self.ended or self.reason:
             return self.reason
         return (
@@ -153,28 +140,27 @@ class SweepState:
 
     @property
     def in_flight(self) -> list[Trial]:
-        """The trials whose runs go on, or are about to be started."""
+        """Trials that run or wait for a run."""
         return [trial for trial in self.trials if trial.state in IN_FLIGHT]
 
     @property
     def spent_usd(self) -> float:
-        """What all ended runs have cost."""
+        """Cost of all ended runs."""
         return sum(trial.spent_usd for trial in self.trials)
 
     @property
     def committed_usd(self) -> float:
-        """The caps of the runs that go on."""
+        """Caps of all current runs."""
         return sum(
             trial.runs[-1].cap_usd or 0.0 for trial in self.trials if trial.state == "running"
         )
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best latest value, whether it trained to its end or not; None where
-        none has a value.
+        """Trial with the best latest value; None if no trial has a value.
 
-        A trial that failed does not count. Of equal ones the first is better; of batch sizes that
-        are about as fast, the smallest.
+        Failed trials do not count. The first of equal trials wins; of batch sizes about as fast as
+        the fastest, the smallest.
         """
         if self.definition.is_batch_size_search:
             return self._best_batch_size()
@@ -207,14 +193,12 @@ class SweepState:
         return min(candidates, key=lambda trial: trial.batch_size)
 
     def rung_of(self, trial: Trial) -> int | None:
-        """The highest rung that a trial has got to, from 0; None before the first."""
+        """Return the highest rung of a trial, from 0; None before the first."""
         passed = sum(rung <= trial.reports for rung in self.definition.rungs)
         return passed - 1 if passed else None
 
     def apply(self, event: SweepEvent) -> None:
-        """Take the next event of the journal. One that does not fit what was before it is passed
-        over.
-        """
+        """Apply the next event of the journal. Skip an event that does not fit the state."""
         before = self.latest
         if not isinstance(event, Reported):
             self.latest = max(before, event.time)
@@ -260,8 +244,8 @@ class SweepState:
                 trial.is_stopping = False
 
     def _fits(self, parameters: Mapping[str, Scalar]) -> bool:
-        """Whether these are values for all settings; a cloud's own engine may round those that it
-        chooses.
+        """Return True if these are valid values of all settings; a cloud's own engine may round
+        them.
         """
         space = self.definition.space
         if parameters.keys() != space.keys():
@@ -322,7 +306,7 @@ class SweepState:
 
 
 def state_of(definition: Definition, events: Iterable[SweepEvent | None]) -> SweepState:
-    """The state after these events."""
+    """Return the state after these events."""
     state = SweepState.new(definition)
     for event in events:
         if event is not None:

@@ -1,6 +1,4 @@
-"""A sweep that was started, going on or ended: watch, stop, extend, and which of its runs is the
-best.
-"""
+"""A started sweep: watch, stop and extend it, and find its best run."""
 
 from __future__ import annotations
 
@@ -31,21 +29,21 @@ from cloudtrain.sweeps.state import SweepState, Trial
 
 POLL_SECONDS = 0.2
 DRIVER_START_SECONDS = 20
-"""A driver that has not locked the sweep by then has failed to start."""
+"""Time for a driver to lock the sweep; after that its start has failed."""
 DRIVER_LOG = "driver.log"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepUpdate:
-    """What is new about a sweep since the update before."""
+    """News of a sweep since the previous update."""
 
     state: SweepState
-    """The state now; the same object in every update."""
+    """State of the sweep; the same object in every update."""
     events: list[SweepEvent]
 
 
 class Sweep:
-    """One sweep of this machine."""
+    """A sweep on this machine."""
 
     def __init__(self, folder: SweepFolder) -> None:
         self.folder = folder
@@ -58,18 +56,16 @@ class Sweep:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no trial runs, and none is to be started, as last read."""
+        """True if the sweep had ended when it was last read."""
         return self._journal.state.state not in ("running", "stopping")
 
     def status(self) -> SweepState:
-        """The state by all that the journal has now. StorageError when it cannot be read."""
+        """Return the current state. Raise StorageError if the journal cannot be read."""
         self._journal.read()
         return self._journal.state
 
     def start_driver(self) -> None:
-        """See to it that a process in the background carries the sweep on. StorageError when none
-        can be started.
-        """
+        """Start a driver in the background unless one runs. Raise StorageError if that fails."""
         if self.folder.is_driven() or self.status().state not in ("running", "stopping"):
             return
         log = self.folder.path / DRIVER_LOG
@@ -93,9 +89,9 @@ class Sweep:
             raise StorageError(f"the driver of sweep {self.id} ended at once", hint=f"see {log}")
 
     def watch(self) -> Iterator[SweepUpdate]:
-        """Updates until the sweep has ended, all events that are there already first.
+        """Yield updates until the sweep has ended, the first with all past events.
 
-        A driver that was killed is replaced: its successor goes on where it was.
+        Replace a driver that was killed.
         """
         while True:
             events = self._journal.read()
@@ -113,7 +109,7 @@ class Sweep:
         return self._journal.state
 
     def stop(self) -> SweepState:
-        """Stop all trials that run, start none any more, wait for the end, and return the state."""
+        """Stop all trials, wait for the end, and return the state."""
         if self.status().state == "running":
             request_stop(self.folder)
         return self.wait()
@@ -121,18 +117,16 @@ class Sweep:
     def plan_extension(
         self, trials: int, *, parallel: int | None = None, budget: Caps | None = None
     ) -> Extension:
-        """Plan so many more trials of the same search, and do nothing. UsageError if none can be
-        started.
-        """
+        """Plan more trials of the same search. Raise UsageError if none can be started."""
         return plan_extension(self.status(), trials, time.time(), parallel=parallel, budget=budget)
 
     def extend(self, extension: Extension) -> None:
-        """Carry out an extension; a sweep that has ended goes on."""
+        """Carry out an extension; an ended sweep starts again."""
         self.folder.append(replace(extension.event, time=time.time()))
         self.start_driver()
 
     def best(self) -> tuple[Trial, Run]:
-        """The best trial, and its latest run. RunNotFound while no trial has reported the metric."""
+        """Return the best trial and its latest run. Raise RunNotFound if no trial has a value yet."""
         best = self.status().best
         if best is None:
             hint = f"cloudtrain status {self.id}"
@@ -142,31 +136,29 @@ class Sweep:
         return best, self.run_of(best)
 
     def arguments(self) -> tuple[Mapping[str, Any], bool]:
-        """The arguments of the job without a trial's values, by name, and whether it is the shared
-        trainer's job.
-
-        Empty where the job has no names for them.
+        """Return the job's named arguments without values of a trial, and whether it runs the
+        shared trainer.
         """
         spec = RunRecord(RunFolder(self.folder.path)).spec
         values = (spec.get("args") or {}).get("values")
         return (values if isinstance(values, Mapping) else {}), spec.get("entrypoint") is None
 
     def run_of(self, trial: Trial) -> Run:
-        """The latest run of a trial. RunNotFound where none was started."""
+        """Return the latest run of a trial. Raise RunNotFound if none was started."""
         folder = RunFolder(self.folder.path.parents[1] / "runs" / trial.run)
         if not trial.run or not folder.path.is_dir():
             raise RunNotFound(f"trial {trial.number} of sweep {self.id} has no run")
         return Run(folder)
 
     def runs_of(self, trial: Trial) -> list[Run]:
-        """All runs of a trial that were started, the latest last."""
+        """Return all started runs of a trial, the latest last."""
         runs = self.folder.path.parents[1] / "runs"
         folders = [RunFolder(runs / run.run) for run in trial.runs]
         return [Run(folder) for folder in folders if folder.path.is_dir()]
 
 
 def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
-    """The sweep of that id, or the only one whose id begins so. RunNotFound when there is none."""
+    """Return the sweep with this id or unique prefix. Raise RunNotFound if there is none."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     ids = sweep_ids(folder)
     matches = (
@@ -187,7 +179,7 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
 
 
 def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
-    """All sweeps of this machine that can be read, in no order."""
+    """Return all readable sweeps of this machine, in no order."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     sweeps = []
     for sweep_id in sweep_ids(folder):

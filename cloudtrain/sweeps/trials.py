@@ -1,6 +1,4 @@
-"""The trials of a sweep as runs: started once each, watched by their events, told what others have
-reached.
-"""
+"""Trials of a sweep as runs: start each once, follow its events, publish the values of others."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ from cloudtrain.sweeps.trial_plans import TrialPlans
 from cloudtrain_launcher.metric_reports import MetricReports
 
 RUNGS_FILE = "rungs.json"
-"""The file by which a job learns what other trials have reached."""
+"""File that tells a job the values of other trials."""
 
 _MEMORY_RULE_NAMES = {
     "container-memory-limit",
@@ -63,7 +61,7 @@ Ending = Literal[
 
 
 class _TrialRun:
-    """One run, as far as its events have been read."""
+    """A run and the events of it that were read."""
 
     def __init__(self, folder: RunFolder, reports: MetricReports) -> None:
         self.monitor = RunMonitor(folder)
@@ -71,13 +69,11 @@ class _TrialRun:
         self.offset = 0
         self.stop_requested = False
         self.is_decided = False
-        """Whether it has reached the rung at which it ends: what a program still reports then
-        counts no more.
-        """
+        """True once it has reached its last rung: later reports do not count."""
 
 
 class RunTrials:
-    """Trials that are runs of the ordinary kind, on any provider."""
+    """Trials as ordinary runs on any provider."""
 
     def __init__(self, folder: SweepFolder, definition: Definition) -> None:
         self._definition = definition
@@ -88,22 +84,22 @@ class RunTrials:
         self._published: dict[str, str] = {}
 
     def warm(self) -> AbstractContextManager[None]:
-        """A process on this machine that has imported torch, where the provider keeps one."""
+        """Return a context with a process that has imported torch, if the provider keeps one."""
         return self._provider.warm(self._data_dir)
 
     def has_run(self, trial: Trial) -> bool:
-        """Whether the latest run of a trial was submitted."""
+        """Return True if the latest run of a trial was submitted."""
         return self._folder(trial.run).path.is_dir()
 
     def plan(self, trial: Trial) -> Plan:
-        """The plan of the latest run of a trial. SpecError when its values make no valid job."""
+        """Return the plan of the latest run of a trial. Raise SpecError if its values make no valid
+        job.
+        """
         launching = trial.runs[-1]
         return self._plans.plan(trial, launching, self._checkpoints(launching.resumes))
 
     def start(self, trial: Trial) -> RunEnded | None:
-        """Submit the latest run of a trial, unless its folder is there: a submission has an id, and
-        happens once.
-        """
+        """Submit the latest run of a trial once: its folder shows whether that was done."""
         if self.has_run(trial):
             return None
         try:
@@ -121,9 +117,7 @@ class RunTrials:
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """Its reports since the last look and, when it has ended, how. A cloud that does not answer
-        is asked later.
-        """
+        """Return its new reports and its end. Ask later if the cloud does not answer."""
         run = self._run(trial)
         with suppress(CloudError):
             run.monitor.refresh()
@@ -136,7 +130,7 @@ class RunTrials:
         return sweep_events
 
     def publish(self, state: SweepState) -> None:
-        """Write the values at all rungs to each run that goes on, where they have changed."""
+        """Write the values at all rungs to each running job if they changed."""
         self._definition = self._plans.definition = state.definition  # an extension may change it
         if not self._definition.rungs or self._definition.promotes:
             return
@@ -150,7 +144,7 @@ class RunTrials:
                 self._published[trial.run] = text
 
     def request_stop(self, trial: Trial) -> None:
-        """Send the stop once; a run that is just being submitted is asked again."""
+        """Send the stop once; ask again if the run is just being submitted."""
         run = self._run(trial)
         if not run.stop_requested:
             with suppress(CloudError):
@@ -168,7 +162,7 @@ class RunTrials:
         return self._runs[trial.run]
 
     def _checkpoints(self, run_id: str) -> str:
-        """Where the checkpoints of an earlier run are; empty where there are none."""
+        """Return the place of the checkpoints of an earlier run; empty if there are none."""
         if not run_id or not self._folder(run_id).path.is_dir():
             return ""
         folder = self._folder(run_id)
@@ -179,7 +173,7 @@ class RunTrials:
 
 
 def rungs_document(state: SweepState) -> str:
-    """The content of `rungs.json`: for each rung, what the trials had reached there."""
+    """Return the content of `rungs.json`: the values of all trials at each rung."""
     rungs = [
         {
             "at": at,
@@ -194,7 +188,7 @@ def rungs_document(state: SweepState) -> str:
 
 
 def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable[Reported]:
-    """Reports that the journal does not have yet."""
+    """Yield reports that the journal does not have yet."""
     for event in events:
         if isinstance(event, RungReached):
             run.is_decided |= event.outcome != "goes_on"
@@ -214,7 +208,7 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
 
 
 def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
-    """How a run has ended, for the sweep."""
+    """Return the end of a run as an event of the sweep."""
     decision = state.trial_outcome
     billing = state.billing
     seconds = state.seconds(time.time())
