@@ -1,7 +1,7 @@
-"""The machines one can rent: one dated table per provider, `aws.csv` and `azure.csv`.
+"""Machines for rent: one dated table per provider, `aws.csv` and `azure.csv`.
 
-What is not known is blank there and None here: a price is never 0. `gpu_memory_gib` is that of one
-GPU. A type without GPUs has an empty `gpu`.
+An unknown value is blank in the table and None here: a price is never 0. `gpu_memory_gib` is the
+memory of one GPU. A type without GPUs has an empty `gpu`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PROVIDERS = ("aws", "azure")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """One row: an instance type with its GPUs, its network and its price per hour."""
+    """A row: an instance type with its GPUs, its network and its price per hour."""
 
     provider: str
     instance_type: str
@@ -26,7 +26,7 @@ class Instance:
     memory_gib: float
     network: str
     nvme: bool | None
-    """Whether it has local disks, which SageMaker uses in place of a volume; None: not known."""
+    """True if it has local disks, which SageMaker uses instead of a volume; None: unknown."""
     usd_per_hour: float | None
     region: str
     as_of: str
@@ -35,7 +35,7 @@ class Instance:
 
 @cache
 def instances(provider: str) -> tuple[Instance, ...]:
-    """All rows of one provider's table."""
+    """Return all rows of a provider's table."""
     return tuple(
         Instance(
             provider=provider,
@@ -57,15 +57,15 @@ def instances(provider: str) -> tuple[Instance, ...]:
 
 
 def home_region(provider: str) -> str:
-    """The region whose prices the table has."""
+    """Return the region of the prices in the table."""
     return instances(provider)[0].region
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """The rows of a CSV table beside this file, each by its columns' names."""
+    """Return the rows of a CSV table beside this file, by column name."""
     import csv
 
-    # Not importlib.resources, which would take longer to import than all tables to read.
+    # importlib.resources is slow to import.
     return list(
         csv.DictReader(Path(__file__).with_name(f"{name}.csv").read_text("utf-8").splitlines())
     )
@@ -73,9 +73,7 @@ def read_table(name: str) -> list[dict[str, str]]:
 
 @cache
 def gpu_names() -> tuple[str, ...]:
-    """Every GPU name a spec may use: the families (`A100`), and `A100-80GB` where a family has
-    several sizes.
-    """
+    """Return all GPU names for a spec: `A100`, and `A100-80GB` if there are several sizes."""
     sizes: dict[str, set[float]] = {}
     for provider in PROVIDERS:
         for row in instances(provider):

@@ -1,6 +1,4 @@
-"""Why a plan shows the machine it shows, and which cheaper ones of any cloud satisfy the same spec.
-Pure.
-"""
+"""Reasons for the machine of a plan, and cheaper machines of any cloud. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +11,17 @@ from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import RegionalPrices
 
 CHEAPER = 0.95
-"""A machine is named as cheaper from this share of the price on: tables are not more exact than
-that.
-"""
+"""Price ratio below which a machine counts as cheaper. Tables are not more exact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """An instance type at its price in one region, on demand."""
+    """An instance type with its on-demand price in one region."""
 
     provider: str
     instance_type: str
     gpu: str
-    """`A100-80GB`; empty for a machine without GPUs."""
+    """`A100-80GB`; empty without GPUs."""
     gpus: int
     region: str
     usd_per_hour: float
@@ -36,20 +32,17 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineChoice:
-    """Why this machine, and what would cost less."""
+    """Reason for a machine, and cheaper ones."""
 
     reason: str
     cheaper: tuple[Offer, ...] = ()
-    """One of each provider that satisfies the spec and costs less, the plan's own provider first.
-    """
+    """The cheapest matching offer of each provider, the plan's own first."""
     elsewhere: Offer | None = None
-    """Where the price in the plan's own region is not known: the same machine in a region where it
-    is.
-    """
+    """Offer in another region if the price in the plan's region is unknown."""
 
 
 class Wanted(NamedTuple):
-    """What a spec says of its machines."""
+    """Machine requirements of a spec."""
 
     nodes: int
     gpus: int
@@ -57,74 +50,71 @@ class Wanted(NamedTuple):
     models: tuple[str, ...] = ()
     """GPU models in order of preference; empty for any."""
     named: bool = False
-    """Whether the spec names instance types itself."""
+    """True if the spec names instance types."""
 
 
 def explain_choice(
-    wanted: Wanted,
+    need: Wanted,
     types: Sequence[str],
-    here: RegionalPrices,
-    others: Sequence[RegionalPrices] = (),
+    market: RegionalPrices,
+    other_markets: Sequence[RegionalPrices] = (),
 ) -> MachineChoice:
-    """The reason for the first of `types`, and machines here and at other providers that cost less
-    than it.
-    """
-    reason = _reason(wanted, types, here)
-    shown = find_instance(here.provider, types[0])
-    price = here.price_of(types[0])
+    """Return the reason for the first of `types`, and cheaper machines of all markets."""
+    reason = _reason(need, types, market)
+    shown = find_instance(market.provider, types[0])
+    price = market.price_of(types[0])
     if shown is None or price is None:
         return MachineChoice(reason=reason)
-    found = (_cheaper(wanted, shown, price.usd * CHEAPER, each) for each in (here, *others))
-    return MachineChoice(reason=reason, cheaper=tuple(each for each in found if each))
+    offers = (
+        _cheaper(need, shown, price.usd * CHEAPER, candidate)
+        for candidate in (market, *other_markets)
+    )
+    return MachineChoice(reason=reason, cheaper=tuple(each for each in offers if each))
 
 
-def _reason(wanted: Wanted, types: Sequence[str], here: RegionalPrices) -> str:
-    if wanted.named:
-        return "the first that the spec names" if len(types) > 1 else "the spec names it"
-    if not wanted.gpus:
+def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
+    if need.named:
+        return "the first in the spec" if len(types) > 1 else "named in the spec"
+    if not need.gpus:
         return "the default for a job without GPUs"
     model = next(
-        (name for name in wanted.models if _has(find_instance(here.provider, types[0]), name)), ""
+        (name for name in need.models if _has(find_instance(market.provider, types[0]), name)), ""
     )
-    what = (
-        f"{wanted.gpus} x {model}"
-        if model
-        else f"{wanted.gpus} GPU{'s' if wanted.gpus > 1 else ''}"
+    need_words = (
+        f"{need.gpus} x {model}" if model else f"{need.gpus} GPU{'s' if need.gpus > 1 else ''}"
     )
     rows = [
         row
-        for row in instances(here.provider)
-        if row.gpus == wanted.gpus and (not model or _has(row, model))
+        for row in instances(market.provider)
+        if row.gpus == need.gpus and (not model or _has(row, model))
     ]
-    what += ", the first of the spec's models that it has" if len(wanted.models) > 1 else ""
+    need_words += ", the first of the spec's models that it has" if len(need.models) > 1 else ""
     if len(rows) == 1:
-        return f"the only one of {here.provider} with {what}"
+        return f"the only one of {market.provider} with {need_words}"
     if all(row.usd_per_hour is None for row in rows):
-        return f"the smallest of {here.provider} with {what}, whose prices are not known"
-    return f"the cheapest of {here.provider} with {what}; by the prices that come with cloudtrain"
+        return f"the smallest of {market.provider} with {need_words}, whose prices are not known"
+    return f"the cheapest of {market.provider} with {need_words}; by the prices that come with cloudtrain"
 
 
-def _cheaper(wanted: Wanted, shown: Instance, limit: float, market: RegionalPrices) -> Offer | None:
-    """The cheapest machine of a provider up to a price; of the GPU models, the first that has one."""
+def _cheaper(need: Wanted, shown: Instance, limit: float, market: RegionalPrices) -> Offer | None:
+    """Return a provider's cheapest machine up to a price, by GPU preference."""
     rows = [
         row
         for row in instances(market.provider)
         if row.instance_type != shown.instance_type
-        and _satisfies(row, wanted, shown)
+        and _satisfies(row, need, shown)
         and _architecture(row) == _architecture(shown)  # another processor would need another image
     ]
-    for model in wanted.models or ("",):
-        offers = (
-            offer(row, market) for row in rows if not model or wanted.named or _has(row, model)
-        )
-        cheap = [each for each in offers if each and each.usd_per_hour <= limit]
+    for model in need.models or ("",):
+        offers = (offer(row, market) for row in rows if not model or need.named or _has(row, model))
+        cheap = [candidate for candidate in offers if candidate and candidate.usd_per_hour <= limit]
         if cheap:
-            return min(cheap, key=lambda each: each.usd_per_hour)
+            return min(cheap, key=lambda candidate: candidate.usd_per_hour)
     return None
 
 
 def offer(row: Instance, market: RegionalPrices) -> Offer | None:
-    """A machine at its price in a region; None where that is not known."""
+    """Return a machine with its price in a region, or None if the price is unknown."""
     price = market.price_of(row.instance_type)
     if price is None:
         return None
@@ -140,21 +130,20 @@ def offer(row: Instance, market: RegionalPrices) -> Offer | None:
     )
 
 
-def _satisfies(row: Instance, wanted: Wanted, shown: Instance) -> bool:
-    """Whether a machine could take the place of the one shown.
+def _satisfies(row: Instance, need: Wanted, shown: Instance) -> bool:
+    """Return whether a machine could replace the shown one.
 
-    Of a type that the spec names itself, its GPU, cores and memory are what is wanted; else what
-    the spec says.
+    For instance types in the spec, its GPU, cores and memory count; otherwise the spec's fields.
     """
-    if row.gpus != wanted.gpus or row.gpus != shown.gpus:
+    if row.gpus != need.gpus or row.gpus != shown.gpus:
         return False
-    if wanted.nodes > 1 and _is_fast(shown) and not _is_fast(row):
+    if need.nodes > 1 and _is_fast(shown) and not _is_fast(row):
         return False
-    if not wanted.gpus:
+    if not need.gpus:
         return row.vcpus >= shown.vcpus and row.memory_gib >= shown.memory_gib
-    if wanted.named:
+    if need.named:
         return row.gpu == shown.gpu and (row.gpu_memory_gib or 0) >= (shown.gpu_memory_gib or 0)
-    return not wanted.models or any(_has(row, name) for name in wanted.models)
+    return not need.models or any(_has(row, name) for name in need.models)
 
 
 def _architecture(row: Instance) -> str:

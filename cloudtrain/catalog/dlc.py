@@ -1,11 +1,9 @@
-"""AWS Deep Learning Containers for PyTorch training: the addresses that the sagemaker SDK would
-give, without it.
+"""AWS Deep Learning Containers for PyTorch: the addresses of the sagemaker SDK.
 
-The tables `dlc.csv` (versions, newest first, and the regions that lack one) and `dlc_accounts.csv`
-(whose registry a region uses) are made from `sagemaker.core.image_uris`: tests/unit/test_images.py
-compares every address with it, and `CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py`
-makes the tables anew. No tag is written out in them: it is the version, the processor and the
-Python.
+The tables `dlc.csv` (versions, newest first, and regions without one) and `dlc_accounts.csv`
+(registry of each region) are made from `sagemaker.core.image_uris`. tests/unit/test_images.py
+compares every address with the SDK, and makes the tables anew with `CLOUDTRAIN_REWRITE_TABLES=1`. A
+tag is the version, the processor and the Python version.
 """
 
 from __future__ import annotations
@@ -16,9 +14,7 @@ from cloudtrain.catalog import read_table
 
 
 def dlc_image(version: str, region: str, gpu: bool) -> str | None:
-    """The address of a version (`2.10` or `2.10.0`) in a region, for GPU or CPU machines; None when
-    there is none.
-    """
+    """Return the address of a version (`2.10` or `2.10.0`) in a region, or None."""
     for row in _table("dlc"):
         if version in (row["version"], row["version"].rpartition(".")[0]):
             account = next(
@@ -32,19 +28,21 @@ def dlc_image(version: str, region: str, gpu: bool) -> str | None:
 
 
 def dlc_versions() -> tuple[str, ...]:
-    """The versions as one writes them, newest first: `2.10`."""
+    """Return the versions, newest first: `2.10`."""
     return tuple(dict.fromkeys(row["version"].rpartition(".")[0] for row in _table("dlc")))
 
 
 def dlc_regions() -> tuple[str, ...]:
-    """The regions that have any."""
+    """Return the regions with containers."""
     return tuple(row["region"] for row in _table("dlc_accounts"))
 
 
 def registry_domain(region: str) -> str:
-    """What the host names of a region's registries end in."""
-    known = next((row["domain"] for row in _table("dlc_accounts") if row["region"] == region), None)
-    return known or ("amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com")
+    """Return the domain of a region's registries."""
+    domain = next(
+        (row["domain"] for row in _table("dlc_accounts") if row["region"] == region), None
+    )
+    return domain or ("amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com")
 
 
 @cache

@@ -1,6 +1,4 @@
-"""The tables of prices that `cloudtrain gpus --refresh` keeps in the data folder: one file per
-provider and region.
-"""
+"""Price tables of `cloudtrain gpus --refresh`: one file per provider and region."""
 
 from __future__ import annotations
 
@@ -12,41 +10,37 @@ from pathlib import Path
 from cloudtrain.bounded_files import read_regular_text
 
 REGION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,40}")
-"""How both clouds spell a region. It becomes the name of a file."""
+"""Form of a region name, which becomes a file name."""
 MAX_USD_PER_HOUR = 1e6
-"""A machine that costs more is a mistake of the list."""
+"""Higher prices are mistakes in the list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedPrice:
-    """What a cloud's price list says of one instance type in one region. The fields are the columns
-    of the file.
-    """
+    """Price of an instance type in a region. The fields are the columns of the file."""
 
     instance_type: str
     usd_per_hour: float
     """US dollars per hour of one machine, on demand."""
     spot_usd_per_hour: float | None = None
-    """The same at low priority; None where the list has no such price, which is never 0."""
+    """The same at low priority; None if unknown, never 0."""
     region: str
     as_of: str
-    """The day on which the list was read, `2026-11-23`."""
+    """Day when the list was read, `2026-11-23`."""
     source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceList:
-    """What a price list says of the machines that jobs may rent."""
+    """Prices of the machines that jobs may rent."""
 
     prices: tuple[ListedPrice, ...]
     left_out: int = 0
-    """Machines whose price cannot be true: 0, negative, no number. They are unknown."""
+    """Number of machines with an impossible price: 0, negative, not a number."""
 
 
 def price_or_none(value: object) -> float | None:
-    """A price in US dollars per hour; None for 0, which price lists say of what they do not know,
-    and for no price.
-    """
+    """Return a price in US dollars per hour. None for 0, which lists use for unknown."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:
@@ -57,20 +51,20 @@ def price_or_none(value: object) -> float | None:
 
 
 def dearest(prices: Iterable[ListedPrice]) -> tuple[ListedPrice, ...]:
-    """One price per type and region, in order: of several the dearest, so that no budget is passed."""
-    found: dict[tuple[str, str], ListedPrice] = {}
-    for each in sorted(prices, key=lambda price: price.usd_per_hour):
-        found[each.region, each.instance_type] = each
-    return tuple(found[key] for key in sorted(found))
+    """Return the highest price per type and region, in order, so budgets hold."""
+    prices_by_key: dict[tuple[str, str], ListedPrice] = {}
+    for listed in sorted(prices, key=lambda price: price.usd_per_hour):
+        prices_by_key[listed.region, listed.instance_type] = listed
+    return tuple(prices_by_key[key] for key in sorted(prices_by_key))
 
 
 def table_path(data_dir: str | Path, provider: str, region: str) -> Path:
-    """The file with the prices of a region."""
+    """Return the file of a region's prices."""
     return Path(data_dir) / "prices" / provider / f"{region}.csv"
 
 
 def listed_regions(data_dir: str | Path | None, provider: str) -> tuple[str, ...]:
-    """The regions whose price list has been read, in order of their names."""
+    """Return the regions with a price list, sorted."""
     if not data_dir:
         return ()
     names = (path.stem for path in table_path(data_dir, provider, "any").parent.glob("*.csv"))
@@ -80,9 +74,7 @@ def listed_regions(data_dir: str | Path | None, provider: str) -> tuple[str, ...
 def listed_prices(
     data_dir: str | Path | None, provider: str, region: str
 ) -> tuple[ListedPrice, ...]:
-    """The prices of a region by its table; empty where there is none. ValueError names the file and
-    the line.
-    """
+    """Return the prices of a region, or (). ValueError names the file and the line."""
     if not data_dir or not REGION_NAME.fullmatch(region):
         return ()
     path = table_path(data_dir, provider, region)
@@ -99,14 +91,16 @@ def listed_prices(
 
 
 def table_text(prices: Iterable[ListedPrice]) -> str:
-    """Those prices as the text of a file."""
+    """Return prices as the text of a file."""
     import csv
     import io
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(ListedPrice))
-    writer.writerows(["" if value is None else value for value in astuple(each)] for each in prices)
+    writer.writerows(
+        ["" if value is None else value for value in astuple(listed)] for listed in prices
+    )
     return text.getvalue()
 
 
@@ -116,7 +110,7 @@ def _read(text: str, region: str) -> Iterable[ListedPrice]:
     rows = csv.DictReader(text.splitlines())
     missing = {field.name for field in fields(ListedPrice)} - set(rows.fieldnames or ())
     if missing:
-        raise ValueError(f"line 1: has no column {', '.join(sorted(missing))}")
+        raise ValueError(f"line 1: missing column {', '.join(sorted(missing))}")
     for number, row in enumerate(rows, 2):
         usd = price_or_none(row["usd_per_hour"])
         if usd is None or row["region"] != region or None in row.values():

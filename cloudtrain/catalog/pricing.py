@@ -1,6 +1,4 @@
-"""What a job may cost: the price of its machines, the time it is allowed, and the most that both
-come to. Pure.
-"""
+"""Cost of a job: machine prices, time limits and the maximum of both. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ if TYPE_CHECKING:
 
 HOUR = 3600
 OWN_TABLE = "your own table"
-"""The source of a price that the user has written down."""
-OWN_TABLE_HINT = "write the price into a table of your own (setting prices)"
-PRICE_UNKNOWN = "cannot be held: the price of this machine is not known"
-"""The refusal of a limit in money."""
+"""Source of a price from the user's table."""
+OWN_TABLE_HINT = "write the price into your own table (setting prices)"
+PRICE_UNKNOWN = "cannot be kept: the price of this machine is unknown"
+"""Refusal of a limit in money."""
 SHORTEST_SECONDS = 60
-"""Less than this pays for no training at all."""
+"""Minimum time that allows any training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +36,7 @@ class Price:
     source: str
 
     def age_days(self, now: float) -> int | None:
-        """How old it is, in days; None when its date is only a year or nothing. `now`: a Unix
-        timestamp.
-        """
+        """Return the age in days, or None for an incomplete date. `now`: a Unix timestamp."""
         try:
             taken = date.fromisoformat(self.as_of)
         except ValueError:
@@ -50,32 +46,30 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostEstimate:
-    """Price and caps of a job. The time cap is the one that the cloud itself will hold."""
+    """Price and limits of a job. The cloud itself enforces the time limit."""
 
     price: Price | None
-    """Of one machine, the dearest of the list; None: unknown, which is not the same as free."""
+    """Price of one machine, the highest of the list; None: unknown, not free."""
     nodes: int
     max_seconds: int
-    """The job is stopped after this long."""
+    """Time after which the job is stopped."""
     cap: str
-    """What set it: `limits.max_cost`, `limits.max_runtime`, or empty for the platform's default."""
+    """Origin of the limit: `limits.max_cost`, `limits.max_runtime`, or "" for the default."""
     overhead_seconds: int
-    """Billed on top of the cap: the grace period after the stop, machines kept warm."""
+    """Billed time above the limit: the grace period and warm machines."""
     kept_seconds: int = 0
-    """Of these, how long the machines are kept for the next job."""
+    """Part of the overhead for warm machines."""
     price_hint: str = OWN_TABLE_HINT
-    """How to make an unknown price known."""
+    """Hint for an unknown price."""
 
     @property
     def usd_per_hour(self) -> float | None:
-        """US dollars per hour of all machines together; None if the price is unknown."""
+        """US dollars per hour of all machines; None if the price is unknown."""
         return self.price.usd * self.nodes if self.price else None
 
     @property
     def worst_usd(self) -> float | None:
-        """The most that the machines can cost, without moving data, in US dollars; None if the
-        price is unknown.
-        """
+        """Maximum machine cost in US dollars, without data transfer; None if unknown."""
         per_hour = self.usd_per_hour
         return (
             None
@@ -85,16 +79,12 @@ class CostEstimate:
 
     @property
     def kept_usd(self) -> float | None:
-        """The part of `worst_usd` for machines that are kept after the end, in US dollars; None if
-        that is unknown.
-        """
+        """Part of `worst_usd` for warm machines; None if unknown."""
         per_hour = self.usd_per_hour
         return None if per_hour is None else per_hour * self.kept_seconds / HOUR
 
     def age_days(self, now: float) -> int | None:
-        """How old the price is, in days; None when there is none, or its date is only a year or
-        nothing.
-        """
+        """Return the age of the price in days, or None."""
         return self.price.age_days(now) if self.price else None
 
 
@@ -102,28 +92,27 @@ def price_of(
     provider: str,
     types: Sequence[str],
     region: str,
-    own: Mapping[tuple[str, str], Price] | None = None,
+    user_table: Mapping[tuple[str, str], Price] | None = None,
 ) -> Price | None:
-    """The dearest price among these types in a region; None as soon as one of them is not known
-    there.
+    """Return the highest price of these types in a region, or None if one is unknown.
 
-    `own`: prices that win over our table, by (type, region), "" for any region: see
+    `user_table`: prices that win over our table, by (type, region); "" for any region. See
     `prices_in_force`.
     """
-    found = []
-    own = own or {}
+    prices = []
+    user_table = user_table or {}
     for name in types:
         row = find_instance(provider, name)
         spelt = row.instance_type if row else name  # Azure ignores case
         keys = ((name, region), (name, ""), (spelt, region), (spelt, ""))
-        mine = next((own[key] for key in keys if key in own), None)
+        mine = next((user_table[key] for key in keys if key in user_table), None)
         if mine is not None:
-            found.append(mine)
+            prices.append(mine)
         elif row is not None and row.usd_per_hour is not None and row.region == region:
-            found.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
+            prices.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
         else:
             return None
-    return max(found, key=lambda price: price.usd, default=None)
+    return max(prices, key=lambda price: price.usd, default=None)
 
 
 def estimate_cost(
@@ -136,11 +125,10 @@ def estimate_cost(
     kept_seconds: int = 0,
     price_hint: str = OWN_TABLE_HINT,
 ) -> tuple[CostEstimate, list[Issue]]:
-    """The caps of a job, and what is wrong with them.
+    """Return the limits of a job and their mistakes.
 
-    An amount of money becomes a time, since only a time can be held by the cloud without a watcher
-    of ours. With an unknown price that is impossible, and such a job is refused; so is one without
-    any cap of its own.
+    A cost limit becomes a time limit, which the cloud enforces by itself. A job with an unknown
+    price and a cost limit is refused; so is one without any limit.
     """
     problems: list[Issue] = []
     seconds = default_seconds
@@ -155,7 +143,7 @@ def estimate_cost(
             hour = f"{price.usd * nodes:.2f} USD per hour"
             message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
             if kept_seconds:
-                message += f", {kept_seconds} s of kept machines set aside"
+                message += f", after {kept_seconds} s for warm machines"
             problems.append(
                 Issue(
                     ("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"
@@ -168,7 +156,7 @@ def estimate_cost(
         hint = f"{price_hint}, or replace max_cost by max_runtime"
         problems.append(Issue(("limits", "max_cost"), PRICE_UNKNOWN, hint))
     elif limits.max_runtime is None and price is None:
-        message = "the price of this machine is not known, and nothing limits what the job may cost"
+        message = "the price of this machine is unknown, so the cost of the job is not limited"
         problems.append(Issue(("limits",), message, f"set limits.max_runtime, or {price_hint}"))
     made = CostEstimate(
         price=price,
@@ -183,7 +171,7 @@ def estimate_cost(
 
 
 def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Issue]]:
-    """The user's own table, if there is one, and what is wrong with it."""
+    """Return the user's own table and its mistakes."""
     if path is None:
         return {}, []
     try:
@@ -198,26 +186,26 @@ def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Is
 
 
 class RegionalPrices(NamedTuple):
-    """The prices in force of one provider in one region."""
+    """Prices of a provider in a region."""
 
     provider: str
     region: str
     known: Mapping[tuple[str, str], Price]
-    """By (type, region), "" for any region: the user's own table, then what `gpus --refresh` has
-    read. They win over the table that comes with cloudtrain, unless that one is newer than what was
-    read.
+    """Prices by (type, region); "" for any region.
+
+    The user's table wins, then the newer of `gpus --refresh` and our table.
     """
     spot: Mapping[str, float] = {}
-    """US dollars per hour at low priority, by type, where a price list has it."""
+    """US dollars per hour at low priority, by type, if a price list has it."""
     problems: tuple[Issue, ...] = ()
-    """What is wrong with those tables."""
+    """Mistakes in the tables."""
 
     def price_of(self, *types: str) -> Price | None:
-        """The dearest price among these types; None as soon as one of them is not known."""
+        """Return the highest price of these types, or None if one is unknown."""
         return price_of(self.provider, types, self.region, self.known)
 
     def hint(self, *types: str) -> str:
-        """How to make an unknown price of these types known."""
+        """Return a hint for an unknown price of these types."""
         if not types:
             return "name the cluster's machines with resources.instance"
         if not self.region:
@@ -227,16 +215,17 @@ class RegionalPrices(NamedTuple):
 
 
 def prices_in_force(
-    provider: str, region: str, own: str | None, data_dir: str | None
+    provider: str, region: str, user_file: str | None, data_dir: str | None
 ) -> RegionalPrices:
-    """What is known of a region. `own`: the user's own table; `data_dir`: where the tables of price
-    lists are.
+    """Return the prices of a region.
+
+    `user_file`: the user's table. `data_dir`: folder of the price lists.
     """
-    known, problems = user_prices(own)
+    known, problems = user_prices(user_file)
     listed: tuple[ListedPrice, ...] = ()
     try:
         if data_dir and Path(data_dir, "prices", provider).is_dir():
-            from cloudtrain.catalog.price_tables import listed_prices  # most people have none
+            from cloudtrain.catalog.price_tables import listed_prices  # rarely needed
 
             listed = listed_prices(data_dir, provider, region)
     except ValueError as error:
@@ -246,14 +235,12 @@ def prices_in_force(
         ]
     shipped = {row.instance_type: row for row in instances(provider)} if listed else {}
     read = {
-        (each.instance_type, region): Price(
-            usd=each.usd_per_hour, as_of=each.as_of, source=each.source
-        )
-        for each in listed
-        if (each.instance_type, "") not in known
-        and not _is_newer(shipped.get(each.instance_type), region, each.as_of)
+        (row.instance_type, region): Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source)
+        for row in listed
+        if (row.instance_type, "") not in known
+        and not _is_newer(shipped.get(row.instance_type), region, row.as_of)
     }
-    spot = {each.instance_type: each.spot_usd_per_hour for each in listed if each.spot_usd_per_hour}
+    spot = {row.instance_type: row.spot_usd_per_hour for row in listed if row.spot_usd_per_hour}
     return RegionalPrices(
         provider=provider,
         region=region,
@@ -264,9 +251,7 @@ def prices_in_force(
 
 
 def _is_newer(row: Instance | None, region: str, as_of: str) -> bool:
-    """Whether the table that comes with cloudtrain has a price of a later day. A bare year is older
-    than its days.
-    """
+    """Return whether our table has a later price. A bare year is older than its days."""
     return (
         row is not None
         and row.usd_per_hour is not None
@@ -276,20 +261,19 @@ def _is_newer(row: Instance | None, region: str, as_of: str) -> bool:
 
 
 def known_prices(prices: RegionalPrices, types: Sequence[str]) -> dict[str, float]:
-    """US dollars per hour of those types whose price is known."""
-    known = {name: prices.price_of(name) for name in types}
-    return {name: price.usd for name, price in known.items() if price is not None}
+    """Return US dollars per hour of the types with a known price."""
+    prices_by_type = {name: prices.price_of(name) for name in types}
+    return {name: price.usd for name, price in prices_by_type.items() if price is not None}
 
 
 def read_prices(text: str) -> dict[tuple[str, str], Price]:
-    """A user's own table: CSV with the columns instance_type, usd_per_hour and, if wanted, region,
-    as_of.
+    """Read a user's table: CSV with instance_type, usd_per_hour, optional region and as_of.
 
-    ValueError names the line that cannot be read.
+    Raise ValueError with the line.
     """
     import csv
 
-    own: dict[tuple[str, str], Price] = {}
+    table: dict[tuple[str, str], Price] = {}
     rows = csv.DictReader(text.splitlines())
     if not {"instance_type", "usd_per_hour"} <= set(rows.fieldnames or ()):
         raise ValueError(
@@ -305,5 +289,5 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
                 f"line {number}: {row['usd_per_hour']!r} is not a price per hour"
             ) from None
         key = (row["instance_type"].strip(), (row.get("region") or "").strip())
-        own[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source=OWN_TABLE)
-    return own
+        table[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source=OWN_TABLE)
+    return table

@@ -1,35 +1,31 @@
-"""What can be read from the name of an instance type that no table has: local disks, processor,
-GPUs.
+"""Facts in the name of an instance type: local disks, processor, GPUs.
 
 After "Amazon EC2 instance type naming conventions" and "Naming conventions for Azure virtual
-machine sizes". tests/unit/test_catalog.py compares what is read from EC2's names with EC2's own
-data.
+machine sizes". tests/unit/test_catalog.py compares the results with EC2's own data.
 """
 
 from __future__ import annotations
 
 import re
 
-# Compiled when they are needed: most plans need none of them.
+# Compiled at first use: most plans do not need them.
 _EC2 = r"(?:ml\.)?(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z]*)(?:-\w+)?\.[\w-]+"
 """`r`, `5` and `d` of `ml.r5d.large`."""
 _STORAGE_SERIES = ("i", "im", "is", "d", "h", "f", "x", "trn", "gr")
-"""Series whose machines all have local disks, though no letter of their names shows it."""
+"""Series that always have local disks, without a letter for it."""
 _STORAGE_FROM = {"p": 5, "g": 5}
-"""Series that have them from a generation on."""
+"""Series with local disks from a generation on."""
 _STORAGE_UNTIL = {"c": 3, "m": 3, "r": 3}
-"""Series that had them up to a generation."""
+"""Series with local disks up to a generation."""
 _AZURE_ARM = r"(standard|basic)_[a-z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)"
-"""A `p` among the small letters is for an ARM processor."""
+"""A small `p` means an ARM processor."""
 _GRACE = r"[_-]g[bh]\d00(_|\.|$)"
-"""NVIDIA's own processor, which is an ARM too: `p6e-gb200.36xlarge`,
-`Standard_ND128isr_NDR_GB200_v6`.
-"""
+"""NVIDIA's ARM processor: `p6e-gb200.36xlarge`, `Standard_ND128isr_NDR_GB200_v6`."""
 _GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
 
 
 def local_disks(instance_type: str) -> bool | None:
-    """Whether a type of EC2's has disks built in; None for a name that is of no known form."""
+    """Return whether an EC2 type has local disks; None for an unknown name."""
     name = re.fullmatch(_EC2, instance_type)
     if name is None:
         return None
@@ -46,7 +42,7 @@ def local_disks(instance_type: str) -> bool | None:
 
 
 def architecture(provider: str, instance_type: str) -> str:
-    """Of its processors, as images call it: arm64 or amd64."""
+    """Return the architecture as images name it: arm64 or amd64."""
     name = re.fullmatch(_EC2, instance_type) if provider == "aws" else None
     graviton = name is not None and ("g" in name["options"] or name["series"] == "a")
     arm = graviton or (provider == "azure" and re.match(_AZURE_ARM, instance_type, re.IGNORECASE))
@@ -54,10 +50,10 @@ def architecture(provider: str, instance_type: str) -> str:
 
 
 def is_azure_size(name: str) -> bool:
-    """Whether it is spelt as Azure's machine sizes are: `Standard_D4s_v3`. They ignore case."""
+    """Return whether a name is an Azure machine size: `Standard_D4s_v3`. Case is ignored."""
     return re.fullmatch(r"(standard|basic)_\w+", name, re.IGNORECASE) is not None
 
 
 def has_gpus(provider: str, instance_type: str) -> bool:
-    """Whether it is of a series with GPUs."""
+    """Return whether a type is of a series with GPUs."""
     return re.match(_GPUS.get(provider, "$"), instance_type, re.IGNORECASE) is not None

@@ -1,1 +1,1 @@
-"""Contracts: what each platform promises the containers of a job. One pure module per platform."""
+"""Contracts: the environment of a job's containers on each platform. Pure modules."""

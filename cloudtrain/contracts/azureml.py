@@ -1,8 +1,8 @@
-"""The Azure ML contract: what the service promises each node of a command job. Pure values.
+"""The Azure ML contract: the environment of each node of a command job. Pure values.
 
 After "Distributed GPU training guide" and the command job's YAML schema in the documentation of
-Azure Machine Learning: the variables of a PyTorch distribution, the code as working folder, inputs
-and outputs as paths in the command. No signal is promised before a node is taken away.
+Azure Machine Learning: variables of a PyTorch distribution, the code as working folder, inputs and
+outputs as paths in the command. Azure ML sends no signal before it takes a node away.
 """
 
 from __future__ import annotations
@@ -13,39 +13,35 @@ from dataclasses import dataclass
 from typing import Any
 
 GRACE_SECONDS = 60
-"""How long a stop waits for checkpoints before it cancels the job, unless `azure.stop_grace` is
-set. Azure ML itself promises no time at all.
+"""Time that a stop waits for checkpoints before it cancels the job.
+
+`azure.stop_grace` changes it. Azure ML itself gives no time.
 """
 
 MASTER_PORT = 6105
-"""MASTER_PORT in Azure ML's documentation; jobs may rely on the variable, not on the number."""
+"""MASTER_PORT in Azure ML's documentation. Jobs should rely on the variable."""
 
 STORED_FOLDERS = ("outputs", "logs")
-"""Folders of each node's working folder that Azure ML stores with the job, below `artifact_folder`.
-"""
+"""Folders of each node that Azure ML stores with the job, below `artifact_folder`."""
 
 ARTIFACT_STORE = "workspaceartifactstore"
-"""The datastore, in every workspace, where Azure ML stores them."""
+"""Datastore for these folders, in every workspace."""
 
 STOP_FILE = ".cloudtrain-stop"
-"""File name in a job's output folder: the launcher stops when it appears. Ours, because Azure ML
-sends no signal.
-"""
+"""File in a job's output folder that stops the launcher. Azure ML sends no signal."""
 
 PUBLISHED_FOLDER = ".cloudtrain-published"
-"""Folder in a job's output folder, in which the launcher finds what the client publishes while the
-job runs.
-"""
+"""Folder in a job's output folder for files that the client publishes during the job."""
 
 
 def artifact_folder(job: str) -> str:
-    """The path of a job's folders in the artifact store."""
+    """Return the path of a job's folders in the artifact store."""
     return f"ExperimentRun/dcid.{job}/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mount:
-    """An input or an output: storage that is mounted at a path which is known only on the node."""
+    """An input or output: storage mounted at a path that only the node knows."""
 
     name: str
     kind: str
@@ -53,12 +49,12 @@ class Mount:
     mode: str
     """download, ro_mount, rw_mount, upload."""
     path: str
-    """Its URI, `azureml://…` or `https://…`, or a folder on the client's machine."""
+    """URI, `azureml://…` or `https://…`, or a folder on the client's machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """One copy of the command. The distribution says how many are started per node."""
+    """A copy of the command. The distribution sets the number per node."""
 
     node: int
     env: Mapping[str, str]
@@ -66,31 +62,29 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandJob:
-    """What a request starts: its processes, and what is mounted for them."""
+    """Processes of a request and their mounts."""
 
     name: str
     code: str
-    """The folder that is copied into each node's working folder."""
+    """Folder that is copied into each node's working folder."""
     command: str
-    """A shell command with the placeholders `${{inputs.x}}` and `${{outputs.x}}`."""
+    """Shell command with placeholders `${{inputs.x}}` and `${{outputs.x}}`."""
     processes: tuple[Process, ...]
     inputs: tuple[Mount, ...]
     outputs: tuple[Mount, ...]
     timeout_seconds: int | None
 
     def command_line(self, paths: Mapping[str, str]) -> str:
-        """The command with every placeholder replaced. `paths`: by `inputs.x` and `outputs.x`.
-        KeyError for others.
-        """
+        """Return the command with its placeholders replaced. `paths`: by `inputs.x`."""
         return re.sub(
             r"\$\{\{\s*((?:inputs|outputs)\.\w+)\s*\}\}",
-            lambda found: paths[found[1]],
+            lambda match: paths[match[1]],
             self.command,
         )
 
 
 def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_PORT) -> CommandJob:
-    """What Azure ML would start for a command-job document.
+    """Return what Azure ML would start for a command-job document.
 
     `master`: the address of the first node, as all nodes reach it.
     """
@@ -120,9 +114,9 @@ def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_
 def _process_variables(
     distribution: Mapping[str, Any] | None, node: int, nodes: int, master: str, port: int
 ) -> list[dict[str, str]]:
-    """The variables of each process on a node. Without a distribution each node runs alone.
+    """Return the variables of each process on a node. No distribution: each node is alone.
 
-    ValueError for any other distribution than PyTorch's.
+    Raise ValueError for distributions other than PyTorch.
     """
     if distribution is None:
         return [{}]
@@ -130,17 +124,17 @@ def _process_variables(
         raise ValueError(
             f"a distribution of type {distribution['type']!r} is not part of this contract"
         )
-    each = int(distribution.get("process_count_per_instance") or 1)
+    processes = int(distribution.get("process_count_per_instance") or 1)
     return [
         {
             "MASTER_ADDR": master,
             "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(nodes * each),
+            "WORLD_SIZE": str(nodes * processes),
             "NODE_RANK": str(node),
-            "RANK": str(node * each + local),
+            "RANK": str(node * processes + local),
             "LOCAL_RANK": str(local),
         }
-        for local in range(each)
+        for local in range(processes)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What runs on one node, and the job document that every node reads. Pure values."""
+"""Launcher call on one node, and the job document for all nodes. Pure values."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ if TYPE_CHECKING:
 
 ARGUMENT = "$argv"
 LONG_TEXT = 200
-"""The key by which values of a job document refer to an argument, and the length from which on they
-do.
-"""
+"""Minimum length of a value that refers to an argument by the key above."""
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
-"""The variable that tells a launcher where this machine keeps what it has installed."""
+"""Variable with this machine's folder of installed packages."""
 
 PUBLISHED = "CLOUDTRAIN_PUBLISHED"
-"""The variable that tells a launcher where it reads what the client publishes for its job."""
+"""Variable with the folder that the client publishes files in."""
 
 WHEELS = f"{PAYLOAD_FOLDER}/wheels"
-"""The folder of the archive that holds the wheels that a submit has downloaded."""
+"""Folder of downloaded wheels in the archive."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One node's launcher: what is executed, where, with which variables."""
+    """Launcher call of a node: command, folder and variables."""
 
     node: int
     argv: tuple[str, ...]
@@ -37,10 +35,10 @@ class Launch:
     env: Mapping[str, str]
     """Variables besides the machine's own. The rendezvous port is chosen at the start."""
     secrets: Mapping[str, str]
-    """Variable -> where its value is looked up at the start, such as `env:NAME`."""
+    """Variable -> source of its value at the start, such as `env:NAME`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -48,16 +46,15 @@ class Launch:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Launch:
-        """What `to_json` gave, read back."""
+        """Read the result of `to_json`."""
         return Launch(**{**document, "argv": tuple(document["argv"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobDocument:
-    """The part of a plan that the launcher reads on every node; its own `Job` says what each field
-    means.
+    """Part of a plan for the launcher on every node; its own `Job` explains the fields.
 
-    A field that is as by default is not written.
+    Fields with default values are not written.
     """
 
     run_id: str
@@ -66,7 +63,7 @@ class JobDocument:
     target: str
     argv: tuple[str, ...]
     values: Any
-    """Plain JSON, in which a long text may be a reference to an argument."""
+    """Plain JSON. A long text may be a reference to an argument."""
     nodes: int
     processes: int
     gpus: int
@@ -89,17 +86,17 @@ class JobDocument:
     trial: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with the version of the format."""
-        found: dict[str, Any] = {"version": 1}
+        """Return plain JSON with the format version."""
+        document: dict[str, Any] = {"version": 1}
         for item in fields(self):
             value = getattr(self, item.name)
             if value != item.default:
-                found[item.name] = list(value) if isinstance(value, tuple) else value
-        return found
+                document[item.name] = list(value) if isinstance(value, tuple) else value
+        return document
 
 
 def job_document(plan: Plan) -> JobDocument:
-    """What every platform's job document has in common."""
+    """Return the job document, the same for every platform."""
     spec = plan.spec
     kind, target = entrypoint_of(spec.entrypoint)
     return JobDocument(
@@ -127,38 +124,34 @@ def job_document(plan: Plan) -> JobDocument:
 
 
 def _trial(plan: Plan) -> dict[str, Any] | None:
-    """The rules by which a trial of a sweep ends itself, those that are as by default left out;
-    None for any other.
-    """
+    """Return the rules of a trial without defaults, or None."""
     rules = plan.context.trial
     if rules is None:
         return None
     values = {item.name: (getattr(rules, item.name), item.default) for item in fields(rules)}
-    found = {name: value for name, (value, default) in values.items() if value != default}
-    return {**found, "rungs": list(rules.rungs)}
+    changed = {name: value for name, (value, default) in values.items() if value != default}
+    return {**changed, "rungs": list(rules.rungs)}
 
 
 def dependencies_document(plan: Plan) -> dict[str, Any]:
-    """The packages that the launcher installs, as its job document says them; empty for none."""
-    said = plan.spec.dependencies
-    file = said.file or plan.context.source.requirements
-    if said.off or not (said.packages or file):
+    """Return the packages for the launcher; empty for none."""
+    dependencies = plan.spec.dependencies
+    file = dependencies.file or plan.context.source.requirements
+    if dependencies.off or not (dependencies.packages or file):
         return {}
     limits = plan.spec.limits
     resources = plan.spec.resources
     comes_back = plan.target.contract != "plain" and bool(resources.spot or limits.retries)
     return {
-        **({"packages": list(said.packages)} if said.packages else {"file": file}),
-        **({"wheels": WHEELS} if said.vendor else {}),
-        **({"replace_torch": True} if said.replace_torch else {}),
+        **({"packages": list(dependencies.packages)} if dependencies.packages else {"file": file}),
+        **({"wheels": WHEELS} if dependencies.vendor else {}),
+        **({"replace_torch": True} if dependencies.replace_torch else {}),
         **({"keep": True} if comes_back else {}),
     }
 
 
 def _values(value: Any, argv: tuple[str, ...]) -> Any:
-    """The arguments with their types. A long text that is in `argv` too is replaced by its index
-    there.
-    """
+    """Return the arguments with types. A long text in `argv` becomes its index."""
     if isinstance(value, str) and len(value) > LONG_TEXT and value in argv:
         return {ARGUMENT: argv.index(value)}
     if isinstance(value, Mapping):
@@ -167,7 +160,7 @@ def _values(value: Any, argv: tuple[str, ...]) -> Any:
 
 
 def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:
-    """The kind of program (`script`, `module`, `notebook` or `trainer`) and its path or name."""
+    """Return the kind of program (script, module, notebook, trainer) and its name."""
     if entrypoint is None:
         return "trainer", ""
     words = entrypoint.split()

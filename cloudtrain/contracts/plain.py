@@ -1,4 +1,4 @@
-"""The plain contract, for any machine: the launcher gets everything by environment variables."""
+"""The plain contract for any machine: everything in environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloudtrain.source.tree import PAYLOAD_FOLDER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Paths on the nodes of one run. `{node}` stands for the node's rank."""
+    """Paths on the nodes of a run. `{node}` is the node's rank."""
 
     python: str
     job_file: str
@@ -29,29 +29,24 @@ class Layout:
     checkpoints: str
     inputs: Mapping[str, str]
     packages: str = ""
-    """Where installed packages are kept for the next run; empty: where the launcher keeps them by
-    itself.
-    """
+    """Folder of installed packages for the next run; empty: the launcher's default."""
     stop_file: str = ""
-    """A file whose creation asks the job to stop, for platforms that send no SIGTERM; empty: none.
-    """
+    """File that stops the job, for platforms without SIGTERM; empty: none."""
     published: str = ""
-    """The folder in which a trial finds what its client publishes; empty: none."""
+    """Folder of files that the client publishes for a trial; empty: none."""
 
 
 CLOUD_FIELDS = (
     *("resources.gpu", "resources.instance", "resources.spot", "resources.disk"),
     *("limits.max_wait", "limits.max_cost", "limits.retries", "checkpoints.uri", "tags"),
 )
-"""Fields of the spec that are not used where machines are not rented and nothing is billed."""
+"""Fields of the spec without effect on machines that are not rented."""
 
 
 def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:
-    """The job document of a run under this contract, whose secrets are looked up before the
-    launcher starts.
+    """Return the job document. Secrets are read before the launcher starts.
 
-    `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nothing else
-    does.
+    `keeps_time`: the launcher itself enforces `limits.max_runtime`.
     """
     limit = plan.spec.limits.max_runtime if keeps_time else None
     return replace(
@@ -64,11 +59,9 @@ def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:
 def launches(
     plan: Plan, layout: Layout, *, addresses: tuple[str, ...], interface: str, threads: int | None
 ) -> tuple[Launch, ...]:
-    """One launch per node; the rendezvous is at `addresses[0]`. `threads`: OMP_NUM_THREADS; None or
-    0: unset.
-    """
+    """Return a launch per node; the rendezvous is `addresses[0]`. `threads`: OMP_NUM_THREADS."""
     spec = plan.spec
-    found = []
+    result = []
     for node, address in enumerate(addresses):
         cwd = layout.source.replace("{node}", str(node))
         env = {
@@ -97,5 +90,5 @@ def launches(
             },
         }
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
-        found.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))
-    return tuple(found)
+        result.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))
+    return tuple(result)

@@ -1,9 +1,8 @@
-"""The SageMaker contract: what the service promises each container of a CreateTrainingJob request.
-Pure values.
+"""The SageMaker contract: the environment of each container of a training job. Pure.
 
 After the developer guide's "How Amazon SageMaker AI provides training information" and "Run
-training with your own algorithm": the tree below /opt/ml, its JSON files, the names of the nodes,
-what is restored, kept and archived.
+training with your own algorithm": the tree below /opt/ml, its JSON files, the node names, and which
+files are restored, kept and archived.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ from typing import Any
 
 ROOT = "/opt/ml"
 GRACE_SECONDS = 120
-"""From SIGTERM to SIGKILL, after a stop and at the time limit."""
+"""Time from SIGTERM to SIGKILL, after a stop and at the time limit."""
 
 MIN_KEPT_CHECKPOINTS = 2
-"""Fewer checkpoints are unsafe: a deletion reaches S3 at once, perhaps before the newest checkpoint
-is there.
-"""
+"""Safe minimum: S3 may delete the old checkpoint before it has the new one."""
 
 FAILURE_FILE = "output/failure"
 FAILURE_CHARACTERS = 1024
-"""This many characters of the failure file become the FailureReason."""
+"""Length of the failure file's part in the FailureReason."""
 
 FOLDERS = ("input/config", "input/data", "model", "output/data", "code")
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
@@ -33,7 +30,7 @@ _GROUP = "homogeneousCluster"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
-    """One input: data from S3 that a container finds in `input/data/<name>`."""
+    """An input: data from S3 in `input/data/<name>` of a container."""
 
     name: str
     uri: str
@@ -42,16 +39,16 @@ class Channel:
 
     @property
     def folder(self) -> str:
-        """Its path below /opt/ml."""
+        """Path below /opt/ml."""
         return f"input/data/{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeContainer:
-    """One node, as SageMaker starts it. Paths are relative to /opt/ml."""
+    """A node at its start. Paths are relative to /opt/ml."""
 
     node: int
-    """Its index among the hosts in lexicographic order: algo-10 comes before algo-2."""
+    """Index of the host in lexicographic order: algo-10 comes before algo-2."""
     host: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -61,7 +58,7 @@ class NodeContainer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What a request starts: its containers, and where their output goes."""
+    """Containers of a request and the places of their output."""
 
     name: str
     instance_type: str
@@ -70,17 +67,15 @@ class TrainingJob:
     channels: tuple[Channel, ...]
     folders: tuple[str, ...]
     checkpoints: str
-    """The checkpoint folder below /opt/ml: restored on every node at the start, uploaded as it
-    changes.
-    """
+    """Checkpoint folder below /opt/ml: restored at the start, uploaded on changes."""
     checkpoints_uri: str
     """Empty: checkpoints are not uploaded."""
     tensorboard: str
-    """The folder below /opt/ml whose files are uploaded as they change, for TensorBoard."""
+    """Folder below /opt/ml with TensorBoard files, uploaded on changes."""
     tensorboard_uri: str
     """Empty: they are not uploaded."""
     archives: Mapping[str, str]
-    """Folder below /opt/ml -> URI of the archive in S3 that gets all nodes' content at the end."""
+    """Folder below /opt/ml -> URI of the archive with all nodes' content."""
     max_runtime_seconds: int
     grace_seconds: int = GRACE_SECONDS
 
@@ -92,10 +87,10 @@ def training_job(
     region: str = "us-east-1",
     account: str = "123456789012",
 ) -> TrainingJob:
-    """What SageMaker would start for a CreateTrainingJob request.
+    """Return what SageMaker would start for a CreateTrainingJob request.
 
-    `interface`: name of the network interface between the nodes, for resourceconfig.json. The first
-    of a list of instance preferences is used.
+    `interface`: network interface between the nodes, for resourceconfig.json. The first of several
+    instance preferences is used.
     """
     name = body["TrainingJobName"]
     algorithm = body["AlgorithmSpecification"]
@@ -108,7 +103,7 @@ def training_job(
         "AWS_REGION": region,
         **body.get("Environment", {}),
     }
-    # Without an entrypoint in the request the image is run with the argument `train`.
+    # Without an entrypoint in the request the image runs with the argument `train`.
     argv = (
         *algorithm.get("ContainerEntrypoint", ("train",)),
         *algorithm.get("ContainerArguments", ()),
@@ -160,15 +155,13 @@ def training_job(
 def _config_files(
     config: Mapping[str, Any], host: str, hosts: tuple[str, ...], network: tuple[str, str]
 ) -> dict[str, str]:
-    """Content of the files in input/config on one host. `network`: instance type and network
-    interface.
-    """
+    """Return the files in input/config of a host. `network`: instance type and interface."""
     resources = {"input/config/resourceconfig.json": _resource_config(host, hosts, *network)}
     return {path: json.dumps(value, indent=2) for path, value in {**config, **resources}.items()}
 
 
 def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
-    """The instance type and count of a ResourceConfig; the first preference if there are several."""
+    """Return instance type and count of a ResourceConfig, by its first preference."""
     first = (resources.get("InstancePreferences") or [resources])[0]
     return first["InstanceType"], first.get("InstanceCount", resources.get("InstanceCount", 1))
 

@@ -1,6 +1,4 @@
-"""A run of one node under the plain contract as a shell script, for machines and queues that take
-one. Pure.
-"""
+"""A one-node run as a shell script, for machines and queues that take one. Pure."""
 
 from __future__ import annotations
 
@@ -23,13 +21,12 @@ def shell_script(
     inputs: Mapping[str, str],
     secrets: Mapping[str, str],
 ) -> str:
-    """What a POSIX shell executes to run the job in `folder`, an absolute path, whose `source/`
-    holds the archive.
+    """Return the POSIX shell script for a job in `folder`, an absolute path.
 
-    `inputs`: their absolute paths there. `secrets`: for each a shell command that prints its value.
-    The job leaves `output/`, `model/`, `checkpoints/` and, at its end, its exit code in the file
-    `exit`; it stops, with a checkpoint, as soon as there is a file `stop`. The time limit is kept
-    too. All that it prints is the log of node 0.
+    `source/` in it holds the archive. `inputs`: absolute paths. `secrets`: shell commands that
+    print the values. The job writes `output/`, `model/`, `checkpoints/` and finally its exit code
+    to the file `exit`. It stops with a checkpoint as soon as a file `stop` exists. It enforces the
+    time limit. Its output is the log of node 0.
     """
     where = {name: f"{folder}/{name}" for name in _FOLDERS}
     layout = Layout(

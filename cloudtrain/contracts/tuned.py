@@ -1,6 +1,4 @@
-"""A job document that leaves room for what a cloud's own service chooses: the launcher puts the
-values in. Pure.
-"""
+"""Job documents with room for values that a cloud's own service chooses. Pure."""
 
 from __future__ import annotations
 
@@ -29,33 +27,29 @@ __all__ = [
 ]
 
 Rules = Mapping[str, Mapping[str, Any]]
-"""The `tuned` of a job document: cloudtrain_launcher/tuned.py explains it."""
+"""Field `tuned` of a job document, explained in cloudtrain_launcher/tuned.py."""
 
 
 def argument_of(key: str) -> str:
-    """The argument that a setting of the space sets; empty for one that is no argument."""
+    """Return the argument of a setting, or "" for other settings."""
     path = override_of(key, 0).partition("=")[0]
     return path.removeprefix("args.") if path.startswith("args.") else ""
 
 
 def variable_of(key: str) -> str:
-    """The variable that passes the value of a setting, where a service puts values into the
-    command.
-    """
+    """Return the variable for a setting's value, for services that fill in the command."""
     return f"{VARIABLES}{plain_name(key)}"
 
 
 def sweep_of(plan: Plan) -> Sweep:
-    """The section `sweep` of a plan that has one."""
+    """Return the section `sweep` of a plan."""
     if plan.spec.sweep is None:
-        raise ValueError("a plan of a sweep has the section sweep")
+        raise ValueError("the plan needs the section sweep")
     return plan.spec.sweep
 
 
 def is_rehearsed_trial(plan: Plan) -> bool:
-    """Whether a plan is rehearsed on this machine as the cloud's own service would run it: a trial
-    with all values.
-    """
+    """Return whether a plan rehearses a trial of the cloud's own search engine."""
     sweep = plan.spec.sweep
     values = plan.spec.args.values
     if (
@@ -69,7 +63,7 @@ def is_rehearsed_trial(plan: Plan) -> bool:
 
 
 def trial_texts(plan: Plan) -> dict[str, str]:
-    """What the service would tell a rehearsed trial of its values, by setting."""
+    """Return the values of a rehearsed trial as the service would send them."""
     values = plan.spec.args.values
     if not isinstance(values, Mapping):
         raise TypeError("a sweep varies arguments by their names")
@@ -77,10 +71,9 @@ def trial_texts(plan: Plan) -> dict[str, str]:
 
 
 def room_for(plan: Plan) -> tuple[Plan, Rules]:
-    """The plan with an empty word, and None, where a trial has the value of an argument; and what
-    belongs there.
+    """Return the plan with empty values for the varied arguments, and their rules.
 
-    Settings that are no arguments are left out.
+    Settings that are not arguments are left out.
     """
     space = plan.spec.sweep.space if plan.spec.sweep else {}
     settings = {key: argument_of(key) for key in space if argument_of(key)}
@@ -103,31 +96,27 @@ def room_for(plan: Plan) -> tuple[Plan, Rules]:
 
 
 def parameters_of(rules: Rules, texts: Mapping[str, str]) -> dict[str, Scalar]:
-    """The values of a trial as a service tells them. A text that means none that is possible stays
-    a text.
-    """
-    found: dict[str, Scalar] = {}
+    """Return the values of a trial from a service. Invalid texts stay texts."""
+    result: dict[str, Scalar] = {}
     for key in rules:
         if key in texts:
             try:
-                found[key] = value_of(rules[key], texts[key])
+                result[key] = value_of(rules[key], texts[key])
             except ValueError:
-                found[key] = texts[key]
-    return found
+                result[key] = texts[key]
+    return result
 
 
-def named_texts(rules: Rules, told: Mapping[str, str]) -> dict[str, str]:
-    """By setting, the texts that a run history has by plain names: those of the service, or of the
-    launcher.
-    """
-    found = {}
+def named_texts(rules: Rules, texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of a run history by setting, from the service or the launcher."""
+    result = {}
     for key in rules:
         name = plain_name(key)
-        for each in (f"{PARAMETERS}{name}", name):
-            if each in told:
-                found[key] = told[each]
+        for candidate in (f"{PARAMETERS}{name}", name):
+            if candidate in texts:
+                result[key] = texts[candidate]
                 break
-    return found
+    return result
 
 
 def _rule(dimension: Dimension) -> dict[str, Any]:
@@ -141,7 +130,7 @@ def _flag(argument: str) -> str:
 
 
 def _groups(arguments: Arguments) -> dict[str, list[str]]:
-    """The words of each argument of a mapping."""
+    """Return the words of each argument of a mapping."""
     words = list(arguments.argv)
     groups = {}
     for key, value in arguments.values.items() if isinstance(arguments.values, Mapping) else ():

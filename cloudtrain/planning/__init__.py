@@ -1,3 +1,1 @@
-"""From a spec to a plan, as frozen values: where a job is to run, and what it is there. No network,
-process or SDK.
-"""
+"""Plans as frozen values: what runs, and where. No network, process or SDK."""

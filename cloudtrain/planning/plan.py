@@ -1,6 +1,4 @@
-"""The plan: spec, context and target put together into one frozen value. No network, no process, no
-SDK.
-"""
+"""The plan: spec, context and target as one frozen value. No network, process or SDK."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, dotted
 from cloudtrain.planning.target import Target
 
-if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run must not import pydantic
     from cloudtrain.spec.model import JobSpec
     from cloudtrain.spec.yaml_document import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSummary:
-    """The source folder at the time of planning."""
+    """The source folder at planning time."""
 
     root: str
     digest: str
@@ -32,48 +30,41 @@ class SourceSummary:
     warning: str = ""
     """A warning about its size; empty for none."""
     secrets: tuple[str, ...] = ()
-    """Paths that are left out since they are likely to hold secrets."""
+    """Paths that are left out because they probably contain secrets."""
     requirements: str = ""
-    """The file that says which packages are installed; empty for none, or for a list in the spec.
-    """
+    """Requirements file; empty for none or for a list in the spec."""
     packages: tuple[str, ...] = ()
-    """What it asks for, a requirement each, for people."""
+    """Its requirements, for people."""
     wheels: int = 0
-    """How many wheels are sent along."""
+    """Number of wheels in the archive."""
     kept: tuple[tuple[str, str], ...] = ()
-    """Patterns of `keep` that match files of the source, each with the first of them."""
+    """Patterns of `keep` that match source files, each with its first match."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRules:
-    """What a run needs to know as a trial of a sweep, to end itself at a rung."""
+    """Rules by which a trial of a sweep ends itself at a rung."""
 
     trial: int
-    """The number of the trial, by which the values of the others are told from its own."""
+    """Number of the trial."""
     metric: str
     goal: str
     """minimize or maximize."""
     rungs: tuple[int, ...]
-    """At which reports of the metric it is compared with the others, from 1; those that it has
-    passed, too.
-    """
+    """Reports, from 1, at which trials are compared, including past ones."""
     eta: int
     until: int | None = None
-    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is
-    behind there.
-    """
+    """Report at which it ends to wait for promotion; None: it ends only if it falls behind."""
     reports: int = 0
-    """How many reports earlier runs of the trial have made."""
+    """Number of reports of earlier runs."""
     position: float | None = None
-    """The step, or else the epoch, of the latest of them; None where it has neither."""
+    """Step or epoch of the last report; None if it has neither."""
     measures: bool = False
-    """Whether it is to measure the metric once, and end there: a trial of a search for a batch
-    size.
-    """
+    """True if the trial measures once and ends, to find a batch size."""
 
     @staticmethod
     def of_measurement(trial: int, metric: str, goal: str) -> TrialRules:
-        """The rules of a trial that is compared with no other."""
+        """Return the rules of a trial without comparisons."""
         return TrialRules(
             trial=trial, metric=metric, goal=goal, rungs=(), eta=2, until=1, measures=True
         )
@@ -81,54 +72,53 @@ class TrialRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsal:
-    """A rehearsal of the job that succeeded on this machine."""
+    """A successful rehearsal of the job on this machine."""
 
     run: str
     time: float
-    """When it was submitted, as a Unix timestamp."""
+    """Submission time as a Unix timestamp."""
     changes: tuple[str, ...] = ()
-    """In what the request has changed since, `path: old → new`; empty: it is the same request."""
+    """Changes of the request since then, `path: old → new`; empty if it is the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanContext:
-    """What is read from disk, git and the clock: all that a plan knows besides spec and target."""
+    """Facts from disk, git and the clock for a plan."""
 
     run_id: str
     time: float
     """A Unix timestamp."""
     folder: str
-    """The job's folder; relative paths in the spec count from it."""
+    """Folder of the job, the base of relative paths in the spec."""
     data_dir: str
-    """Where runs are kept on this machine."""
+    """Folder of the runs on this machine."""
     submitted_from: str = ""
-    """The folder in which the command was typed: commands without a name look for runs from there.
-    """
+    """Working directory of the command, where commands without a name look for runs."""
     source: SourceSummary
     local_files: tuple[str, ...] = ()
-    """Inputs, by name, that are single files on this machine."""
+    """Names of inputs that are single files on this machine."""
     git_commit: str = ""
     git_dirty: bool | None = None
-    """Whether tracked files differ from that commit; None when that is not known."""
+    """True if tracked files differ from the commit; None if unknown."""
     owner: str = ""
-    """Who plans it, for those who share an account: `alice@laptop`."""
+    """User who plans it, for shared accounts: `alice@laptop`."""
     strict: bool = False
-    """Whether security findings refuse the job: the setting `policy`."""
+    """True if security findings refuse the job (setting `policy`)."""
     resume_run: str = ""
-    """The run that this one goes on from."""
+    """Run that this one continues."""
     resume_from: str = ""
-    """Where the checkpoints of that run are: a folder, or a URI."""
+    """Folder or URI of that run's checkpoints."""
     trial: TrialRules | None = None
-    """As a trial of a sweep that ends trials early; None for any other run."""
+    """Rules of a trial that may end early; None for any other run."""
     trials_at_once: int = 1
-    """How many trials of a sweep run at once: on one machine they share its cores."""
+    """Number of parallel trials, which share the cores of one machine."""
     rehearsal: Rehearsal | None = None
-    """The newest that succeeded, for a job that is sent to a cloud; None where there is none."""
+    """The newest successful rehearsal of a cloud job, or None."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Everything that is decided before anything is done."""
+    """All decisions about a run, before anything happens."""
 
     run_id: str
     spec: JobSpec
@@ -136,22 +126,22 @@ class Plan:
     target: Target
     context: PlanContext
     unused: tuple[str, ...]
-    """Fields that the spec sets and this provider does not use."""
+    """Fields of the spec that this provider does not use."""
     origins: Mapping[str, str]
-    """Where each field of the spec was set, by dotted path."""
+    """Origin of each field of the spec, by dotted path."""
     host: Target
-    """Where it runs. In a rehearsal that is not `target`, whose request is executed there."""
+    """Place of execution. A rehearsal executes the request of `target` elsewhere."""
     spec_text: str = ""
     overrides: tuple[str, ...] = ()
 
     @property
     def provider(self) -> str:
-        """The name of the provider that runs it."""
+        """Name of the provider that runs it."""
         return self.host.provider
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether another provider's request is executed."""
+        """True if another provider's request is executed."""
         return self.host.provider != self.target.provider
 
     @property
@@ -166,7 +156,7 @@ class Plan:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Where the target finds each input, by name, as the spec says it."""
+        """Location of each input for the target, by name."""
         return {
             name: self.target.location_for(item.uri) or ""
             for name, item in self.spec.inputs.items()
@@ -174,18 +164,14 @@ class Plan:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """Where the target finds each secret, by the variable that is to hold it, as the spec says
-        it.
-        """
+        """Location of each secret for the target, by variable."""
         return {
             name: self.target.location_for(places) or ""
             for name, places in self.spec.secrets.items()
         }
 
     def where(self, path: str) -> str:
-        """Where a field was set, or else the nearest field around it; empty when none of them was
-        set.
-        """
+        """Return the origin of a field, or of the nearest field around it, or ""."""
         keys = path
         while keys and keys not in self.origins:
             cut = max(keys.rfind("."), keys.rfind("["))
@@ -193,13 +179,11 @@ class Plan:
         return self.origins.get(keys, "")
 
     def located(self, issue: Issue) -> Issue:
-        """The same issue, with the place where its field was set."""
+        """Return the same issue with the origin of its field."""
         return issue.at(self.where(issue.field))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; the run folder keeps it beside the spec's own text. Its `facts` are the
-        context.
-        """
+        """Return plain JSON for the run folder. `facts` is the context."""
         return {
             "version": __version__,
             "run_id": self.run_id,
@@ -222,10 +206,9 @@ def make_plan(
     target: Target,
     host: Target | None = None,
 ) -> Plan:
-    """Put spec, context and target together. SpecError lists what this target cannot do, each at
-    its line.
+    """Combine spec, context and target. Raise SpecError for anything the target cannot do.
 
-    `host`: where it is executed, for a rehearsal; by default at the target itself.
+    `host`: place of execution for a rehearsal; default: the target.
     """
     origins = {dotted(keys): origin for keys, origin in document.origins.items() if keys}
     origins |= {name: origin for name, origin in target.origins.items() if origin}
@@ -250,7 +233,7 @@ def make_plan(
 
 
 def spec_values(spec: JobSpec) -> dict[str, Any]:
-    """The spec as plain JSON, defaults left out."""
+    """Return the spec as plain JSON, without defaults."""
     values: dict[str, Any] = json.loads(
         json.dumps(spec.model_dump(exclude_defaults=True), default=list)
     )
@@ -258,27 +241,27 @@ def spec_values(spec: JobSpec) -> dict[str, Any]:
 
 
 def _values_of_job(spec: JobSpec) -> dict[str, Any]:
-    """What the job itself is: a search over its settings changes nothing of it."""
+    """Return the spec without its search, which does not change the job."""
     return {key: value for key, value in spec_values(spec).items() if key != "sweep"}
 
 
 def json_digest(value: Any) -> str:
-    """sha256 of a JSON value, independent of the order of its keys."""
+    """Return the sha256 of a JSON value, independent of key order."""
     return sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
-    """What the target cannot do: reported before anything is spent."""
-    found: list[Issue] = []
+    """Return issues for everything that the target cannot do."""
+    issues: list[Issue] = []
     name = target.provider
     resources = spec.resources
     if resources.nodes > target.max_nodes:
-        message = f"{resources.nodes} nodes are more than {name} runs at once ({target.max_nodes})"
-        found.append(Issue(("resources", "nodes"), message))
+        message = f"{resources.nodes} nodes exceed the limit of {name} ({target.max_nodes})"
+        issues.append(Issue(("resources", "nodes"), message))
     for key, item in spec.inputs.items():
         uri = target.location_for(item.uri)
         if uri is None:
-            found.append(
+            issues.append(
                 Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …")
             )
             continue
@@ -286,7 +269,7 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
         if scheme not in target.declaration.input_schemes:
             example = target.declaration.input_example
             hint = f"name one per provider: {{{name}: '{example}', {_owner(scheme)}: '{uri}'}}"
-            found.append(
+            issues.append(
                 Issue(("inputs", key), f"{uri} cannot be read by the {name} provider", hint)
             )
     for key, locations in spec.secrets.items():
@@ -296,22 +279,22 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
                 if "env" in target.declaration.secret_stores
                 else f"add {name}: …"
             )
-            found.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
-    return found
+            issues.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
+    return issues
 
 
 def _owner(scheme: str) -> str:
-    """The provider that owns the scheme; `uri`, which means all of them, where none does."""
-    own = (
-        each.name
-        for each in declarations()
-        if scheme and each.input_example.startswith(f"{scheme}://")
+    """Return the provider of a URI scheme, or `uri`, which means all."""
+    owners = (
+        declaration.name
+        for declaration in declarations()
+        if scheme and declaration.input_example.startswith(f"{scheme}://")
     )
-    return next(own, "uri")
+    return next(owners, "uri")
 
 
 def _unused(spec: JobSpec, document: Document, target: Target) -> Iterator[str]:
-    """Fields that the target does not use, and sections of other providers."""
+    """Yield fields that the target does not use, and sections of other providers."""
     yield from (name for name in target.unused if _is_set(document.values, name))
     mine = (target.provider, *target.declaration.fallback_providers)
     yield from (name for name in spec.sections if name not in mine)
@@ -323,4 +306,4 @@ def _is_set(values: Mapping[str, Any], path: str) -> bool:
         if not isinstance(value, Mapping) or key not in value:
             return False
         value = value[key]
-    return value is not None  # null takes a field back
+    return value is not None  # null unsets a field

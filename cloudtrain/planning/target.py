@@ -1,6 +1,4 @@
-"""Where a plan is to run, as a value: a provider, what it can do, its machines, its image and its
-own settings.
-"""
+"""Place of a plan: a provider with its abilities, machines, image and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from cloudtrain.declaration import Declaration, declaration_of
 
-if TYPE_CHECKING:  # a provider that looks after a run needs none of these
+if TYPE_CHECKING:  # not needed to watch a run
     from cloudtrain.catalog.choice import MachineChoice
     from cloudtrain.catalog.pricing import CostEstimate
     from cloudtrain.images.selection import PlannedImage
@@ -19,21 +17,17 @@ if TYPE_CHECKING:  # a provider that looks after a run needs none of these
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProviderConfig:
-    """What a provider decides for one plan besides what every target has: each declares its own
-    fields.
-    """
+    """Decisions of a provider for one plan. Each provider declares its own fields."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """What `to_json` gave, read back. Unknown keys are passed over; what is missing takes its
-        default.
-        """
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: _frozen(value) for name, value in document.items() if name in known})
+        """Read the result of `to_json`. Ignore unknown keys, use defaults for missing ones."""
+        names = {item.name for item in fields(cls)}
+        return cls(**{name: _frozen(value) for name, value in document.items() if name in names})
 
 
 Config = TypeVar("Config", bound=ProviderConfig)
@@ -41,60 +35,58 @@ Config = TypeVar("Config", bound=ProviderConfig)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Where a plan is to run: a provider, and what it can do, as data."""
+    """Place of a plan: a provider and its abilities, as data."""
 
     provider: str
     contract: str = "plain"
     where: str
-    """For people: `this machine`, `us-east-1`."""
+    """Place for people: `this machine`, `us-east-1`."""
     max_nodes: int = 1
     grace_seconds: int
-    """From the platform's SIGTERM to its SIGKILL."""
+    """Time from the platform's SIGTERM to its SIGKILL."""
     unused: tuple[str, ...] = ()
-    """Fields of the spec, dotted, that are not used here; a plan lists those that are set."""
+    """Fields of the spec, dotted, that this provider ignores."""
     config: ProviderConfig = field(default_factory=ProviderConfig)
-    """The provider's own settings for this plan; `config_as` gives them their type."""
+    """Settings of the provider for this plan, typed by `config_as`."""
     image: PlannedImage | None = None
-    """What the job runs in; None where it runs on this machine without an image."""
+    """Image of the job; None without one."""
     instances: tuple[str, ...] = ()
     """Instance types, in order of preference."""
     tries_all_instances: bool = True
-    """Whether the later types are tried where the first one is not available."""
+    """True if later types are tried if the first is not available."""
     cluster: str = ""
-    """The cluster whose machines are used, where one is named: what they are may be unknown."""
+    """Name of the cluster; its machines may be unknown."""
     borrowed: Mapping[str, str] = field(default_factory=dict)
-    """Account settings, by dotted path, that were taken from the cloud's own tools."""
+    """Account settings, by dotted path, from the cloud's own tools."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where settings come from that are not in the spec, by dotted path: `cloudtrain.toml:3`."""
+    """Origins of settings that are not in the spec: `cloudtrain.toml:3`."""
     gpus: int | None = None
-    """GPUs per node, where the machine decides it; None: as in the spec."""
+    """GPUs per node if the machine decides; None: as in the spec."""
     cost_estimate: CostEstimate | None = None
-    """What it may cost; None where nothing is billed."""
+    """Estimated cost; None if it is free."""
     choice: MachineChoice | None = None
-    """Why these machines, and what would cost less; None where none are chosen."""
+    """Reasons for the machines; None if none are chosen."""
     problems: tuple[Issue, ...] = ()
-    """What is missing or wrong, so that no request can be made."""
+    """Issues that prevent a request."""
 
     @property
     def declaration(self) -> Declaration:
-        """The declaration of its provider."""
+        """Declaration of the provider."""
         return declaration_of(self.provider)
 
     @property
     def image_address(self) -> str:
-        """The image's address or name; empty where there is none."""
+        """Address or name of the image, or ""."""
         return self.image.address if self.image else ""
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Dotted names of account settings that are not set, and have placeholders here: nothing of
-        it may be sent.
-        """
-        found: tuple[str, ...] = getattr(self.config, "placeholders", ())
-        return found
+        """Account settings that are unset, so the request must not be sent."""
+        names: tuple[str, ...] = getattr(self.config, "placeholders", ())
+        return names
 
     def config_as(self, kind: type[Config]) -> Config:
-        """The provider's own settings, of its own type. TypeError for another provider's target."""
+        """Return the provider's settings with their type. Raise TypeError for another type."""
         if not isinstance(self.config, kind):
             raise TypeError(
                 f"the target of {self.provider} has {type(self.config).__name__}, not"
@@ -103,15 +95,11 @@ class Target:
         return self.config
 
     def location_for(self, locations: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of the locations by provider ("*": all);
-        None for none.
-        """
+        """Return this provider's location of an input or a secret, or None. "*" means all."""
         return self.declaration.location_for(locations)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, without the problems. `facts`, as plan.json has always called it, is the
-        provider's part.
-        """
+        """Return plain JSON, without problems. `facts` is the provider's part."""
         facts = self.config.to_json()
         if self.image is not None:
             recipe = self.image.recipe
@@ -132,9 +120,9 @@ _PLAIN = (
     *("provider", "contract", "where", "max_nodes", "grace_seconds", "unused"),
     *("tries_all_instances", "cluster", "origins", "gpus"),
 )
-"""Fields of a target that are JSON as they are."""
+"""Fields that are plain JSON already."""
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, as values have them."""
+    """Return lists as tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

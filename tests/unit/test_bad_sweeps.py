@@ -196,8 +196,8 @@ RULES = {
     "trials: 3\n  method: random\n  sampler: qmc": (
         6,
         "sampler",
-        "there is no sampler 'qmc'",
-        "sampler: random; bayesian and asha have tpe",
+        "the sampler 'qmc' was removed",
+        "use sampler: random, or tpe with bayesian and asha",
     ),
     "trials: 3\n  method: random\n  sampler: gp": (
         6,

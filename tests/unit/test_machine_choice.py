@@ -106,7 +106,7 @@ def test_a_price_that_is_known_elsewhere_only_is_shown_as_such_and_holds_no_budg
     )
     plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1", max_cost="10 USD")
     assert plan.target.config_as(AwsConfig).unpaid == (
-        "cannot be held: the price of this machine is not known",
+        "cannot be kept: the price of this machine is unknown",
     )
     listed("azure", "swedencentral", {"Standard_ND96isr_H200_v5": 80.0})
     plan = planned("azure", {"gpus": 8, "gpu": "H200"}, "eastus")
@@ -123,7 +123,7 @@ def test_a_plan_names_no_cloud_for_a_refusal_of_ours(
     result = call("plan", str(tmp_path / "job"), "--provider", "aws")
     assert result.code == 0
     assert (
-        "note: with --provider aws it will be refused: the price of this machine is not known"
+        "note: with --provider aws it will be refused: the price of this machine is unknown"
         in result.out
     )
 
@@ -171,7 +171,7 @@ def test_the_reason_is_what_the_spec_says(planned: Planned) -> None:
         == "the only one of aws with 8 x A100-40GB, the first of the spec's models that it has"
     )
     assert reason(planned("aws", {})) == "the default for a job without GPUs"
-    assert reason(planned("aws", {"instance": {"aws": "ml.p5.48xlarge"}})) == "the spec names it"
+    assert reason(planned("aws", {"instance": {"aws": "ml.p5.48xlarge"}})) == "named in the spec"
     assert planned("local", {}).target.choice is None
 
 

@@ -84,13 +84,13 @@ WRONG_COUNTS = {
         "aws",
         "ml.p2.xlarge",
         "",
-        "ml.p2.xlarge is not in our table of machines, so how many GPUs",
+        "ml.p2.xlarge is not in the table of machines, so its number of GPUs",
     ),
     "unknown on Azure": (
         "azure",
         "Standard_NC6s_v3",
         "",
-        "Standard_NC6s_v3 is not in our table of machines",
+        "Standard_NC6s_v3 is not in the table of machines",
     ),
     "none said": (
         "aws",
@@ -171,7 +171,7 @@ IMAGES = {
         "aws",
         f"[{ARM[0]}, ml.g5.12xlarge]",
         "auto",
-        "no one image runs on all of these machines",
+        "no single image supports all of these machines",
     ),
     "azure, auto": ("azure", ARM[1], "auto", "Microsoft's environment is built for amd64"),
 }

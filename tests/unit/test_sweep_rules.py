@@ -78,7 +78,7 @@ def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
         ),
         (
             "{resources.nodes: [1, 100]}",
-            ["resources.nodes: 100 nodes are more than local runs at once (99)"],
+            ["resources.nodes: 100 nodes exceed the limit of local (99)"],
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_find
             None,
             "max_runtime: 1 h",
             "100 USD",
-            "cannot be held: the price of this machine is not known",
+            "cannot be kept: the price of this machine is unknown",
         ),
         (10.0, "max_runtime: 1 h", "9 USD", "is less than one trial may cost: 10.00 USD"),
         (

@@ -105,7 +105,7 @@ ROWS = [
     row(
         "too many nodes",
         "1:13",
-        "resources.nodes: 900 nodes are more than aws runs at once",
+        "resources.nodes: 900 nodes exceed the limit of aws",
         job="resources: {nodes: 900}\n",
     ),
     # spot and capacity
@@ -199,7 +199,7 @@ ROWS = [
     row(
         "money for a machine of unknown price",
         "2:10",
-        "limits.max_cost: cannot be held",
+        "limits.max_cost: cannot be kept",
         "with cloudtrain gpus --provider aws --region us-east-1 --refresh, ",
         job=(
             "resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\nlimits: {max_cost: 50 USD,"
@@ -208,13 +208,13 @@ ROWS = [
     ),
     row(
         "no limit for a machine of unknown price",
-        "limits: the price of this machine is not known",
+        "limits: the price of this machine is unknown",
         "hint: set limits.max_runtime",
         job="resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\n",
     ),
     row(
         "a price of another region is no price",
-        "limits: the price of this machine is not known",
+        "limits: the price of this machine is unknown",
         "cloudtrain gpus --provider aws --region eu-central-1 --refresh",
         job="resources: {gpus: 1}\naws: {region: eu-central-1}\n",
     ),

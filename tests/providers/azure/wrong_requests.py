@@ -9,9 +9,7 @@ from tests.providers.wrong_rows import row
 H200 = "resources: {instance: {azure: Standard_ND96isr_H200_v5}, gpus: 8}\n"
 """The machine whose price nobody knows."""
 HOUR = "limits: {max_runtime: 1 h}\n"
-UNPRICED = (
-    "limits: the price of this machine is not known, and nothing limits what the job may cost"
-)
+UNPRICED = "limits: the price of this machine is unknown, so the cost of the job is not limited"
 
 ROWS = [
     # names
@@ -125,7 +123,7 @@ ROWS = [
     row(
         "101 nodes",
         "1:13",
-        "resources.nodes: 101 nodes are more than azure runs",
+        "resources.nodes: 101 nodes exceed the limit of azure",
         job="resources: {nodes: 101}\n",
     ),
     row(
@@ -209,14 +207,14 @@ ROWS = [
     row(
         "money for a machine of unknown price",
         "2:10",
-        "limits.max_cost: cannot be held: the price of this machine is not known",
+        "limits.max_cost: cannot be kept: the price of this machine is unknown",
         "with cloudtrain gpus --provider azure --region eastus --refresh, ",
         job=H200 + "limits: {max_cost: 50 USD, max_runtime: 1 h}\n",
     ),
     row(
         "money for a cluster of unknown machines",
         "2:10",
-        "limits.max_cost: cannot be held",
+        "limits.max_cost: cannot be kept",
         "hint: name the cluster's machines with resources.instance, or replace max_cost",
         job="azure: {compute: my-cluster}\nlimits: {max_cost: 50 USD}\n",
     ),
@@ -249,7 +247,7 @@ ROWS = [
     row(
         "no location to hold an amount by",
         "1:10",
-        "limits.max_cost: cannot be held",
+        "limits.max_cost: cannot be kept",
         job="limits: {max_cost: 5 USD}\n",
         CLOUDTRAIN_AZURE_LOCATION="",
     ),
