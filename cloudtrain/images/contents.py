@@ -1,6 +1,4 @@
-"""Which packages an image brings, as far as it is known without it: our own by its lock files, a
-provider's by name.
-"""
+"""Packages of an image: ours by its lock files, a provider's by name."""
 
 from __future__ import annotations
 
@@ -14,34 +12,29 @@ USUAL = (
     " typing-extensions requests tqdm pyyaml packaging psutil protobuf click scipy pandas"
     " scikit-learn matplotlib h5py setuptools six pip"
 )
-"""What every cloud's own PyTorch image holds: rather too much, since it only keeps warnings back.
-"""
+"""Packages of any cloud's PyTorch image. The list is generous: it only suppresses warnings."""
 
 _PYTHON = {"cuda": "3.12", "cpu": "3.11"}
-"""That of the distribution which our own image is built on: Ubuntu 24.04, Debian 12."""
+"""Python of our image's distribution: Ubuntu 24.04, Debian 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageContents:
-    """Packages of an image, by normalised names, and its version of torch; empty where that is not
-    known.
-    """
+    """Packages of an image, by normalised names, and its version of torch; empty if unknown."""
 
     packages: frozenset[str]
     torch: str = ""
     python: str = ""
-    """Its version of Python, `3.12`; empty where that is not known."""
+    """Version of Python, `3.12`; empty if unknown."""
 
 
 def usual_contents(torch: str, python: str, more: str) -> ImageContents:
-    """What a cloud's own image with these versions brings. `more`: names of packages besides the
-    usual ones.
-    """
+    """Return the packages of a cloud's image. `more`: names besides the usual ones."""
     return ImageContents(frozenset(f"{USUAL} {more}".split()), torch, python)
 
 
 def our_contents(kind: str) -> ImageContents:
-    """What our own image brings, `cuda` or `cpu`: what its lock files name."""
+    """Return the packages of our image, `cuda` or `cpu`, from its lock files."""
     folder = bundled("docker")
     text = "\n".join(
         (folder / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Packs a scan into one .tar.gz named by its digest: the same bytes for the same tree, or an error."""
+"""Packing of a scan into one .tar.gz: the same bytes for the same tree."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _USTAR_MAX_NAME = 100
 
 
 def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
-    """Writes `store/<digest>.tar.gz` unless it is there already, and returns its path.
+    """Write `store/<digest>.tar.gz` unless it exists, and return its path.
 
-    SourceError if a file is not what the scan saw, StorageError if the store cannot be written: the
-    store holds the whole archive or nothing.
+    Raise SourceError if a file has changed since the scan, and StorageError if the store cannot be
+    written. The store never holds a partial archive.
     """
     target = store / f"{tree.digest}.tar.gz"
     count = tree.files_count
@@ -76,13 +76,12 @@ def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> Non
 
 
 class _Gzip:
-    """Compresses onto a stream with a header of our own."""
+    """Compressor with a fixed gzip header."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.size = 0
         self.failure: OSError | None = None
-        """What the stream refused: not to be taken for an error of the file that is being copied.
-        """
+        """Error of the stream, as distinct from one of the file that is being copied."""
         self._crc = 0
         self._stream = stream
         self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
@@ -134,7 +133,7 @@ def _changed(entry: SourceEntry, detail: str | None = None) -> SourceError:
 
 
 def _header(entry: SourceEntry) -> bytes:
-    """The tar header of an entry: the very bytes that tarfile writes, faster for the usual names."""
+    """Return the tar header of an entry: the bytes that tarfile writes, faster for usual names."""
     name = entry.path.encode()
     link = (entry.link or "").encode()
     plain = entry.path.isascii() and (entry.link is None or entry.link.isascii())
@@ -165,9 +164,7 @@ def _long_header(entry: SourceEntry) -> bytes:
 
 
 def _mode(entry: SourceEntry) -> int:
-    """Access for its owner alone: a file that only its owner may read must not become readable to
-    others in a copy.
-    """
+    """Return a mode for the owner alone: a copy must not be more readable than the file."""
     return FOLDER_MODE if entry.executable or entry.link is not None else FILE_MODE
 
 

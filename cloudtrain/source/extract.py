@@ -1,5 +1,7 @@
-"""Extracts the .tar.gz of a job's results, which is not trusted: whole and undamaged, or an error;
-never outside.
+"""Extraction of the .tar.gz of a job's results. The archive is not trusted.
+
+It is extracted whole, or there is an error. Entries that cannot be kept (devices, links to outside)
+are named and left out, and sparse files stay sparse: tarfile's own extraction does neither.
 """
 
 from __future__ import annotations
@@ -22,15 +24,13 @@ _BLOCK = 1 << 20
 
 MAX_RATIO = 100
 FREE_BYTES = 10 * 10**9
-"""An archive may expand to this multiple of its size, or to this many bytes if that is more: beyond
-it is a bomb.
-"""
+"""Maximum size of an extracted archive, as a multiple of its own size and in bytes: the larger one."""
 
 MAX_HEADER_BYTES = 1 << 16
-"""Of an extended header, which is read into memory as a whole."""
+"""Maximum size of an extended header, which is read into memory as a whole."""
 
 ENTRY_BYTES = 4096
-"""Bytes that an entry takes on most disks besides its content."""
+"""Size of an entry on most disks besides its content."""
 
 _EXTENDED = (
     tarfile.XHDTYPE,
@@ -55,9 +55,7 @@ DAMAGED = (
 
 
 class Header(tarfile.TarInfo):
-    """A header that raises when it is damaged; tarfile itself takes that for the archive's end,
-    after the first.
-    """
+    """A header that raises an error if it is damaged; tarfile takes it for the archive's end."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -114,7 +112,7 @@ def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name:
 
 
 class _Limit:
-    """How much an archive may become."""
+    """Limit of the extracted size of an archive."""
 
     def __init__(self, packed: int, free: int) -> None:
         self._limit = min(free, max(FREE_BYTES, MAX_RATIO * packed))
@@ -123,7 +121,7 @@ class _Limit:
         self._taken = 0
 
     def take(self, size: int) -> None:
-        """Count bytes. ValueError when they are too many."""
+        """Count bytes. Raise ValueError above the limit, OSError if the disk is too small."""
         self._taken += size
         if self._taken > self._limit and not self._full:
             raise ValueError(
@@ -162,7 +160,7 @@ def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> 
 
 
 def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes | int]:
-    """A file's blocks, and the lengths of its holes, if it is sparse."""
+    """Yield the blocks of a file, and the lengths of its holes if it is sparse."""
     stream.seek(member.offset_data)
     at = 0
     for start, length in _parts(member):
@@ -182,14 +180,12 @@ def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes 
 
 
 def _parts(member: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Start and length of what a file holds; what is between is holes."""
+    """Return start and length of each part of a file; between them are holes."""
     parts: Any = member.sparse
     return [(0, member.size)] if parts is None else [part for part in parts if part[1]]
 
 
 def _plain(name: str) -> str | None:
-    """A member's path below the folder, as tar takes it: a leading slash is dropped. None if it
-    leads outside.
-    """
+    """Return a member's path below the folder, without a leading slash; None if it leads outside."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return None if ".." in parts or "\0" in name else "/".join(parts)

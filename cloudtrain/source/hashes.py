@@ -21,7 +21,7 @@ _RACY_NS = 2_000_000_000
 _VERSION = 3
 _BLOCK = 1 << 20
 MAX_CACHE_BYTES = 1 << 30
-"""The hashes of some millions of files."""
+"""Maximum size of a cache: the hashes of some millions of files."""
 # A file may turn into a FIFO or a link between being listed and being opened: neither block nor
 # follow.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -30,8 +30,9 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 def read_content(
     path: str, size: int, sink: Callable[[bytes], object] | None = None, *, follow: bool = False
 ) -> str | None:
-    """sha256 (hex digits) of the file, None if it is not exactly `size` bytes; OSError if it is
-    unreadable.
+    """Return the sha256 of a file in hex digits, or None if it does not have exactly `size` bytes.
+
+    Raise OSError if it is unreadable.
 
     `sink` receives the content, never more than `size` + 1 bytes of it. `follow`: the path may be a
     link.
@@ -40,7 +41,7 @@ def read_content(
     left = size
     fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
     try:
-        # One byte more than is left is asked for, so that a file that has grown is noticed.
+        # Read one byte more than expected, to notice a file that has grown.
         while left >= 0 and (block := os.read(fd, min(left + 1, _BLOCK))):
             left -= len(block)
             digest.update(block)
@@ -52,14 +53,12 @@ def read_content(
 
 
 def stamp(info: os.stat_result) -> str:
-    """What must be equal for a file to count as unchanged."""
+    """Return the stamp of a file: an unchanged file has the same one."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino} {info.st_dev}"
 
 
 class HashCache:
-    """Hashes of the last scan and of this one. `started` is the clock, in ns, before this scan read
-    anything.
-    """
+    """Hashes of the last scan and of this one. `started`: clock before this scan, in ns."""
 
     def __init__(self, cache_dir: Path | None, root: str, started: int) -> None:
         self._root = root
@@ -75,7 +74,7 @@ class HashCache:
                 self._known = content["files"]
 
     def get(self, path: str, now: str) -> str | None:
-        """sha256 of the file at `path` if its stamp is still `now`."""
+        """Return the sha256 of the file at `path` if its stamp is still `now`."""
         before, _, digest = self._known.get(path, "").rpartition(" ")
         return digest if before == now else None
 
@@ -87,9 +86,7 @@ class HashCache:
             self._fresh[path] = f"{now} {digest}"
 
     def save(self) -> None:
-        """Write what this scan learned, if anything. A folder that cannot be written is not an
-        error.
-        """
+        """Write the hashes of this scan if they are new. An unwritable folder is not an error."""
         if self._file is None or self._fresh == self._known:
             return
         import json
@@ -110,7 +107,7 @@ class HashCache:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The content of a cache file; empty unless it is byte for byte what was written."""
+    """Return the content of a cache file; empty if it is damaged."""
     try:
         data = read_regular_file(file, MAX_CACHE_BYTES)
     except OSError:

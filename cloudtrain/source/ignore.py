@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 _SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
-"""What pathspec makes of `*` and `*/`, which does not match a whole path -> what does."""
+"""pathspec's short forms of `*` and `*/` -> expressions that match a whole path."""
 
 
 class IgnoreFile:

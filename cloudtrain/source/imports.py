@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.source.notebook_code import INSTALLS, plain_code
 from cloudtrain.source.programs import NotAProgram, code_cells, parse_program
+from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
 
 MAX_FILES = 300
 """Of the source folder that are read; a larger program is looked at in part."""

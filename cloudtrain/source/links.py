@@ -1,4 +1,4 @@
-"""Symbolic links of a tree: where they lead within it, as its copy will see them."""
+"""Targets of symbolic links within a tree, as its copy will see them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ _MAX_HOPS = 40
 
 
 def read_link(root: str, path: str) -> str:
-    """Target of the link at `path` below `root`; an absolute one that is below `root` is made
-    relative.
+    """Return the target of the link at `path`; one below `root` is made relative.
 
-    OSError if it is not a link (any more).
+    Raise OSError if it is not a link.
     """
     return relative_target(path, os.readlink(f"{root}/{path}"), (root, os.path.realpath(root)))  # noqa: PTH115
 
 
 def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
-    """The target of the link `path`, made relative if it is an absolute path below one of the
-    `roots`.
+    """Return the target of the link `path`, made relative if it is below one of the `roots`.
 
-    `roots`: the names that the tree's top had where the link was made.
+    `roots`: names of the tree's top where the link was made.
     """
     if target.startswith("/"):
         plain = os.path.normpath(target)
@@ -38,8 +36,9 @@ def link_problem(
     folders: Container[str],
     top: str = "the source folder",
 ) -> str | None:
-    """Why the link `path` leads to no file or folder of the tree; None when it does. `top`: what to
-    call the tree.
+    """Return why the link `path` leads to no file or folder of the tree, or None if it does.
+
+    `top`: name of the tree in messages.
     """
     here = path.split("/")[:-1]
     todo = _parts(links[path])
@@ -67,7 +66,7 @@ def link_problem(
 
 
 def folders_of(paths: Mapping[str, object]) -> set[str]:
-    """Every folder that holds one of the paths, at any depth."""
+    """Return every folder that holds one of the paths, at any depth."""
     folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -78,7 +77,7 @@ def folders_of(paths: Mapping[str, object]) -> set[str]:
 
 
 def _parts(target: str) -> list[str]:
-    """Last part first; an absolute target has "/" as its first part."""
+    """Return the parts, last one first; an absolute target has "/" as its first part."""
     parts = target.split("/")
     if target.startswith("/"):
         parts[0] = "/"

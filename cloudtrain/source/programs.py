@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.bounded_files import FileTooLarge, read_regular_file
-from cloudtrain.source.notebook_code import plain_code
+from cloudtrain_launcher.notebook_code import plain_code
 
 MAX_CODE_BYTES = 4 << 20
 MAX_NOTEBOOK_BYTES = 64 << 20

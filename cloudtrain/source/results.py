@@ -1,9 +1,7 @@
-"""A folder that is filled with a job's results: files, folders, links that stay inside; the rest is
-named.
+"""Folders that are filled with a job's results: files, folders, and links that stay inside.
 
-What a job leaves is not trusted, and most of it is worth having in spite of one odd entry: so
-nothing is written outside the folder, no file keeps special permissions, and what cannot be kept
-does not keep the rest from arriving.
+Results are not trusted, and one odd entry does not spoil the others: it is named and left out.
+No entry is written outside the folder, and no file keeps special permissions.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pathlib import Path
 from cloudtrain.source.links import link_problem, relative_target
 
 Note = Callable[[str], None]
-"""Told of one thing that a user should know."""
+"""Called with a message for the user."""
 
 LINK = ".cloudtrain-link"
 LONGEST_TARGET = 4096
@@ -37,18 +35,16 @@ _KINDS = {
 
 
 class Results:
-    """One folder that is being filled. Links come last, so that nothing is ever written through
-    one.
+    """One folder that is being filled. Links come last, so that no file is written through one.
 
     Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as in
     tar.
     """
 
     def __init__(self, folder: Path, roots: Sequence[str], note: Note) -> None:
-        """`roots`: the absolute names that this folder had in the job; `note` gets what is left
-        out.
+        """`roots`: absolute names of this folder in the job; `note` gets the names of left out entries.
 
-        What is in the folder already counts as if it had been added.
+        Existing entries of the folder count as added.
         """
         self._folder = folder
         self._roots = roots
@@ -63,11 +59,11 @@ class Results:
             self._folders.update(os.path.normpath(f"{below}/{name}") for name in inner)
 
     def leave_out(self, path: str, why: str) -> None:
-        """Name an entry that is not kept."""
+        """Report an entry that is not kept."""
         self._note(f"{self._folder.name}/{path} was left out: {why}")
 
     def add_folder(self, path: str) -> None:
-        """A folder, perhaps an empty one."""
+        """Add a folder, perhaps an empty one."""
         if path and path not in self._folders and self._is_free(path, folder=True):
             self._parents(path + "/")
 
@@ -79,7 +75,7 @@ class Results:
         executable: bool = False,
         modified_ns: int | None = None,
     ) -> None:
-        """A file with this content; a number stands for so many zeros, which take no room."""
+        """Add a file with these blocks; a number is the length of a hole."""
         if not self._is_free(path):
             return
         self._parents(path)
@@ -97,7 +93,7 @@ class Results:
         self._files.add(path)
 
     def add_hard_link(self, path: str, other: str) -> None:
-        """Another name for an entry that came before."""
+        """Add another name for an earlier entry."""
         if other in self._links:
             self.add_link(path, relative_target(path, _absolute(other, self._links[other]), ("/",)))
         elif other not in self._files:
@@ -108,14 +104,12 @@ class Results:
             self._files.add(path)
 
     def add_link(self, path: str, target: str) -> None:
-        """A symbolic link; whether it is kept shows in the end."""
+        """Add a symbolic link; `finish` checks it."""
         if self._is_free(path):
             self._links[path] = relative_target(path, target, self._roots)
 
     def finish(self) -> bool:
-        """Make the links that lead to something inside; whether there is anything in the folder
-        now.
-        """
+        """Make the links that lead inside. Return whether the folder has any entry."""
         top = "what the job left"
         while wrong := {
             path: why
@@ -131,7 +125,7 @@ class Results:
         return bool(self._files or self._links)
 
     def _is_free(self, path: str, *, folder: bool = False) -> bool:
-        """Whether an entry of this name can be; an earlier one makes room for it."""
+        """Return whether an entry can have this name; an earlier one of the name is removed."""
         parts = path.split("/")
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
@@ -176,9 +170,9 @@ class Results:
 
 
 def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -> bool:
-    """Copy a folder of this machine that a job wrote into; whether there was anything to copy.
+    """Copy a job's folder of this machine. Return whether it has any entry.
 
-    OSError if a file cannot be read. What vanishes meanwhile is passed over.
+    Raise OSError if a file cannot be read. Files that vanish meanwhile are skipped.
     """
     results = Results(folder, (*roots, str(source), os.path.realpath(source)), note)
     todo = [""]
@@ -208,8 +202,9 @@ def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -
 
 
 def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
-    """Put links in place of the files below `folder` that stand for them; whether there is anything
-    then.
+    """Replace files below `folder` that describe links by the links.
+
+    Return whether the folder has any entry then.
     """
     links = {}
     for path in stored:
@@ -244,9 +239,7 @@ def _copy_file(results: Results, path: str, source: str) -> None:
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes | int]:
-    """A file's content. Holes are passed over where the disk knows them: a sparse file may have
-    more than fits.
-    """
+    """Yield a file's content and the lengths of its holes: a sparse file may be larger than the disk."""
     at = 0
     while at < size:
         with suppress(OSError):  # a disk that knows of no holes, or nothing but a hole from here on
@@ -274,5 +267,5 @@ def _next_data(fd: int, at: int, size: int) -> int:
 
 
 def _absolute(path: str, target: str) -> str:
-    """A link's target as if the tree's top were the root."""
+    """Return a link's target as if the tree's top were the root."""
     return target if target.startswith("/") else os.path.normpath(f"/{path}/../{target}")

@@ -1,6 +1,4 @@
-"""What a scan found: the files of the archive, the digest that names them, whether they are too
-many bytes.
-"""
+"""Result of a scan: the files of the archive, their digest, and limits of their size."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class SourceEntry:
     """Bytes; 0 for a link."""
     executable: bool
     sha256: str
-    """Of the content, as hex digits; of the target for a link."""
+    """sha256 of the content (for a link: of its target) in hex digits."""
     link: str | None = None
     """Target of a symbolic link, relative to the link's folder; None for a file."""
 
@@ -55,7 +53,7 @@ class SourceTree:
     """
     total_bytes: int
     secrets: tuple[str, ...] = ()
-    """What is left out since it is likely to hold secrets; folders end with a slash."""
+    """Entries left out as likely secrets; folders end with a slash."""
 
     @property
     def files_count(self) -> int:
@@ -64,12 +62,12 @@ class SourceTree:
 
     @property
     def own(self) -> tuple[SourceEntry, ...]:
-        """The entries of the source folder itself, without the payload."""
+        """Entries of the source folder itself, without the payload."""
         return tuple(entry for entry in self.files if entry.path not in self.payload)
 
 
 def digest_entries(entries: Iterable[SourceEntry]) -> str:
-    """The digest of entries that are already sorted by path."""
+    """Return the digest of entries that are sorted by path."""
     lines = ["cloudtrain source 1\n"]
     for entry in entries:
         kind = "link" if entry.link is not None else "exec" if entry.executable else "file"
@@ -80,7 +78,7 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
 def check_size(
     tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES
 ) -> str | None:
-    """A warning text above `warn_bytes`, None below; SourceError above `limit_bytes`."""
+    """Return a warning above `warn_bytes`. Raise SourceError above `limit_bytes`."""
     sizes = {entry.path: entry.size for entry in tree.own}
     refuse_large(tree.root, sizes, limit_bytes)
     if sum(sizes.values()) <= warn_bytes:
