@@ -1,6 +1,4 @@
-"""`python FOLDER` starts this node's launcher: run as a folder, so that a user's module of the same
-name never wins.
-"""
+"""`python FOLDER` starts this node's launcher, independent of a user's module of the same name."""
 
 import sys
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""The program of one rank: trains a task under a strategy, by torchrun or alone. `train.py --help`
-lists its options.
+"""Program of one rank: trains a task under a strategy, with or without torchrun.
 
     torchrun --nproc-per-node 2 train.py --task digits --epochs 3
 
-In a job the launcher starts it. Run by hand, it writes to ./cloudtrain-output.
+`train.py --help` lists its options. In a job the launcher starts it; elsewhere it writes to
+./cloudtrain-output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.rules import Refused
 
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""The variables of torch's allocator: today's name, and those that torch still reads."""
+"""Variables of torch's allocator: the current name and older ones that torch still reads."""
 
 
 def main() -> NoReturn:
@@ -47,12 +47,10 @@ def main() -> NoReturn:
 
 
 def use_expandable_segments(environ: MutableMapping[str, str]) -> None:
-    """Have torch's allocator grow its blocks on GPUs, so that batches of other sizes leave no holes
-    between them.
+    """Let torch's allocator grow its blocks on GPUs, to avoid gaps between batches of other sizes.
 
-    Not if the user has set anything for the allocator. torch 2.13 reads the variable when the
-    allocator is first used, also if it was imported before, as in a rank that is forked. Nothing
-    changes without a GPU.
+    Do nothing if the user has set the allocator. torch 2.13 reads the variable at the allocator's
+    first use, even if it was imported before, as in a forked rank.
     """
     if not any(name in environ for name in ALLOCATOR_SETTINGS):
         environ[ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
@@ -81,7 +79,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     ranks.check_world_size()
     exit_on_uncaught_errors()
     stop = Stop()
-    stop.listen()  # only now: while the process group forms, SIGTERM ends the process at once
+    stop.listen()  # late: while the process group forms, SIGTERM ends the process at once
 
     def report(saved: SavedCheckpoint) -> None:
         if ranks.rank == 0:
@@ -107,8 +105,8 @@ def train(options: Options, folders: Folders) -> NoReturn:
         writes=not reads_only,
     )
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
-    # A restart within the job resumes even with --no-resume. Nodes may count restarts differently,
-    # so any counts.
+    # A restart within the job resumes even with --no-resume. Nodes may count differently, so any
+    # counts.
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
     if not options.resume and not restarted and not options.measure:
         checkpoints.set_aside()
@@ -133,7 +131,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
 
 
 def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
-    """Train, evaluate, or measure, as this run is to; returns "succeeded" or "stopped"."""
+    """Train, evaluate, or measure, as configured; return "succeeded" or "stopped"."""
     from cloudtrain_trainer.reporting.profiling import StepProfiler
     from cloudtrain_trainer.training import memory, throughput, windows
     from cloudtrain_trainer.training.batch_report import log_batch
@@ -155,11 +153,9 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
 
 
 def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoReturn:
-    """End this rank with exit code 12 after an out-of-memory error; halves the micro-batch size of
-    the next start.
+    """Exit this rank with code 12 for lack of memory; the next start halves the micro-batch size.
 
-    Its peers wait in a collective, so it cannot agree with them. `loop`: None if the error came
-    before it existed.
+    Its peers wait in a collective, so it cannot agree with them. `loop`: None before it existed.
     """
     from cloudtrain_trainer.training import memory, throughput
 
@@ -186,9 +182,9 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
 def exit_not_finite(
     why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders
 ) -> NoReturn:
-    """End training with exit code 33 after a loss, gradient or weight that is not finite.
+    """Exit with code 33 after a loss, gradient or weight that is not finite.
 
-    Called by all ranks, so none waits for another.
+    All ranks call it, so none waits for another.
     """
     from cloudtrain_trainer import finite
 
@@ -198,12 +194,12 @@ def exit_not_finite(
     hint = "try a lower --lr, --clip-norm or another --amp, and look at the data"
     if not loop.step.skips_bad_steps:
         hint += "; --on-nan skip skips such steps"
-    kept = (
+    checkpoint = (
         f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it"
         if saved
         else ""
     )
-    message = f"{why}. Training stops{kept}. What to do: {hint}"
+    message = f"{why}. Training stops{checkpoint}. What to do: {hint}"
     if loop.ranks.rank == 0:
         write_metrics_file(
             folders, {"outcome": "failed", "why": why, **loop.position._asdict(), **loop.metrics}
@@ -221,8 +217,8 @@ def write_metrics_file(folders: Folders, metrics: dict[str, Any]) -> None:
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """Export the model, write metrics.json and report the outcome. Called by all ranks.
 
-    A run that was stopped has its checkpoint and little time: its model is not exported. Nor is one
-    that was evaluated only.
+    A stopped run has its checkpoint and little time: its model is not exported. Nor is an evaluated
+    one's.
     """
     from cloudtrain_trainer.training import throughput
 
@@ -248,11 +244,10 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
 
 def export_model(loop: Any, folders: Folders) -> str:
-    """Write the model on rank 0; returns the fingerprint of its weights, empty on a rank that has
-    not all of them.
+    """Write the model on rank 0; return its weights' fingerprint, empty without all weights.
 
-    Each rank that has them prints the fingerprint, so that the log shows whether ranks differ.
-    Called by all ranks.
+    Each rank with all weights prints the fingerprint, so that the log shows differences. Called by
+    all ranks.
     """
     with activity("saving"):
         return _export_model(loop, folders)

@@ -47,7 +47,7 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
     archive.
     """
     for name in requirement_files.AUTOMATIC:
-        if name in paths and requested_by(root, name).wanted:
+        if name in paths and requested_by(root, name).to_install:
             return str(name)
     return ""
 

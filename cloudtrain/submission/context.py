@@ -145,7 +145,7 @@ def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
         if name not in own:
             hint = f"move it into the source folder, or add !{name} to .cloudtrainignore"
             raise SourceError(f"{file} includes {name}, which is not in the archive", hint=hint)
-    return tuple(each.shown for each in requested.wanted)
+    return tuple(each.shown for each in requested.to_install)
 
 
 def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> SourceTree:

@@ -102,7 +102,7 @@ def _conda(plan: Plan, root: Path) -> Iterator[Issue]:
 
 
 def _passwords(requested: Requested) -> Iterator[Issue]:
-    for each in requested.wanted:
+    for each in requested.to_install:
         if each.has_password:
             hint = "write ${NAME} in its place, and name NAME under secrets"
             yield warning(
@@ -121,7 +121,7 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
     if plan.spec.dependencies.replace_torch:
         return
     version = _version_of(plan)
-    for each in requested.wanted:
+    for each in requested.to_install:
         if not _TORCH.match(each.name):
             continue
         known = version(each.name)
@@ -155,7 +155,7 @@ def _torchvision_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
         or not version("torch").endswith("+cpu")
     ):
         return
-    for requirement in requested.wanted:
+    for requirement in requested.to_install:
         if requirement.name in _BUILT_FOR_TORCH and not version(requirement.name):
             message = (
                 f"asks for {requirement.shown}, which is built for CUDA by default; {_place(plan)}"
@@ -187,7 +187,7 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
 def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
     """Modules that the program imports at its start and that nothing is known to bring."""
     brings = _image_brings(plan)
-    names = {each.name for each in requested.wanted}
+    names = {each.name for each in requested.to_install}
     if brings is None or "" in names:  # a project or an address: what it brings is not known
         return []
     installed = brought_along(names)

@@ -132,7 +132,7 @@ def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> Non
     if wheels.folder.is_dir():
         return
     if note is not None:
-        count = len(wheels.requested.wanted)
+        count = len(wheels.requested.to_install)
         what = f"{count} requirement{'s' if count > 1 else ''}"
         note(f"downloading the wheels of {what}, which are sent with the source")
     make_private_folder(wheels.folder.parent)

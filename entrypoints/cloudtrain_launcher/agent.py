@@ -1,8 +1,7 @@
-"""torchrun in a process of its own, which reports each failure as an event.
+"""torchrun in a separate process that reports each failure as an event.
 
-torchrun itself reports a failure as a table for people, and after a SIGTERM it always exits with 1
-and a traceback. Here failures are `rank_failed` events, emitted as they happen, and a stop leaves
-no traceback.
+torchrun itself prints a table for people, and after a SIGTERM it exits with 1 and a traceback. This
+process emits `rank_failed` events at once and stops without a traceback.
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ from cloudtrain_launcher.storage_sync import JOURNAL_NAME
 
 
 class _FailureMonitor(logging.Handler):
-    """Reports the ranks that died by themselves, at the moment at which torchrun begins to end the
-    others.
+    """Reporter of ranks that died by themselves, before torchrun ends their peers.
 
-    torchrun names only one dead rank, after the others have ended, which may take minutes. If two
-    died between two of its polls, it does not always name the one that caused the other's death.
+    torchrun names one dead rank, after the other ranks have ended, which may take minutes. If two
+    ranks die between two of its polls, it may name the wrong one.
     """
 
     def __init__(self) -> None:
@@ -50,7 +48,7 @@ class _FailureMonitor(logging.Handler):
         self._reported = False
 
     def wrap(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        """torchrun's function that starts a rank's process, with the process watched from then on."""
+        """Wrap torchrun's function that starts a rank's process, to watch the process."""
 
         def start_and_watch(*args: Any, **kwargs: Any) -> Any:
             handler = start(*args, **kwargs)
@@ -68,9 +66,7 @@ class _FailureMonitor(logging.Handler):
         return start_and_watch
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """Called for torchrun's log records about its processes: if all have died, it closes none
-        of them.
-        """
+        """Report dead processes at torchrun's log records; if all died, torchrun ends none."""
         self._report()
 
     def _report(self) -> None:
@@ -82,20 +78,18 @@ class _FailureMonitor(logging.Handler):
 
 
 def main(argv: list[str]) -> int:
-    """Run torchrun with `argv`; returns 0 if all ranks succeeded, 1 if one failed, 143 after a
-    stop.
-    """
+    """Run torchrun; return 0 if all ranks succeeded, 1 after a failure, 143 after a stop."""
     set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
     set_output(1, os.environ.get(STREAM_KEY, ""))
     job = read_job(os.environ[JOB_FILE])
     try:
-        import torch  # before the fork; the rest is imported while the server prepares itself
+        import torch  # before the fork; import the remaining modules while the server starts
 
         flight_recorder.enable(
             job, os.environ["CLOUDTRAIN_OUTPUT_DIR"], torch.__version__, os.environ
         )
 
-        server = fork_server(job)  # before anything is opened, which a rank would inherit
+        server = fork_server(job)  # before any file is opened, which a rank would inherit
         from torch.distributed import run
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         traceback.print_exc()
@@ -112,7 +106,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: IO[bytes]) -> int:
-    """Run torchrun, the module `run`, in this process; returns the exit code of `main`."""
+    """Run torchrun's module `run` in this process; return the exit code of `main`."""
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -149,25 +143,21 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
 
 
 def _parse(run: Any, argv: list[str]) -> Any:
-    """torchrun's arguments as its own parser reads them; options that an older torch does not have
-    are left out.
-    """
-    # PET_* are the defaults for a torchrun that the program itself may start; here every option is
-    # an argument.
+    """Parse torchrun's arguments with its own parser; skip options unknown to an older torch."""
+    # PET_* set defaults for a torchrun inside the program; here all options are arguments.
     defaults = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
     parser = run.get_args_parser()
     os.environ.update(defaults)
-    known = parser._option_string_actions
+    options = parser._option_string_actions
     return parser.parse_args(
-        [arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in known]
+        [arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in options]
     )
 
 
 def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
-    """Have torchrun make the checkpoint folders of all nodes equal before it starts the ranks.
+    """Make torchrun synchronise the checkpoint folders of all nodes before it starts the ranks.
 
-    None if there is no checkpoint folder, or if this torch has another agent, which starts the
-    ranks as usual.
+    Return None without a checkpoint folder, or if this torch has another agent.
     """
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
@@ -190,4 +180,4 @@ if __name__ == "__main__":
     sys.stdout.flush()
     os._exit(
         exit_code
-    )  # torchrun has ended all it started, and tearing torch down takes a quarter of a second
+    )  # torchrun has ended its processes, and torch's teardown takes a quarter of a second

@@ -1,10 +1,9 @@
-"""Deletes on all nodes what a program deletes among the checkpoints of one, while it runs. Standard
-library only.
+"""Synchronisation of deleted checkpoints between nodes, while programs run. Standard library only.
 
-On a shared disk rank 0 deletes an old checkpoint together with the files that other ranks wrote
-into it. Where each node has a checkpoint folder of its own, the files of the other nodes would
-stay, and fill disks and storage. So every node polls its folder for deletions and sends them to its
-peers through torchrun's store, which is passed in.
+On a shared disk rank 0 deletes an old checkpoint with all ranks' files in it. With one checkpoint
+folder per node, the files of the other nodes would remain and fill disks and storage. So each node
+polls its folder for deletions and sends them to its peers through torchrun's store, which the
+caller passes.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 POLL_SECONDS = 2.0
 
 STOP_TIMEOUT_SECONDS = 5.0
-"""How long `stop` waits for a poll to end: the store may be on a machine that does not answer."""
+"""Maximum wait of `stop` for a poll: the store's machine may not answer."""
 
 
 class FileId(NamedTuple):
-    """What identifies a file whatever its name."""
+    """Identity of a file, independent of its name."""
 
     inode: int
     size: int
@@ -37,38 +36,33 @@ class FileId(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All finished files and folders at one time, by their relative paths."""
+    """All finished files and folders at one time, by relative path."""
 
     files: Mapping[str, FileId]
     folders: Mapping[str, int]
     """Folder -> inode."""
     started: int = 0
-    """When it was begun, in nanoseconds since 1970: a file that it lacks and that exists later is
-    newer.
-    """
+    """Start of the scan, in nanoseconds since 1970; missing files that appear later are newer."""
 
 
 class DeletionSync:
-    """Sends one node's deletions to its peers and repeats theirs, in a thread.
+    """Thread that sends one node's deletions to its peers and repeats their deletions.
 
-    `record` is called with a relative path and None before each file that is deleted because a peer
-    has deleted it.
+    `record` is called with a relative path and None before each repeated deletion of a file.
     """
 
     def __init__(self, folder: Path, record: Callable[[str, None], None]) -> None:
         self._folder = folder
         self._record = record
         self._snapshots = [Snapshot({}, {})] * 3
-        """The last three, the newest last."""
+        """The latest three snapshots, newest last."""
         self._n_received = 0
         self._pending: list[tuple[str, float]] = []
-        """Deletions of peers that are still to be repeated: path and Unix timestamp."""
+        """Pending deletions of peers: path and Unix timestamp."""
         self._stopped = threading.Event()
         self._thread = threading.Thread()
         self.deleted: dict[str, int] = {}
-        """Files and folders deleted on this node since `start` -> when that was noticed, in
-        nanoseconds since 1970.
-        """
+        """Path deleted on this node since `start` -> detection time, in nanoseconds since 1970."""
 
     def start(self, store: Any, node: int) -> None:
         """Start the thread, which polls every `POLL_SECONDS`."""
@@ -94,18 +88,16 @@ class DeletionSync:
         }
 
     def _work(self, store: Any, node: int, stopped: threading.Event) -> None:
-        with suppress(RuntimeError):  # the first node has ended, and the store with it
+        with suppress(RuntimeError):  # the first node and its store have ended
             while not stopped.wait(POLL_SECONDS):
                 self.exchange(store, node)
 
     def exchange(self, store: Any, node: int) -> None:
-        """One poll: send this node's deletions, and repeat those of its peers. RuntimeError if the
-        store is gone.
-        """
+        """Send this node's deletions and repeat its peers'. Raise RuntimeError without a store."""
         deleted = self._detect(settled=True)
         if deleted:
             store.set(f"gone/{store.add('gone/count', 1)}", json.dumps([node, deleted]))
-        # Never wait for a key that is not there yet: torchrun itself would have to wait.
+        # Do not wait for a missing key: torchrun itself would have to wait.
         while self._n_received < store.add("gone/count", 0) and store.check(
             [f"gone/{self._n_received + 1}"]
         ):
@@ -117,29 +109,28 @@ class DeletionSync:
         ]
 
     def _detect(self, *, settled: bool) -> dict[str, int]:
-        """What has been deleted -> when that was noticed.
+        """Return deleted path -> detection time.
 
-        `settled`: only what two polls have missed, under any name, since one poll may miss a file
-        that is renamed meanwhile; and only if nothing in it was new before, as in a folder that is
-        still being written.
+        `settled`: only paths missing in two polls under any name, since a poll may miss a file
+        during a rename; and only folders without new content, as in a folder being written.
         """
         older, last, missing = self._snapshots
-        now = take_snapshot(self._folder)
-        self._snapshots = [last, missing, now]
+        latest = take_snapshot(self._folder)
+        self._snapshots = [last, missing, latest]
         deleted = {}
-        for path in find_deleted(last, now, self.deleted):
+        for path in find_deleted(last, latest, self.deleted):
             before = _files_below(older, path)
             files = _files_below(last, path)
             was_missing = not files.keys() & missing.files.keys() and path not in missing.files
             if not settled or (was_missing and files.items() <= before.items()):
-                deleted[path] = missing.started if was_missing else now.started
+                deleted[path] = missing.started if was_missing else latest.started
         self.deleted.update(deleted)
         return deleted
 
     def _repeat(self, path: str, when: float) -> bool:
-        """Delete what a peer has deleted at that time, unless it is newer.
+        """Repeat a peer's deletion at that time, unless the path is newer.
 
-        Returns False if it has changed too recently to decide.
+        Return False if the path has changed too recently to decide.
         """
         target = self._folder / path
         paths = (
@@ -152,21 +143,21 @@ class DeletionSync:
             return True
         if time.time() - changed < 2 * POLL_SECONDS:
             return False
-        for each in reversed(paths):
+        for item in reversed(paths):
             with suppress(OSError):
-                if each.is_dir() and not each.is_symlink():
-                    each.rmdir()
+                if item.is_dir() and not item.is_symlink():
+                    item.rmdir()
                 else:
-                    self._record(str(each.relative_to(self._folder)), None)
-                    each.unlink()
+                    self._record(str(item.relative_to(self._folder)), None)
+                    item.unlink()
         self._snapshots = [
             _excluding(snapshot, path) for snapshot in self._snapshots
-        ]  # not deleted by this node
+        ]  # deleted by a peer
         return True
 
 
 def _last_change(paths: Collection[Path]) -> float:
-    """The latest change of any of these files and folders, as a Unix timestamp; 0 if none exists."""
+    """Return the latest change of any of these paths, as a Unix timestamp; 0 if none exists."""
     changed = 0.0
     for path in paths:
         with suppress(FileNotFoundError):
@@ -176,7 +167,7 @@ def _last_change(paths: Collection[Path]) -> float:
 
 
 def take_snapshot(folder: Path) -> Snapshot:
-    """All finished files and folders below a folder."""
+    """Return all finished files and folders below a folder."""
     started = time.time_ns()
     files = dict[str, FileId]()
     inodes = dict[str, int]()
@@ -195,16 +186,15 @@ def take_snapshot(folder: Path) -> Snapshot:
     return Snapshot(files, inodes, started)
 
 
-def find_deleted(before: Snapshot, now: Snapshot, earlier: Collection[str] = ()) -> list[str]:
-    """Files and folders that no longer exist, without those that were renamed; of a folder only its
-    own path.
+def find_deleted(before: Snapshot, after: Snapshot, earlier: Collection[str] = ()) -> list[str]:
+    """Return paths that no longer exist, without renamed ones; only the top path of a folder.
 
-    `earlier`: what had been deleted before; a folder that lost its last file by that counts, too.
+    `earlier`: previous deletions; a folder that lost its last file by them counts too.
     """
-    renamed = {file for path, file in now.files.items() if path not in before.files}
+    renamed = {file for path, file in after.files.items() if path not in before.files}
     emptied = {str(parent) for path in earlier for parent in Path(path).parents}
     deleted: list[str] = []
-    for path in sorted({*before.folders, *before.files} - {*now.folders, *now.files}):
+    for path in sorted({*before.folders, *before.files} - {*after.folders, *after.files}):
         if any(path.startswith(f"{parent}{os.sep}") for parent in deleted):
             continue
         files = set(_files_below(before, path).values())
@@ -214,7 +204,7 @@ def find_deleted(before: Snapshot, now: Snapshot, earlier: Collection[str] = ())
 
 
 def _files_below(snapshot: Snapshot, path: str) -> dict[str, FileId]:
-    """The file itself, or all files of the folder."""
+    """Return the file itself, or all files of the folder."""
     if path in snapshot.files:
         return {path: snapshot.files[path]}
     return {
@@ -223,7 +213,7 @@ def _files_below(snapshot: Snapshot, path: str) -> dict[str, FileId]:
 
 
 def _excluding(snapshot: Snapshot, path: str) -> Snapshot:
-    """The snapshot without a file, or without a folder and everything in it."""
+    """Return the snapshot without a file, or without a folder and its content."""
     below = f"{path}{os.sep}"
     files = {
         name: file

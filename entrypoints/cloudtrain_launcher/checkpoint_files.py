@@ -1,6 +1,4 @@
-"""The files of a checkpoint folder: listed, served to peers, and fetched from them. Standard
-library only.
-"""
+"""Files of a checkpoint folder: listed, served to peers, and fetched. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,20 +22,18 @@ SEND_TIMEOUT_SECONDS = 600
 
 
 class Entry(NamedTuple):
-    """One file, or one link inside the folder."""
+    """A file, or a link inside the folder."""
 
     size: int
     """Bytes; 0 for a link."""
     modified: int
     """Nanoseconds since 1970; 0 for a link."""
     link: str = ""
-    """The link's target, relative to its folder; empty for a file."""
+    """Target of a link, relative to its folder; empty for a file."""
 
 
 def list_files(folder: Path) -> dict[str, Entry]:
-    """All finished files below a folder, by their relative paths; a link to outside counts as the
-    file it points to.
-    """
+    """Return all finished files below a folder by relative path; follow links to outside."""
     files = {}
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
@@ -52,7 +48,7 @@ def list_files(folder: Path) -> dict[str, Entry]:
 
 
 def _entry(path: Path) -> Entry | None:
-    """None for what is neither a file nor a link, such as a pipe."""
+    """Return the entry of a path; None for other kinds, such as a pipe."""
     if path.is_symlink():
         target = path.readlink()
         if not target.is_absolute():
@@ -63,9 +59,7 @@ def _entry(path: Path) -> Entry | None:
 
 @contextmanager
 def serve_files(folder: Path, files: Mapping[str, Entry], token: str) -> Iterator[int]:
-    """Serve these files of the folder to whoever sends the token, until the context ends; yields
-    the port.
-    """
+    """Serve these files to peers with the token, until the context ends; yield the port."""
     with _Server(("", 0), _Sender) as server:
         server.folder = folder
         server.files = files
@@ -90,12 +84,12 @@ class _Server(socketserver.ThreadingTCPServer):
     token: str
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: the peer reports the error, since it is the one that lacks a file."""
+        """Do nothing: the peer that lacks a file reports the error."""
 
 
 class _Sender(socketserver.StreamRequestHandler):
     def handle(self) -> None:
-        """Send a file for each line `[token, path]` that the peer sends."""
+        """Send one file per line `[token, path]` from the peer."""
         server = self.server
         assert isinstance(server, _Server)  # noqa: S101  (see serve_files)
         for line in self.rfile:
@@ -114,10 +108,9 @@ def fetch_files(
     folder: Path,
     record: Callable[[str, Entry], None],
 ) -> None:
-    """Fetch files that a peer serves at `address` into the folder; OSError if one cannot be fetched
-    or written.
+    """Fetch files from a peer at `address` into the folder. Raise OSError if one fails.
 
-    Each appears whole, with its time of modification. `record` is called with its path just before
+    Each file appears whole, with its time of modification. `record` is called with its path before
     that.
     """
     with (
@@ -143,14 +136,14 @@ def fetch_files(
 
 
 def _receive(stream: BufferedRWPair, draft: Path, entry: Entry) -> None:
-    left = entry.size
+    remaining = entry.size
     with draft.open("wb") as file:
-        while left:
-            block = stream.read(min(left, BLOCK_BYTES))
+        while remaining:
+            block = stream.read(min(remaining, BLOCK_BYTES))
             if not block:
                 raise ConnectionError("the connection to another node was lost")
             file.write(block)
-            left -= len(block)
+            remaining -= len(block)
     os.utime(draft, ns=(entry.modified, entry.modified))  # programs look for the newest checkpoint
 
 

@@ -1,14 +1,13 @@
-"""Makes the checkpoint folders of all nodes equal whenever their programs are about to be started
-again.
+"""Synchronisation of all nodes' checkpoint folders before a restart. Standard library only.
 
-Ordinary programs assume one disk: rank 0 saves and all ranks load; what rank 0 deletes is gone. On
-SageMaker and Azure ML each node has a checkpoint folder of its own. The platform restores the files
-of all nodes on every node when it starts them. Before a restart in place, which the platform does
-not notice, it is done here: each node fetches from its peers what they have saved since the
-previous start, and deletes what any of them has deleted. Nodes that share a disk find nothing to
-do. What is deleted while programs run: see `checkpoint_deletions`.
+Ordinary programs assume one disk: rank 0 saves and all ranks load; files deleted by rank 0 are
+gone. On SageMaker and Azure ML each node has a separate checkpoint folder. The platform restores
+all files on every node at its own start, but does not notice a restart in place. Before such a
+restart each node fetches files saved by its peers since the previous start, and deletes files
+deleted by any node. Nodes that share a disk find no difference. `checkpoint_deletions` handles
+deletions while programs run.
 
-Standard library only: torchrun's store is passed in.
+The caller passes torchrun's store.
 """
 
 from __future__ import annotations
@@ -26,34 +25,30 @@ from cloudtrain_launcher.checkpoint_deletions import DeletionSync
 from cloudtrain_launcher.checkpoint_files import Entry, fetch_files, list_files, serve_files
 
 LOCAL_ONLY_MARKER = ".own"
-"""A file in a folder among the checkpoints: only the node that wrote that folder needs it before a
-restart.
-"""
+"""Marker of a folder among the checkpoints that only its own node needs before a restart."""
 
 PEER_TIMEOUT = timedelta(hours=2)
-"""How long nodes wait for a peer that is still copying; one that has failed reports it."""
+"""Maximum wait for a peer that is still copying; a failed peer reports its error."""
 
 
 class NodeReport(NamedTuple):
-    """What a node tells its peers before a start."""
+    """Report of a node to its peers before a start."""
 
     address: tuple[str, int]
-    """The host and port at which it serves its files."""
+    """Host and port of its file server."""
     token: str
-    """The secret for that."""
+    """Secret for the file server."""
     files: Mapping[str, Entry]
-    """Its files, by their paths relative to the checkpoint folder."""
+    """Its files, by path relative to the checkpoint folder."""
     changed: frozenset[str]
-    """Those of them that it has written since the previous start."""
+    """Its files written since the previous start."""
     deleted: frozenset[str]
-    """Files that it had at the previous start and has deleted since."""
+    """Its files deleted since the previous start."""
     deletion_times: Mapping[str, int] = {}
-    """Files and folders deleted while its programs ran -> when, in nanoseconds since 1970: see
-    `DeletionSync`.
-    """
+    """Path deleted while its programs ran -> time in nanoseconds since 1970: see `DeletionSync`."""
 
     def to_json(self) -> str:
-        """The report as a JSON array, for the store."""
+        """Return the report as a JSON array, for the store."""
         changed = sorted(self.changed)
         deleted = sorted(self.deleted)
         return json.dumps(
@@ -62,7 +57,7 @@ class NodeReport(NamedTuple):
 
     @classmethod
     def from_json(cls, text: bytes) -> NodeReport:
-        """The report that `to_json` has written."""
+        """Parse a report written by `to_json`."""
         (host, port), token, files, changed, deleted, deletion_times = json.loads(text)
         entries = {path: Entry(*entry) for path, entry in files.items()}
         return cls(
@@ -71,11 +66,10 @@ class NodeReport(NamedTuple):
 
 
 class CheckpointSync:
-    """Keeps one node's checkpoint folder equal to those of its peers.
+    """Synchronisation of one node's checkpoint folder with its peers.
 
-    `address`: the host name or address by which peers reach this node. `journal`: a file for
-    `StorageSync`, to which every file that is fetched or deleted on behalf of a peer is appended
-    beforehand.
+    `address`: host name or address of this node for its peers. `journal`: a file for `StorageSync`,
+    which lists each fetched or deleted file beforehand.
     """
 
     def __init__(
@@ -86,14 +80,13 @@ class CheckpointSync:
         self._journal = journal
         self._log = log
         self._files: dict[str, Entry] | None = None
-        """The files at the previous start; None before the first one."""
+        """Files at the previous start; None before the first one."""
         self._deletions = DeletionSync(folder, self._record)
 
     def before_start(self, store: Any, node: int, nodes: int) -> None:
-        """Make the folders equal; to be called on all nodes, before programs start and while none
-        runs.
+        """Synchronise the folders. Call it on all nodes while no program runs.
 
-        RuntimeError on all nodes if one of them fails.
+        Raise RuntimeError on all nodes if one of them fails.
         """
         if nodes == 1:
             return
@@ -104,7 +97,7 @@ class CheckpointSync:
         self._deletions.start(store, node)
 
     def stop(self) -> None:
-        """End the threads; torchrun is about to exit."""
+        """End the threads before torchrun exits."""
         if self._files is not None:
             self._deletions.stop()
 
@@ -115,10 +108,10 @@ class CheckpointSync:
         deleted = frozenset(before.keys() - files.keys())
         token = secrets.token_hex(16)
         with serve_files(self._folder, files, token) as port:
-            own = NodeReport(
+            report = NodeReport(
                 (self._address, port), token, files, changed, deleted, self._deletions.deleted
             )
-            store.set(f"checkpoints/{node}", own.to_json())
+            store.set(f"checkpoints/{node}", report.to_json())
             reports = [
                 NodeReport.from_json(_wait_for(store, f"checkpoints/{peer}"))
                 for peer in range(nodes)
@@ -138,18 +131,18 @@ class CheckpointSync:
                     raise RuntimeError(result)
 
     def _apply(self, reports: Sequence[NodeReport], node: int) -> None:
-        """Delete and fetch files of this node, as the reports of all nodes require."""
+        """Delete and fetch files of this node, as the nodes' reports require."""
         obsolete = sorted(deleted_paths(reports) & reports[node].files.keys())
         for path in obsolete:
             self._record(path, None)
             (self._folder / path).unlink(missing_ok=True)
             _remove_empty_parents(self._folder, path)
-        wanted = files_to_fetch(reports, node)
-        for peer, files in sorted(wanted.items()):
+        downloads = files_to_fetch(reports, node)
+        for peer, files in sorted(downloads.items()):
             fetch_files(
                 reports[peer].address, reports[peer].token, files, self._folder, self._record
             )
-        sizes = [entry.size for files in wanted.values() for entry in files.values()]
+        sizes = [entry.size for files in downloads.values() for entry in files.values()]
         if sizes:
             self._log(
                 f"fetched {len(sizes)} checkpoint files from other nodes, {sum(sizes) / 1e6:.1f} MB"
@@ -158,21 +151,17 @@ class CheckpointSync:
             self._log(f"deleted {len(obsolete)} checkpoint files that other nodes have deleted")
 
     def _record(self, path: str, entry: Entry | None) -> None:
-        """Append to the journal what is about to be done, so that `StorageSync` does not take it
-        for a program's.
-        """
+        """Append planned changes to the journal, to tell them from a program's in `StorageSync`."""
         with self._journal.open("a", encoding="utf-8") as journal:
             journal.write(json.dumps([str(self._folder / path), entry]) + "\n")
 
 
 def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:
-    """Paths that any node has deleted, unless a node has written the file again."""
+    """Return paths that any node has deleted, unless a node has written the file again."""
     changed = {path for report in reports for path in report.changed}
     deleted = {path for report in reports for path in report.deleted} - changed
     for path in {path for report in reports for path in report.files}:
-        parents = set(
-            map(str, Path(path).parents)
-        )  # a deleted folder includes what other nodes wrote into it
+        parents = set(map(str, Path(path).parents))  # the folder also includes other nodes' files
         times = [
             report.deletion_times[parent]
             for report in reports
@@ -186,29 +175,27 @@ def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:
 
 
 def files_to_fetch(reports: Sequence[NodeReport], node: int) -> dict[int, dict[str, Entry]]:
-    """Peer -> the files that this node must fetch from it: those that it lacks, or has in an older
-    version.
-    """
-    own = reports[node].files
+    """Return peer -> files to fetch from it: files missing or older on this node."""
+    local_files = reports[node].files
     deleted = deleted_paths(reports)
     paths = {path for report in reports for path in report.files}
     local_only = tuple(
         f"{Path(path).parent}{os.sep}" for path in paths if Path(path).name == LOCAL_ONLY_MARKER
     )
-    wanted: dict[int, dict[str, Entry]] = {}
+    downloads: dict[int, dict[str, Entry]] = {}
     for path in sorted(paths - deleted):
-        if path.startswith(local_only) and path not in own:
+        if path.startswith(local_only) and path not in local_files:
             continue
         newest = _newest(reports, path)
         entry = reports[newest].files[path]
-        is_newer = path in reports[newest].changed and own.get(path) != entry
-        if newest != node and (path not in own or is_newer):
-            wanted.setdefault(newest, {})[path] = entry
-    return wanted
+        is_newer = path in reports[newest].changed and local_files.get(path) != entry
+        if newest != node and (path not in local_files or is_newer):
+            downloads.setdefault(newest, {})[path] = entry
+    return downloads
 
 
 def _newest(reports: Sequence[NodeReport], path: str) -> int:
-    """The node with the newest version of a file; of equal ones the first node."""
+    """Return the node with the newest version of a file; of equal ones the first."""
     peers = [peer for peer, report in enumerate(reports) if path in report.files]
     return max(
         peers,
@@ -217,9 +204,7 @@ def _newest(reports: Sequence[NodeReport], path: str) -> int:
 
 
 def sync_before_each_start(agent: Any, sync: CheckpointSync) -> None:
-    """Patch the class of torchrun's agent to make the checkpoint folders equal before it starts the
-    ranks.
-    """
+    """Patch torchrun's agent to synchronise the checkpoint folders before it starts the ranks."""
     start = agent._start_workers
 
     def sync_and_start(self: Any, group: Any) -> Any:

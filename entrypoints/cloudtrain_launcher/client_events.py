@@ -1,4 +1,4 @@
-"""The events that the client itself writes about a run. Standard library only; a part of `events`."""
+"""Events that the client writes about a run; a part of `events`. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class Submitting(Event, type="submitting", writer=CLIENT, requires="time"):
     name: str
     """The job's name."""
     provider: str
-    """The provider: `local`, `docker`, `aws`, `azure`, or one that is installed."""
+    """The provider: `local`, `docker`, `aws`, `azure`, or an installed one."""
     contract: str
-    """The environment that the job finds: `plain`, `sagemaker` or `azureml`."""
+    """The job's environment: `plain`, `sagemaker` or `azureml`."""
     nodes: int
-    """The number of machines, or of local nodes in their place."""
+    """The number of machines, or of local nodes."""
     processes: int
     """Ranks per node."""
     adopted: bool = False
-    """Whether it was submitted from another machine, and this one has found it in the cloud."""
+    """True if another machine submitted it, and this one has found it in the cloud."""
     owner: str = ""
-    """Who submitted it, if the cloud says so."""
+    """The submitter, if the cloud reports one."""
 
 
 class Image(Event, type="image", writer=CLIENT):
-    """The run's image is available: built and pushed, if that was needed."""
+    """The run's image is available: built and pushed, if necessary."""
 
     address: str
-    """The reference by which the job's machines pull it."""
+    """The image's address for the job's machines."""
     planned: str = ""
-    """What the plan says; differs from the address if the image was built for this run."""
+    """The address in the plan; differs if the image was built for this run."""
     digest: str = ""
-    """Its digest, `sha256:…`."""
+    """The image's digest, `sha256:…`."""
 
 
 class Creating(Event, type="creating", writer=CLIENT, requires="time"):
-    """The request that creates the job is about to be sent: from now on the job may exist."""
+    """The client is about to create the job: from now on it may exist."""
 
 
 class Submitted(Event, type="submitted", writer=CLIENT):
@@ -54,11 +54,11 @@ class Phase(Event, type="phase", writer=CLIENT, requires="time"):
     """The cloud's phase of the job has changed."""
 
     phase: str
-    """The phase in words: `launching machines`."""
+    """The phase, such as `launching machines`."""
     since: Timestamp = 0.0
-    """When it began, according to the cloud; 0: unknown."""
+    """Start of the phase, according to the cloud; 0: unknown."""
     running: bool = False
-    """Whether the job's containers are running."""
+    """True if the job's containers are running."""
     instance: str = ""
     """The machine type, once the cloud has chosen one."""
 
@@ -67,13 +67,13 @@ class LogUnread(Event, type="log_unread", writer=CLIENT, requires="time"):
     """The job's log cannot be read or, without a reason, can be read again."""
 
     reason: str
-    """Why not, in words; empty: it can be read."""
+    """The reason, as text; empty: the log can be read."""
     hint: str = ""
-    """What to do about it."""
+    """A solution."""
     code: str = ""
     """The cloud's error code."""
     transient: bool = False
-    """Whether the problem may pass by itself."""
+    """True if the problem may be temporary."""
 
 
 class Kept(Event, type="kept", writer=CLIENT, requires="time"):
@@ -84,7 +84,7 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     until: Timestamp = 0.0
     """When they will be released; 0: unknown."""
     seconds: Seconds | None = None
-    """For how long they have been billed so far."""
+    """Billed time so far."""
     by: str = ""
     """The job that uses them, or has used them."""
     billing: Billing | None = None
@@ -92,28 +92,26 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
 
 
 class LimitTooLow(Event, type="limit_too_low", writer=CLIENT, requires="time"):
-    """By the forecast, a limit of the job is going to end it before its last step; written once."""
+    """The forecast says that a limit will end the job before its last step; written once."""
 
     message: str
-    """Which limit, when, and what the run needs."""
+    """The limit, its time, and the run's need."""
     raised: str = ""
-    """The limit with which it would end, as `--set` takes it."""
+    """A sufficient limit, in the syntax of `--set`."""
 
 
 class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):
     """A stop of the run has been requested."""
 
     reason: str = ""
-    """By whom or what, in words."""
+    """The person or reason, as text."""
 
 
 class StopUntold(Event, type="stop_untold", writer=CLIENT, requires="time"):
-    """A requested stop could not be passed on to the job, which continues; a second request cancels
-    it.
-    """
+    """A requested stop failed and the job continues; a second request cancels it."""
 
     reason: str = ""
-    """Why, in words."""
+    """The reason, as text."""
 
 
 class Cursor(Event, type="cursor", writer=CLIENT):
@@ -129,16 +127,16 @@ class Ended(Event, type="ended", writer=CLIENT, requires="time"):
     """The run has ended. The first such event counts."""
 
     state: Literal["succeeded", "failed", "stopped"]
-    """How it ended."""
+    """The outcome of the run."""
     reason: str = ""
-    """Why, in words, unless it simply succeeded."""
+    """The reason, as text; empty after a simple success."""
     hint: str = ""
-    """What to do, where the submit was refused."""
+    """A solution for a rejected submit."""
     error: Cause | None = None
     """The first cause of a failure, if a node has reported it."""
     platform_reason: str = ""
-    """The cloud's reason for the failure, if a node has given a better one."""
+    """The cloud's reason for the failure, if a node reported a better one."""
     billing: Billing | None = None
-    """What it cost."""
+    """The cost of the run."""
     left: Names | None = None
-    """Which of model, output and checkpoints exist; missing: not checked."""
+    """Existence of model, output and checkpoints; missing: not checked."""

@@ -1,6 +1,4 @@
-"""What a job can rely on, on every platform: the job document, and the context of a node. Standard
-library only.
-"""
+"""The contract with a job: job document and node context. Standard library only."""
 
 from __future__ import annotations
 
@@ -21,86 +19,67 @@ STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 STREAM_KEY = "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
 ARGV_REFERENCE = "$argv"
-"""In the values of a job document, `{"$argv": 3}` refers to an argument that is too long to be
-repeated.
-"""
+"""Key of references: `{"$argv": 3}` in a value refers to a long argument without repeating it."""
 
 PAYLOAD_DIR = Path(__file__).resolve().parents[1]
-"""The folder of the launcher and the shared trainer, wherever the source was extracted."""
+"""Folder of the launcher and the shared trainer, wherever the source was extracted."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job document: the part of the plan that the job itself needs, the same on every platform."""
+    """The job document: the part of the plan that the job needs, the same on every platform."""
 
     run_id: str
     name: str
     kind: str
     """script, module, notebook or trainer."""
     target: str
-    """The script's or notebook's path relative to the working folder, or the module's name; empty
-    for the trainer.
-    """
+    """Path of the script or notebook in the working folder, or a module's name; empty: trainer."""
     argv: list[str]
     values: Any
-    """The arguments with their types kept: a mapping, or a list if the spec has a list."""
+    """Arguments with their types: a mapping, or a list if the spec has a list."""
     nodes: int
     processes: int
     """Per node."""
     gpus: int
     """Per node; 0 on CPU."""
     restarts: int
-    """How many times torchrun may restart the ranks after a failure."""
+    """Maximum number of restarts of the ranks by torchrun after a failure."""
     grace_seconds: int
     """From the platform's SIGTERM to its SIGKILL."""
     checkpoint_every_seconds: int
     checkpoint_keep: int
     """How many checkpoints the trainer keeps."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """For platforms with channels: input -> its `channel`, and the `file` in it if the input is a
-    file.
-    """
+    """For platforms with channels: input -> its `channel`, and the `file` in it if it is a file."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables whose values the job looks up itself -> where they are stored, such as
-    `secretsmanager:hf-token`.
-    """
+    """Variables to look up inside the job -> references, such as `secretsmanager:hf-token`."""
     stop_after_seconds: int = 0
-    """When the launcher stops the job by itself, since the platform ends it without a signal; 0:
-    never.
-    """
+    """Time of a stop by the launcher, for platforms that end a job without a signal; 0: never."""
     masked: list[str] = field(default_factory=list)
-    """More variables whose values are secret, beside those of `secrets`: they are masked in the
-    log.
-    """
+    """Further variables with secret values, masked in the log."""
     dependencies: Mapping[str, Any] = field(default_factory=dict)
-    """The packages to install before the start: the `file` that asks for them, or a list of
-    `packages`; `wheels`, a folder of the source that holds them; `replace_torch`; `keep`, whether
-    the next attempt finds them in storage.
+    """Packages to install before the start.
+
+    `file`: the requirements file, or `packages`: a list. `wheels`: a folder of the source with
+    wheels. `replace_torch`. `keep`: whether to store them for the next attempt.
     """
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """Metrics that the first rank prints -> the regular expression whose group is the number."""
+    """Metric printed by the first rank -> regular expression whose group is the number."""
     require_group: bool = False
-    """Whether it is a failure, not only a warning, if the processes never join one
-    torch.distributed group.
-    """
+    """True if it is a failure that the processes never join one torch.distributed group."""
     hang_seconds: int = 1800
-    """After how long without a sign of life ranks that wait for each other are ended; 0: never."""
+    """Maximum silence of ranks that wait for each other; 0: unlimited."""
     keep: list[str] = field(default_factory=list)
-    """Patterns of files in the working folder that are kept with the output: see `KeepPattern`."""
+    """Patterns of files in the working folder to keep with the output: see `KeepPattern`."""
     warm: bool = True
-    """Whether the ranks may be forks of a process that has imported torch; if not, each imports it
-    itself.
-    """
+    """True if the ranks may be forks of a process that has imported torch."""
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings whose values a cloud's own service chooses for each trial: `with_trial` has put them
-    in place.
-    """
+    """Settings whose values a cloud service chooses for each trial; `with_trial` inserts them."""
     service_metric: str = ""
-    """A metric whose reports the launcher tells the platform's own service: see `ServiceMetric`;
-    empty: none.
-    """
+    """Metric to report to the platform's own service: see `ServiceMetric`; empty: none."""
     trial: Mapping[str, Any] = field(default_factory=dict)
-    """If the job is a trial of a sweep that ends trials early, its rules: see `trial.Trial`."""
+    """Rules of a trial in a sweep with early stopping: see `trial.Trial`."""
 
 
 @dataclass(frozen=True)
@@ -113,83 +92,61 @@ class NodeContext:
     master_addr: str
     master_port: int
     address: str
-    """This node's own address, by which its peers reach it; empty if unknown."""
+    """This node's address for its peers; empty if unknown."""
     interface: str
     """The network interface between the nodes; empty: let the libraries choose."""
     output_dir: str
     model_dir: str
     checkpoint_dir: str
     inputs: Mapping[str, str]
-    """Inputs, or the platform's channels -> the path of the folder or file."""
+    """Input or channel -> path of its folder or file."""
     failure_file: str
-    """The file in which the platform reads the reason for a failure; empty: none."""
+    """File for the platform with the reason of a failure; empty: none."""
     job_file: str
-    """The path of the job document; empty: `job_document` has its content."""
+    """Path of the job document; empty: see `job_document`."""
     channel_dir: str = ""
-    """The folder of the channels that `Job.inputs` names; empty: `inputs` has the inputs
-    themselves.
-    """
+    """Folder of the channels in `Job.inputs`; empty: `inputs` has the inputs themselves."""
     resume_dir: str = ""
-    """The checkpoints of an earlier run, to be restored before the start if the folder exists;
-    empty: none.
-    """
+    """Checkpoints of an earlier run, to restore before the start if they exist; empty: none."""
     synced_dirs: Mapping[str, str] = field(default_factory=dict)
-    """Folders on this node's disk -> the mounted folder of the job's storage to which their files
-    are copied.
-    """
+    """Folder on this node's disk -> mounted folder of the job's storage that gets its files."""
     linked_dirs: Mapping[str, str] = field(default_factory=dict)
-    """Folders -> another folder of this disk from which the platform itself uploads, and to which
-    files are linked.
-    """
+    """Folder -> folder that the platform itself uploads and that gets links to its files."""
     stopped_exit_code: int = 5
-    """The launcher's exit code after a stop that the job was asked for; after any other stop it is
-    5.
-    """
+    """Exit code after a stop that the user requested; after other stops it is 5."""
     scheduled_events_url: str = ""
-    """Where Azure announces that it is about to end this machine; empty: nowhere."""
+    """URL where Azure announces the end of this machine; empty: none."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables that libraries need on this platform; those that the user has set take precedence.
-    """
+    """Variables for libraries on this platform; the user's values take precedence."""
     library_dirs: tuple[str, ...] = ()
-    """Folders of libraries for this kind of machine only, such as NCCL's plug-in for its network.
-    """
+    """Folders of libraries for this machine type only, such as NCCL's network plug-in."""
     job_document: str = ""
-    """The content of the job document, if the platform passes it in a variable."""
+    """Content of the job document, if the platform passes it in a variable."""
     stop_file: str = ""
-    """A file whose appearance requests a stop, if the platform does not send SIGTERM; empty: none.
-    """
+    """File that requests a stop, on platforms without SIGTERM; empty: none."""
     job_name: str = ""
-    """The platform's own name of this job, which is the run id of a trial that it has started by
-    itself.
-    """
+    """The platform's name of this job: the run id of a trial that the platform started."""
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
-    """What the platform has chosen for a trial that it has started, by name: the values are texts.
-    A name may be that of a setting, or its `tuned.plain_name`.
-    """
+    """Values chosen by the platform for a trial, as strings by setting or `tuned.plain_name`."""
     published: str = ""
-    """Where the client leaves files for the job while it runs, a folder or an `s3://` address;
-    empty: nowhere.
-    """
+    """Folder or `s3://` address with files from the client for the running job; empty: none."""
 
 
 def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
-    """The context with its job document in a file: `job.json` in `folder`, unless the platform
-    provides one already.
-    """
+    """Return the context with a job document file: the platform's, or `job.json` in `folder`."""
     if not context.job_document:
         return context
     path = folder / "job.json"
     path.write_bytes(
         os.fsencode(context.job_document)
-    )  # the bytes of the variable, whatever the locale
+    )  # the bytes of the variable, independent of the locale
     return replace(context, job_file=str(path), job_document="")
 
 
 def with_trial(context: NodeContext, folder: Path) -> NodeContext:
-    """The context with the job document of this trial, if a cloud's own service has started it:
-    `trial.json` there.
+    """Insert a trial's values into the job document `trial.json`, if a cloud service chose them.
 
-    RuntimeError if the document cannot be read, or the service's values are not what it says.
+    Raise RuntimeError if the document cannot be read or a value is invalid.
     """
     document = _read_document(context.job_file)
     if not document.get("tuned"):
@@ -203,7 +160,7 @@ def with_trial(context: NodeContext, folder: Path) -> NodeContext:
 
 
 def read_job(path: str | os.PathLike[str]) -> Job:
-    """The job document at `path`; RuntimeError if it cannot be read or is not a valid one.
+    """Read the job document at `path`. Raise RuntimeError if it is unreadable or invalid.
 
     Unknown fields are ignored, so that an older launcher can read a newer document.
     """
@@ -233,7 +190,7 @@ def _read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _expand_references(value: Any, argv: list[str]) -> Any:
-    """The values with each reference `{"$argv": 3}` replaced by that argument."""
+    """Replace each reference `{"$argv": 3}` by its argument."""
 
     def expand(item: Any) -> Any:
         if isinstance(item, dict) and isinstance(

@@ -1,8 +1,4 @@
-"""Environment variables: those that a platform sets for a node, and those of torchrun and its
-ranks.
-
-Standard library only.
-"""
+"""Environment variables of a node, of torchrun and of its ranks. Standard library only."""
 
 from __future__ import annotations
 
@@ -31,11 +27,9 @@ INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
-"""Where to write TensorBoard's files: a platform that shows them while the job runs reads this
-folder.
-"""
+"""Folder for TensorBoard's files, which a platform shows while the job runs."""
 MEASURED = "CLOUDTRAIN_MEASURE"
-"""The metric that a measuring run reports, after which it ends; not set in other runs."""
+"""Metric that a measuring run reports, after which it ends; not set in other runs."""
 MEASURED_REPORTS = "CLOUDTRAIN_MEASURE_REPORTS"
 """How often a measuring run reports it: once in a search for a batch size."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
@@ -44,9 +38,9 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 def job_environment(
     job: Job, context: NodeContext, scratch: Path, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of torchrun and of every rank, based on `environ`, the launcher's own.
+    """Return the environment of torchrun and every rank, based on the launcher's `environ`.
 
-    Writes the arguments as a JSON file into the folder `scratch`; OSError if that is not possible.
+    Write the arguments as a JSON file into the folder `scratch`. Raise OSError if that fails.
     """
     env = {name: value for name, value in environ.items() if not _is_dropped(name)}
     env |= {
@@ -72,7 +66,7 @@ def job_environment(
         env[MEASURED_REPORTS] = str(job.trial.get("until") or 1)
     env |= {input_variable(name): path for name, path in input_paths(job, context).items()}
     env["CLOUDTRAIN_ARGS_FILE"] = str(write_args_file(job, scratch, env))
-    # Defaults of a bare `torchrun train.py` inside the job, which thereby joins the right world.
+    # Let a bare `torchrun train.py` inside the job join the right world.
     env |= {
         "PET_NNODES": str(context.nodes),
         "PET_NODE_RANK": str(context.node_rank),
@@ -82,12 +76,12 @@ def job_environment(
     }
     for name, value in _library_defaults(job, context).items():
         env.setdefault(name, value)
-    if context.library_dirs:  # at the end, so that the user's own libraries come first
+    if context.library_dirs:  # at the end, to prefer the user's libraries
         env[LIBRARY_PATH] = _append(env.get(LIBRARY_PATH), *context.library_dirs)
-    # After a restart the workers must not read the addresses of the previous ones
-    # (pytorch/pytorch#135712, #167288).
+    # After a restart the workers must not read the previous addresses (pytorch/pytorch#135712,
+    # #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    # At the end, so that the user's own modules come first.
+    # At the end, to prefer the user's modules.
     env["PYTHONPATH"] = _append(env.get("PYTHONPATH"), str(PAYLOAD_DIR / "job"))
     return env
 
@@ -98,14 +92,14 @@ _RANK_VARIABLES = {
     *("MASTER_ADDR", "MASTER_PORT"),
 }
 _LAUNCHER_VARIABLES = (JOB, PUBLISHED, RESUME_DIR)
-"""Variables for the launcher only: the ranks read the job document from its file."""
+"""Variables for the launcher only: the ranks read the job document from a file."""
 
 _TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
-"""Variables that the platform, or a torchrun that started the launcher, may have left."""
+"""Possible leftovers of the platform, or of a torchrun that started the launcher."""
 
 
 def _is_dropped(name: str) -> bool:
-    """Whether a variable of the launcher does not reach the ranks, or is set again by torchrun."""
+    """Return whether the ranks do not get a variable of the launcher, or get torchrun's value."""
     return (
         name in _RANK_VARIABLES
         or name in _LAUNCHER_VARIABLES
@@ -114,7 +108,7 @@ def _is_dropped(name: str) -> bool:
 
 
 def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
-    """Variables of libraries; those that the user has set take precedence."""
+    """Return variables for libraries; the user's values take precedence."""
     interface = {
         name: context.interface
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -123,8 +117,7 @@ def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
     threads = str(max(1, available_cores() // job.processes))
     defaults = {**interface, **context.variables, "OMP_NUM_THREADS": threads}
     if job.nodes * job.processes > 1 and not job.gpus and not has_accelerator():
-        # Without it Accelerate, and with it the Trainer of Hugging Face, has each process train a
-        # model of its own.
+        # Without it Accelerate and Hugging Face's Trainer train one model per process.
         defaults["ACCELERATE_USE_CPU"] = "true"
     return defaults
 
@@ -134,9 +127,7 @@ def _append(search_path: str | None, *folders: str) -> str:
 
 
 def write_args_file(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
-    """Write the arguments to `args.json` in `folder`, with their types kept and placeholders
-    expanded; its path.
-    """
+    """Write the typed arguments, placeholders expanded, to `args.json`; return its path."""
     path = folder / "args.json"
     path.write_text(
         json.dumps(expand_placeholders(job.values, environ), ensure_ascii=False), encoding="utf-8"
@@ -151,11 +142,9 @@ _OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
 
 
 def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
-    """Arguments with `${inputs.NAME}`, `${outputs.model}` and the like replaced by the paths on
-    this node.
+    """Replace `${inputs.NAME}`, `${outputs.model}` and the like by paths on this node.
 
-    `${{inputs.NAME}}`, Azure ML's way to write it, means the same. An unknown input or output is
-    left as it is.
+    Also accept Azure ML's `${{inputs.NAME}}`. Unknown inputs and outputs stay.
     """
     if isinstance(value, str):
         return _PLACEHOLDER.sub(
@@ -169,7 +158,7 @@ def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
 
 
 def _placeholder_variable(match: Match[str]) -> str:
-    """The variable that has the path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `${inputs.train-set}`."""
+    """Return the variable with a path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `${inputs.train-set}`."""
     name = match["name"]
     return (
         input_variable(name)
@@ -179,14 +168,12 @@ def _placeholder_variable(match: Match[str]) -> str:
 
 
 def input_variable(name: str) -> str:
-    """The variable that has the path of an input: `CLOUDTRAIN_INPUT_TRAIN_SET` for `train-set`."""
+    """Return the variable with an input's path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `train-set`."""
     return f"{INPUT_PREFIX}{re.sub('[^A-Z0-9]', '_', name.upper())}"
 
 
 def input_paths(job: Job, context: NodeContext) -> dict[str, str]:
-    """Inputs -> the path of the folder or file. A channel that belongs to no input is an input of
-    its own name.
-    """
+    """Return input -> path of its folder or file; unassigned channels are inputs themselves."""
     if not context.channel_dir:
         return dict(context.inputs)
     channels = {source["channel"] for source in job.inputs.values()}
@@ -199,16 +186,14 @@ def input_paths(job: Job, context: NodeContext) -> dict[str, str]:
 
 
 def require_text(environ: Mapping[str, str], name: str) -> str:
-    """The value of a variable; RuntimeError if it is not set, or empty."""
+    """Return the value of a variable. Raise RuntimeError if it is unset or empty."""
     if not environ.get(name):
         raise RuntimeError(f"the variable {name} is not set")
     return environ[name]
 
 
 def require_number(environ: Mapping[str, str], name: str) -> int:
-    """The value of a variable as a whole number from 0; RuntimeError if it is not set, or something
-    else.
-    """
+    """Return a variable as a whole number from 0. Raise RuntimeError if it is unset or invalid."""
     value = require_text(environ, name)
     if not value.isdecimal():
         raise RuntimeError(f"{name} is {value!r}: expected a whole number")
@@ -216,17 +201,17 @@ def require_number(environ: Mapping[str, str], name: str) -> int:
 
 
 class JobFolders(NamedTuple):
-    """Paths on a node, as our own variables give them."""
+    """Paths on a node, from our own variables."""
 
     output_dir: str
     model_dir: str
     checkpoint_dir: str
     inputs: Mapping[str, str]
-    """The part of the variable's name after `CLOUDTRAIN_INPUT_` -> path."""
+    """Suffix of the variable's name after `CLOUDTRAIN_INPUT_` -> path."""
 
 
 def job_folders(environ: Mapping[str, str]) -> JobFolders:
-    """The folders of the job from our own variables; RuntimeError if one is not set."""
+    """Read the job's folders from our own variables. Raise RuntimeError if one is unset."""
     return JobFolders(
         output_dir=require_text(environ, "CLOUDTRAIN_OUTPUT_DIR"),
         model_dir=require_text(environ, "CLOUDTRAIN_MODEL_DIR"),

@@ -1,10 +1,8 @@
-"""The details of a rank's error: from its exception, or from what the process printed when it
-crashed below Python.
+"""Details of a rank's error, from its exception or its crash output. Standard library only.
 
-An exception that a library reraises from another process or thread, such as a DataLoader worker's,
-is reported as the original one. A process that C++ or the kernel ends leaves no exception, only its
-output: `what():` of C++'s terminate handler, the reason that NCCL's watchdog gives, and the Python
-stack that faulthandler prints. Standard library only.
+A library may reraise an exception of another process or thread, such as a DataLoader worker's; the
+original is reported. A process ended by C++ or the kernel leaves only its output: `what():` of
+C++'s terminate handler, the reason of NCCL's watchdog, and faulthandler's Python stack.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from cloudtrain_launcher.failure import is_consequence
 MAX_MESSAGE_CHARS = 1000
 MAX_TRACEBACK_CHARS = 2500
 MAX_CODE_CHARS = 200
-"""The most characters of each that an event carries."""
+"""Maximum characters of each in an event."""
 
 
 class Frame(NamedTuple):
-    """One line of a stack; line 0 and empty texts where unknown."""
+    """One line of a stack; line 0 and empty strings if unknown."""
 
     file: str
     line: int
@@ -35,7 +33,7 @@ class Frame(NamedTuple):
 
 
 class OriginalError(NamedTuple):
-    """An exception that was raised in another process or thread, parsed from its traceback."""
+    """An exception of another process or thread, parsed from its traceback."""
 
     exception: str
     message: str
@@ -49,11 +47,11 @@ class OriginalError(NamedTuple):
 def describe(
     error: BaseException, frames: TracebackType | None, folder: Path, payload: Path
 ) -> Error:
-    """The event of an exception that ended a program.
+    """Return the event of an exception that ended a program.
 
-    `frames`: its traceback without the launcher's frames. `folder`: the job's working folder; the
-    error's file and line are the innermost frame of a file in it that is neither below `payload`
-    nor an installed package.
+    `frames`: its traceback without the launcher's frames. `folder`: the job's working folder. The
+    error's file and line are the innermost frame of a file in `folder` that is neither below
+    `payload` nor an installed package.
     """
     original = _find_original(error)
     if original is None:
@@ -91,7 +89,7 @@ def describe(
 
 
 def safe_str(value: object) -> str:
-    """`str(value)`, or a text that says so if its class's `__str__` raises."""
+    """Return `str(value)`, or a replacement if its `__str__` raises."""
     try:
         return str(value)
     except Exception as error:  # noqa: BLE001  (any class, any mistake)
@@ -99,22 +97,20 @@ def safe_str(value: object) -> str:
 
 
 def display_path(file: str, folder: Path) -> str:
-    """The path relative to `folder` for a file below it, else the absolute path."""
+    """Return the path of a file, relative to `folder` if it is below it."""
     path = os.path.normpath(folder / file)
     return os.path.relpath(path, folder) if path.startswith(f"{folder}{os.sep}") else path
 
 
 def is_user_code(file: str, folder: Path, payload: Path) -> bool:
-    """Whether a file is below the working folder, and neither below `payload` nor in an environment
-    installed there.
-    """
+    """Return whether a file is the program's: in the folder, not in `payload` or an environment."""
     path = os.path.normpath(folder / file) if file else ""
     is_below = path.startswith(f"{folder}{os.sep}")
     return is_below and "site-packages" not in path and not path.startswith(f"{payload}{os.sep}")
 
 
 def _syntax_error_frame(error: BaseException) -> Frame:
-    """Where a SyntaxError is: its file has no frame in the traceback."""
+    """Return the place of a SyntaxError, whose file has no frame in the traceback."""
     if not isinstance(error, SyntaxError):
         return Frame("", 0, "")
     file, line, code = (getattr(error, name, None) for name in ("filename", "lineno", "text"))
@@ -135,21 +131,19 @@ _RERAISED = re.compile(
     r"|\s*-- Process (?P<process>\d+) terminated with the following error:\nTraceback"
 )
 _REMOTE_TRACEBACKS = ("RemoteTraceback", "_RemoteTraceback")
-"""Classes of `__cause__` in which multiprocessing.Pool and concurrent.futures pass on a worker's
-traceback.
-"""
+"""Classes of `__cause__` with a worker's traceback (multiprocessing.Pool, concurrent.futures)."""
 
 _BEGIN = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
 
 
 def _find_original(error: BaseException) -> OriginalError | None:
-    """The exception of another process or thread that this one reraises; None if it does not."""
+    """Return the exception of another process or thread that this one reraises; else None."""
     arguments = [item for item in error.args if isinstance(item, str)]
     for text in (safe_str(error), *arguments):
-        found = _RERAISED.match(text)
-        if found:
-            where = found["where"] or f"in process {found['process']}"
+        match = _RERAISED.match(text)
+        if match:
+            where = match["where"] or f"in process {match['process']}"
             return _parse_traceback(text, where)
     remote = getattr(error.__cause__, "tb", None)
     if type(error.__cause__).__name__ in _REMOTE_TRACEBACKS and isinstance(remote, str):
@@ -161,9 +155,7 @@ def _find_original(error: BaseException) -> OriginalError | None:
 
 
 def _parse_traceback(text: str, where: str) -> OriginalError | None:
-    """Parse the last traceback of a chain, that of the exception that Python would name; None if
-    there is none.
-    """
+    """Parse a chain's last traceback, of the exception that Python would name; None without one."""
     _, begin, block = text.rpartition(_BEGIN)
     if not begin:
         return None
@@ -192,7 +184,7 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
 
 
 _MAX_STACK_LINES = 60
-"""Of the Python stack that a crash printed."""
+"""Parse a frame of the Python stack that a crash printed."""
 
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'"
@@ -205,43 +197,42 @@ _STACK_LINE = re.compile(r'  File "|  <|(Current t|T)hread |Extension modules:|$
 
 
 class CrashOutput:
-    """What one rank printed about its own crash, collected line by line."""
+    """Crash output of one rank, collected line by line."""
 
     def __init__(self) -> None:
         self.reason = ""
-        """As C++ or NCCL printed it, at most 600 characters; empty if neither did."""
+        """Message of C++ or NCCL, at most 600 characters; empty without one."""
         self._exception = ""
         self._stack: list[str] = []
         self._in_stack = False
 
     def feed(self, line: str) -> None:
-        """Take in the next line of the rank's output, without its newline."""
+        """Read the next line of the rank's output, without its newline."""
         if self._in_stack and len(self._stack) < _MAX_STACK_LINES and _STACK_LINE.match(line):
             self._stack.append(line)
             return
         self._in_stack = False
-        thrown, what, watchdog, fatal = (
+        thrown, terminate_reason, watchdog, fatal = (
             pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL)
         )
         if thrown:
             self._exception = thrown["exception"]
-        elif watchdog:  # NCCL prints it several times: with the rank, with a stack, as what()
+        elif watchdog:  # NCCL repeats it: with the rank, with a stack, as what()
             self.reason = self.reason or watchdog["reason"][:600]
-        elif what and self._exception and not self.reason:
-            self.reason = f"{self._exception}: {what['what'][:600]}"
+        elif terminate_reason and self._exception and not self.reason:
+            self.reason = f"{self._exception}: {terminate_reason['what'][:600]}"
         elif fatal:
             self._in_stack = True
             self._stack = [line]
 
     @property
     def stack(self) -> str:
-        """The Python stack, most recent call first; empty if none was printed."""
+        """Return the printed Python stack, most recent call first; empty without one."""
         lines = [line for line in self._stack if not line.startswith("Extension modules")]
         return "\n".join(lines).strip()[:MAX_TRACEBACK_CHARS]
 
     def add_stack(self, error: Error, folder: Path, payload: Path) -> Error:
-        """The error with the stack and its innermost line of the program; unchanged if no stack was
-        printed.
+        """Add the stack and the program's innermost line to an error, if there is a stack.
 
         `folder` and `payload`: as for `describe`.
         """
@@ -252,7 +243,7 @@ class CrashOutput:
         ]
         if not frames:
             return error
-        # Most recent call first, and the crashed thread before all others.
+        # Most recent call first, and the crashed thread first.
         file, line = next(
             (frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0]
         )

@@ -1,5 +1,4 @@
-"""Types of an event's fields: how a value is checked, and how the reference describes it. Standard
-library only.
+"""Types of event fields: checks, and descriptions for the reference. Standard library only.
 
 A check returns the value to use, or raises `InvalidValue`.
 """
@@ -11,25 +10,24 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 MAX_WHOLE_NUMBER = 2**63
-"""Whole numbers must be smaller in magnitude: larger ones are not counts, and overflow elsewhere.
-"""
+"""Upper limit of whole numbers: larger ones are not counts, and overflow elsewhere."""
 
 
 class InvalidValue(Exception):
-    """A value that is not of its field's type."""
+    """A value does not have its field's type."""
 
 
 class FieldType(NamedTuple):
     """The type of a field."""
 
     check: Callable[[Any], Any]
-    """Returns the value to use; raises `InvalidValue`."""
+    """Check that returns the value to use or raises `InvalidValue`."""
     description: str
-    """How the reference describes it, with its unit."""
+    """Description in the reference, with the unit."""
 
 
 def check_whole_number(value: Any) -> int:
-    """A whole number below `MAX_WHOLE_NUMBER`; true and false are not numbers."""
+    """Check a whole number below `MAX_WHOLE_NUMBER`; booleans are invalid."""
     if (
         isinstance(value, int)
         and not isinstance(value, bool)
@@ -89,16 +87,16 @@ def check_mapping(value: Any) -> dict[str, Any]:
 
 
 def check_measures(value: Any) -> dict[str, Any]:
-    """An object of measured numbers; other values are left out, unless no number is left."""
-    found = {}
+    """Check an object of measured numbers; drop other values, but keep at least one number."""
+    numbers = {}
     for name, item in check_mapping(value).items():
         try:
-            found[name] = check_measure(item)
+            numbers[name] = check_measure(item)
         except InvalidValue:
             continue
-    if value and not found:
+    if value and not numbers:
         raise InvalidValue
-    return found
+    return numbers
 
 
 def check_names(value: Any) -> list[str]:
@@ -123,7 +121,7 @@ def check_numbers(value: Any) -> list[float]:
 
 
 def check_one_of(*values: str) -> Callable[[Any], str]:
-    """A check for one of these strings."""
+    """Return a check for one of these strings."""
 
     def word(value: Any) -> str:
         if isinstance(value, str) and value in values:
@@ -137,7 +135,8 @@ Timestamp = Annotated[float, FieldType(check_timestamp, "Unix timestamp (seconds
 Seconds = Annotated[float, FieldType(check_number, "seconds")]
 Measure = Annotated[float, FieldType(check_measure, "number; null where it is not finite")]
 Measures = Annotated[
-    dict[str, float], FieldType(check_measures, "numbers by name; null where one is not finite")
+    dict[str, float],
+    FieldType(check_measures, "numbers by name; null for a number that is not finite"),
 ]
 Names = Annotated[list[str], FieldType(check_names, "list of texts")]
 WholeNumbers = Annotated[list[int], FieldType(check_whole_numbers, "list of whole numbers")]
@@ -150,4 +149,4 @@ BUILTIN_TYPES: dict[Any, FieldType] = {
     str: FieldType(check_text, "text"),
     bool: FieldType(check_flag, "true or false"),
 }
-"""The field types of plain annotations."""
+"""Types of fields with plain annotations."""

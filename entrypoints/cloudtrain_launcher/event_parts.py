@@ -1,4 +1,4 @@
-"""Records inside events: why something failed, and what a run cost. Standard library only."""
+"""Records inside events: the cause of a failure, and the cost of a run. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from cloudtrain_launcher.event_record import Record
 
 
 class Cause(Record):
-    """Why something failed."""
+    """The cause of a failure."""
 
     rank: int
     """The process that failed; -1: the node itself."""
     node: int
     """The node of that process."""
     time: Timestamp
-    """When it failed."""
+    """The time of the failure."""
     exception: str
-    """The class of the exception, without its module; a signal's name or `exit` if there was no
-    exception.
-    """
+    """The exception's class without its module; without an exception a signal's name or `exit`."""
     message: str
     """Its message, at most 1,000 characters."""
     attempt: int = 0
-    """How many times the ranks had been restarted before."""
+    """The number of restarts of the ranks before."""
     file: str = ""
-    """The program's file in which it was raised, relative to the job's folder."""
+    """The program's file that raised it, relative to the job's folder."""
     line: int = 0
     """The line in that file, from 1."""
     code: str = ""
@@ -32,26 +30,21 @@ class Cause(Record):
     traceback: str = ""
     """The end of Python's traceback, at most 2,500 characters."""
     consequence: bool = False
-    """Whether it only says that a peer was lost: then its rank is a victim, not the cause."""
+    """True if it only reports a lost peer: its rank is a victim, not the cause."""
     hint: str = ""
-    """What to do about it."""
+    """A solution."""
     stack: str = ""
-    """The Python stack that a process printed which C++ or the kernel ended, at most 2,500
-    characters.
-    """
+    """The Python stack printed by a process that crashed below Python, at most 2,500 characters."""
 
 
 class Billing(Record):
-    """The cost of a run, as far as its cloud tells it."""
+    """The cost of a run, as far as its cloud reports it."""
 
     billable_seconds: Seconds | None = None
-    """The time that SageMaker bills for each of the run's machines; of spot machines it is less
-    than they worked.
-    """
+    """The time that SageMaker bills for each machine; on spot it is shorter than the work."""
     training_seconds: Seconds | None = None
-    """How long its machines worked on it."""
+    """The time that the machines worked."""
     kept_seconds: Seconds | None = None
-    """For how long machines were kept after its end, and billed."""
+    """The time that machines were kept after its end, and billed."""
     usd: float | None = None
-    """US dollars at list price, of all its machines together; missing where the price is not known.
-    """
+    """US dollars at list price, for all machines; missing if the price is unknown."""

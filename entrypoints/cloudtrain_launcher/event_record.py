@@ -1,9 +1,7 @@
-"""The base classes of events: frozen records whose fields are checked when they are read. Standard
-library only.
+"""Base classes of events: frozen records with checked fields. Standard library only.
 
-A subclass of `Record` is a frozen dataclass with keyword-only fields. A field without a default is
-required. A field that was never set is not written: a record that was read from JSON is written as
-it was.
+A subclass of `Record` is a frozen dataclass with keyword-only fields. Fields without a default are
+required. Unset fields are not written, so a record is written as it was read from JSON.
 """
 
 from __future__ import annotations
@@ -43,19 +41,17 @@ else:  # new in Python 3.11, and only for type checkers
 
 
 CLIENT = "client"
-"""Written by the client, and by a local run's supervisor. Printed by a job, it is text."""
+"""Written by the client and by a local run's supervisor. A job's line is text."""
 LAUNCHER = "launcher"
-"""Written by a node's launcher. Printed by a program, it is text."""
+"""Written by a node's launcher. A program's line is text."""
 RANK = "rank"
-"""Written by the process that the launcher has started for a rank, which signs it, and by the
-launcher.
-"""
+"""Written by the rank's process, with its signature, and by the launcher."""
 PROGRAM = "program"
 """Written by any program of the job."""
 
 
 def field_type(annotation: Any) -> FieldType:
-    """The type of a field with this annotation. LookupError for an annotation without a check."""
+    """Return the field type of an annotation. Raise LookupError for an unknown annotation."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
@@ -74,14 +70,12 @@ def field_type(annotation: Any) -> FieldType:
 
 
 class Checks(NamedTuple):
-    """The checks of a class of records."""
+    """Checks of a class of records."""
 
-    known: Mapping[str, Callable[[Any], Any]]
+    known_fields: Mapping[str, Callable[[Any], Any]]
     required: frozenset[str]
     strict: frozenset[str]
-    """Fields that make the record invalid if they are invalid. Any other field that is invalid is
-    left out.
-    """
+    """Fields that invalidate the record. Other invalid fields are left out."""
 
 
 R = TypeVar("R", bound="Record")
@@ -92,9 +86,9 @@ class Record:
     """A frozen dataclass, read from JSON and written to it."""
 
     ADDED_ON_SEND: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are added when the record is sent, so that a new record may lack them."""
+    """Fields added when the record is sent, optional in a new record."""
     REQUIRED: ClassVar[frozenset[str]] = frozenset()
-    """Those of them that a record must have when it is read."""
+    """Those that are required in a record from JSON."""
 
     _checks: ClassVar[Checks | None] = None
     _extra: ClassVar[Mapping[str, Any]] = {}
@@ -106,7 +100,7 @@ class Record:
     def __init__(self, **values: Any) -> None:
         checks = self.checks()
         self._require_none(
-            values.keys() - checks.known.keys()
+            values.keys() - checks.known_fields.keys()
             or checks.required - values.keys() - self.ADDED_ON_SEND
         )
         vars(self).update(values)
@@ -119,33 +113,32 @@ class Record:
 
     @classmethod
     def field_types(cls) -> dict[str, FieldType]:
-        """The type of each field."""
+        """Return the type of each field."""
         hints = get_type_hints(cls, include_extras=True)
         return {field.name: field_type(hints[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
     def checks(cls) -> Checks:
-        """The checks of this class; computed once, when they are first needed."""
+        """Return this class's checks, computed on first use."""
         if cls._checks is None:
-            known = {name: kind.check for name, kind in cls.field_types().items()}
-            required = cls.REQUIRED | {name for name in known if not hasattr(cls, name)}
-            cls._checks = Checks(known, required, required | cls.ADDED_ON_SEND)
+            checks = {name: kind.check for name, kind in cls.field_types().items()}
+            required = cls.REQUIRED | {name for name in checks if not hasattr(cls, name)}
+            cls._checks = Checks(checks, required, required | cls.ADDED_ON_SEND)
         return cls._checks
 
     @classmethod
     def read(cls: type[R], value: Any) -> R:
-        """The record in a JSON object. `InvalidValue` if a field is missing, or a required one is
-        invalid.
+        """Parse a JSON object. Raise `InvalidValue` for a missing or invalid required field.
 
         Unknown fields are kept in `extra` and written again.
         """
         if not isinstance(value, dict):
             raise InvalidValue
-        known, required, strict = cls._checks or cls.checks()
+        known_fields, required, strict = cls._checks or cls.checks()
         valid = {}
         extra = {}
         for name, item in value.items():
-            check = known.get(name)
+            check = known_fields.get(name)
             if check is not None:
                 try:
                     valid[name] = check(item)
@@ -164,11 +157,11 @@ class Record:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """Fields that the class does not have: a program's own, or a newer version's."""
+        """Return fields unknown to the class: a program's own, or a newer version's."""
         return self._extra
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that were set, as a JSON object."""
+        """Return the fields that were set, as a JSON object."""
         values = {name: value for name, value in vars(self).items() if name[0] != "_"}
         for name, value in values.items():
             if isinstance(value, Record):
@@ -176,23 +169,24 @@ class Record:
         return {**values, **self._extra}
 
     def replace(self: R, **changes: Any) -> R:
-        """A copy with other values. TypeError for an unknown field."""
-        self._require_none(changes.keys() - self.checks().known.keys())
-        found = type(self).__new__(type(self))
-        vars(found).update({**vars(self), **changes})
-        return found
+        """Return a copy with other values. Raise TypeError for an unknown field."""
+        self._require_none(changes.keys() - self.checks().known_fields.keys())
+        copy = type(self).__new__(type(self))
+        vars(copy).update({**vars(self), **changes})
+        return copy
 
     def without(self: R, *names: str) -> R:
-        """A copy in which these fields are not set."""
-        found = type(self).__new__(type(self))
-        vars(found).update({name: value for name, value in vars(self).items() if name not in names})
-        return found
+        """Return a copy without these fields."""
+        copy = type(self).__new__(type(self))
+        vars(copy).update({name: value for name, value in vars(self).items() if name not in names})
+        return copy
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
         return all(
-            getattr(self, name) == getattr(other, name) for name in (*self.checks().known, "_extra")
+            getattr(self, name) == getattr(other, name)
+            for name in (*self.checks().known_fields, "_extra")
         )
 
     __hash__ = None  # type: ignore[assignment]  # fields may be dicts
@@ -209,28 +203,24 @@ class Record:
 
 
 EVENT_TYPES: dict[str, type[Event]] = {}
-"""Each class by its `type`."""
+"""Event class by `type`."""
 
 
 class Event(Record):
-    """Something that happened. (node, rank, seq) identifies it: a reader that sees it twice counts
-    it once.
-    """
+    """An event. (node, rank, seq) identifies it, to count repeated copies once."""
 
     TYPE: ClassVar[str] = ""
     WRITER: ClassVar[str] = PROGRAM
     ADDED_ON_SEND: ClassVar[frozenset[str]] = frozenset({"time", "node", "rank", "seq"})
 
     time: Timestamp = 0.0
-    """When it happened, by the clock of the machine that reports it."""
+    """The time, by the clock of the reporting machine."""
     node: int = 0
-    """The node that it happened on, from 0."""
+    """The node, from 0."""
     rank: int = -1
-    """The process that reports it, from 0; -1: the node itself."""
+    """The reporting process, from 0; -1: the node itself."""
     seq: int | None = None
-    """Increases from event to event of a rank: the clock in nanoseconds, at least one more each
-    time.
-    """
+    """A number that increases with each event of a rank: the clock in nanoseconds or one more."""
 
     def __init_subclass__(cls, type: str = "", writer: str = PROGRAM, requires: str = "") -> None:
         super().__init_subclass__()
@@ -242,13 +232,13 @@ class Event(Record):
 
     @property
     def type(self) -> str:
-        """The `type` in JSON."""
+        """Return the `type` in JSON."""
         return self.TYPE
 
     def fields(self) -> dict[str, Any]:
-        """The fields that were set, without the type."""
+        """Return the fields that were set, without the type."""
         return super().to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that were set, as a JSON object."""
+        """Return the fields that were set, as a JSON object."""
         return {"type": self.type, **self.fields()}

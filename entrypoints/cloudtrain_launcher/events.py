@@ -1,13 +1,8 @@
-"""Every event of a run: one class for each type, what its fields mean, and who may write it.
-Standard library only.
+"""Events of a run: a class for each type, its fields, and its writers. Standard library only.
 
 An event is a JSON object with a `type`. Any program may print a line that looks like one, and a log
-may arrive damaged: `parse` and `from_json` return an event only if every required field is there
-and valid, so that its user can rely on them. Types and fields of a newer version or of a program
-are kept.
-
-The client imports this file under another name than the launcher does; therefore its imports are
-relative.
+may arrive damaged: `parse` and `from_json` return an event only if every required field is present
+and valid. Types and fields of a newer version or of a program are kept.
 """
 
 from __future__ import annotations
@@ -50,137 +45,136 @@ class NodeStarted(Event, type="node_started", writer=LAUNCHER, requires="time no
     """A node's launcher has started."""
 
     pid: int | None = None
-    """Its process id, as seen in its container."""
+    """Its process id in its container."""
     host: str = ""
     """The machine's host name."""
     scratch: str = ""
-    """The launcher's temporary folder, which is removed when it ends."""
+    """The launcher's temporary folder, removed at its end."""
 
 
 class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """A node's launcher is about to exit; all ranks of the node have ended."""
 
     outcome: Literal["succeeded", "failed", "stopped"]
-    """How they ended."""
+    """The node's outcome."""
     error: Cause | None = None
-    """The first cause of a failure, without the traceback and stack, which are in its `error`
-    event.
-    """
+    """The first cause of a failure, without the traceback and stack of its `error` event."""
     why: str = ""
-    """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`; what
-    ended a trial at a rung, so that the node has succeeded: `pruned`, `paused`, `measured`.
+    """The reason of a stop.
+
+    `sigterm`, `stop_file`, `time`, `preempted` or `peer_preempted`; for a trial that succeeded and
+    ended at a rung: `pruned`, `paused` or `measured`.
     """
     seconds: Seconds | None = None
-    """How long the launcher ran."""
+    """The launcher's run time."""
     forced: bool = False
-    """Whether ranks were killed because the grace period was over."""
+    """True if ranks were killed at the end of the grace period."""
     stop_asked: Timestamp = 0.0
     """When the stop was requested; 0: never."""
     stopped_by: str = ""
-    """What stopped it, if the launcher cannot know: `the Docker engine was stopped`."""
+    """The cause of the stop, if the launcher cannot know: `the Docker engine was stopped`."""
 
 
 RESTART_ELSEWHERE = "requested by another node"
-"""What a node says of a restart of which another one knows the reason."""
+"""Reason of a restart that another node caused."""
 
 
 class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):
     """All ranks have been restarted."""
 
     attempt: int
-    """How many times they have been restarted, from 1."""
+    """The number of restarts, from 1."""
     why: str = ""
-    """The failure that was the reason, in one line; RESTART_ELSEWHERE on the other nodes."""
+    """The failure that caused it, in one line; RESTART_ELSEWHERE on the other nodes."""
 
 
 class RankStarted(Event, type="rank_started", writer=RANK, requires="time rank"):
-    """A rank's process has started; its program has not yet."""
+    """A rank's process has started; its program has not."""
 
     local_rank: int = 0
     """The process within its node, from 0."""
     attempt: int = 0
-    """How many times the ranks had been restarted before."""
+    """The number of restarts of the ranks before."""
     pid: int | None = None
-    """Its process id, as seen in its container."""
+    """Its process id in its container."""
 
 
 class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
     """A rank's process is about to exit."""
 
     exitcode: int
-    """Its exit code; 0: its program has succeeded."""
+    """Its exit code; 0: its program succeeded."""
     group: int | None = None
-    """The size of its torch.distributed group; 0: it never joined one, or exchanged nothing in it.
-    """
+    """The size of its torch.distributed group; 0: it joined none, or exchanged no data in it."""
 
 
 class RankFailed(Event, type="rank_failed", writer=RANK, requires="time"):
-    """torchrun has found that a rank's process is dead."""
+    """torchrun has found a rank's process dead."""
 
     local_rank: int
     """The process within its node, from 0."""
     exitcode: int
-    """Its exit code; below 0: minus the number of the signal that killed it."""
+    """Its exit code; below 0: minus the number of the signal."""
 
 
 class Error(Event, Cause, type="error", writer=RANK, requires="time node rank"):
-    """A rank or a node has failed; the fields are those of a [cause](#cause)."""
+    """A rank or a node has failed; the fields are a [cause](#cause)'s."""
 
 
 class Warned(Event, type="warning", writer=RANK):
-    """A warning that is shown at the end of the run, however it ends."""
+    """A warning to show at the end of the run, whatever its outcome."""
 
     message: str
     """The text of the warning."""
 
 
 class Metrics(Event, type="metrics"):
-    """Numbers that a program reported by `log_metrics`, on rank 0."""
+    """Numbers reported by `log_metrics` on rank 0."""
 
     values: Measures
     """The numbers by name."""
     step: float | None = None
-    """The training step that they belong to."""
+    """The training step of the values."""
     epoch: float | None = None
-    """The epoch that they belong to."""
+    """The epoch of the values."""
 
 
 class RungReached(Event, type="rung_reached", writer=LAUNCHER, requires="time"):
-    """A trial of a sweep has reached a rung: a report of its metric at which it is compared with
-    the other trials.
-    """
+    """A trial has reached a rung: a report of its metric that is compared with the other trials."""
 
     report: int
-    """Which report of the metric it is, from 1; those of earlier runs of the trial count."""
+    """The number of the report, from 1, earlier runs of the trial included."""
     value: Measure
-    """What was reported."""
+    """The reported value."""
     outcome: Literal["goes_on", "pruned", "paused", "measured"]
-    """Whether the job ends here: `pruned` since it is behind the others, `paused` to wait for its
-    promotion, `measured` since it was only to measure the metric.
+    """The outcome if the job ends here.
+
+    `pruned`: it is behind the other trials. `paused`: it waits for its promotion. `measured`: it
+    was only to measure the metric.
     """
 
 
 class Progress(Event, type="progress"):
-    """How far training has got."""
+    """Progress of training."""
 
     epoch: float | None = None
     """The current epoch, from 1."""
     epochs: float | None = None
-    """The number of epochs in all."""
+    """The total number of epochs."""
     step: float | None = None
     """Completed steps, of all epochs."""
     steps: float | None = None
-    """The number of steps in all."""
+    """The total number of steps."""
     loss: Measure | None = None
     """The mean loss since the previous report."""
     samples_per_s: float | None = None
     """Samples per second, of all ranks together."""
     unit: str = ""
-    """What samples are called, such as `images`."""
+    """The unit of samples, such as `images`."""
     seconds_per_step: Seconds | None = None
-    """The time that a step takes."""
+    """The time per step."""
     peak_memory_gb: float | None = None
-    """The most memory that any device has used so far, in GB (1e9 bytes)."""
+    """The peak memory of any device so far, in GB (1e9 bytes)."""
     tokens_per_s: float | None = None
     """Tokens per second, of all ranks together."""
     mfu: float | None = None
@@ -193,16 +187,12 @@ class Progress(Event, type="progress"):
 
 
 class Schedule(Event, type="schedule"):
-    """What training is about to do, told before its first step: by the shared trainer, or a
-    script's `log_schedule`.
-    """
+    """The schedule of training, before its first step; a script reports it by `log_schedule`."""
 
     evaluations: int | None = None
-    """Evaluations in all, spread evenly over all steps; training may end before all of them are
-    made.
-    """
+    """The number of evaluations, spread evenly over all steps; training may end earlier."""
     evaluation_samples: int | None = None
-    """Samples of one evaluation, over all ranks; missing: it is not known."""
+    """Samples of one evaluation, over all ranks; missing: unknown."""
     step_samples: int | None = None
     """Samples of one training step, over all ranks."""
     checkpoint_steps: int | None = None
@@ -212,12 +202,10 @@ class Schedule(Event, type="schedule"):
 
 
 class Activity(Event, type="activity"):
-    """What a node's launcher or a rank is doing, where that is not training."""
+    """An activity of a node's launcher or a rank, other than training."""
 
     activity: str
-    """In words: `installing`, `waiting for peers`, `restoring`, `evaluating`, `saving`; empty:
-    training goes on.
-    """
+    """`installing`, `waiting for peers`, `restoring`, `evaluating`, `saving`; empty: training."""
 
 
 class Checkpoint(Event, type="checkpoint"):
@@ -228,9 +216,9 @@ class Checkpoint(Event, type="checkpoint"):
     path: str = ""
     """Its folder on the node."""
     seconds: Seconds | None = None
-    """How long it took to write."""
+    """The duration of the write."""
     stall_seconds: Seconds | None = None
-    """How long training waited for it."""
+    """The time that training waited for it."""
 
 
 class Profile(Event, type="profile"):
@@ -257,15 +245,15 @@ class Result(Event, type="result"):
     """Training has ended."""
 
     outcome: str = ""
-    """`succeeded`, or `stopped`: it was asked to stop and has saved a checkpoint."""
+    """`succeeded`, or `stopped` after a request and a saved checkpoint."""
     step: float | None = None
-    """The step at which it ended."""
+    """The last step."""
     parameters_sha256: str = ""
     """A SHA-256 of the trained weights, in hexadecimal."""
 
 
 class ProgramEvent(Event):
-    """An event of another type: a program's own, or a newer version's. Its fields are in `extra`."""
+    """An event of another type, from a program or a newer version. Its fields are in `extra`."""
 
     @property
     def type(self) -> str:
@@ -274,7 +262,7 @@ class ProgramEvent(Event):
 
 
 def parse(line: bytes) -> Event | None:
-    """The event in a line of JSON; None if it is not a valid event of its type."""
+    """Return the event in a line of JSON; None if it is invalid."""
     try:
         return from_json(json.loads(line))
     except (ValueError, RecursionError):
@@ -282,7 +270,7 @@ def parse(line: bytes) -> Event | None:
 
 
 def from_json(value: Any) -> Event | None:
-    """The event in a JSON object; None if it is not a valid event of its type.
+    """Return the event in a JSON object; None if it is invalid.
 
     An optional field that is invalid is left out. Measured numbers too large for a float become
     infinite.

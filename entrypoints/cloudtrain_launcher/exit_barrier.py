@@ -1,6 +1,4 @@
-"""The end of torchrun's agent: its wait for the other nodes, which a stop ends, and what it prints
-while it leaves.
-"""
+"""End of torchrun's agent: a shorter wait for other nodes after a stop, and redirected output."""
 
 from __future__ import annotations
 
@@ -18,17 +16,14 @@ STOPPED_EXIT_CODE = 143
 """The exit code of torchrun's process after a stop: 128 + SIGTERM, as shells report it."""
 
 WAIT_FOR_PEERS_SECONDS = 2.0
-"""How long torchrun still waits for the other nodes after a stop, once this node's ranks have ended
-well.
-"""
+"""Maximum wait of torchrun for the other nodes after a stop, once this node's ranks ended well."""
 
 
 def leave_quickly_and_quietly(output: IO[bytes]) -> None:
-    """Patch torchrun's agent: see `_exit_soon_after_sigterm`; `output` gets what it prints while it
-    leaves.
+    """Patch torchrun's agent with `_exit_soon_after_sigterm`; `output` gets its last output.
 
-    When all ranks have ended, it waits for the other nodes. The node that hosts the store may be
-    gone by then, which does no harm and prints what looks like a crash (a C++ stack of 20 lines).
+    After its ranks' end the agent waits for the other nodes. If the node with the store has ended,
+    it prints a C++ stack of 20 harmless lines.
     """
     from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
@@ -52,11 +47,10 @@ def leave_quickly_and_quietly(output: IO[bytes]) -> None:
 
 
 def _exit_soon_after_sigterm() -> None:
-    """From now on SIGTERM ends this process after `WAIT_FOR_PEERS_SECONDS`, even while C++ code
-    waits.
+    """Make SIGTERM end this process within `WAIT_FOR_PEERS_SECONDS`, even during C++ code.
 
-    The wait for the other nodes runs no signal handler for up to 300 s, and a node that was stopped
-    a moment earlier has left without joining it. Call it in the main thread.
+    The wait for the other nodes runs no signal handler for up to 300 s, and a stopped node may have
+    left without joining it. Call it in the main thread.
     """
     read, write = socket.socketpair()
     write.setblocking(False)
@@ -73,7 +67,7 @@ def _exit_soon_after_sigterm() -> None:
 
 @contextmanager
 def _redirect_stderr(file: IO[bytes]) -> Iterator[None]:
-    """Write standard error into a file, that of C++ code included."""
+    """Redirect standard error into a file, including C++ output."""
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(file.fileno(), 2)

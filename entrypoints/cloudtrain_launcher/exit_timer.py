@@ -1,9 +1,7 @@
-"""Ends a process after a time even if one of its threads never releases Python's lock. Standard
-library only.
+"""Exit of a process at a deadline, whatever holds the interpreter's lock. Standard library only.
 
-A thread of Python's cannot do that: it needs the lock itself, and a destructor in C++ may wait for
-ever while it holds it. The C library's own timer calls `_exit` in a thread that knows nothing of
-Python (timer_create(2)).
+A Python thread needs the lock, which a C++ destructor may hold while it waits. The C library's
+timer calls `_exit` in a thread independent of Python (timer_create(2)).
 """
 
 from __future__ import annotations
@@ -42,9 +40,7 @@ class _Setting(ctypes.Structure):
 
 
 class ExitTimer:
-    """Ends this process with `code` some time after `start`; by a thread of Python's where the
-    system has no timer.
-    """
+    """Timer that exits this process with `code`; without a system timer it uses a Python thread."""
 
     def __init__(self, code: int) -> None:
         self._code = code
@@ -52,7 +48,7 @@ class ExitTimer:
         self._thread: threading.Timer | None = None
 
     def start(self, seconds: float) -> None:
-        """End the process in `seconds`, more than 0; an earlier start no longer counts."""
+        """End the process in `seconds`, more than 0; this replaces an earlier deadline."""
         if self._timer is None:
             if self._thread is not None:
                 self._thread.cancel()
@@ -65,7 +61,7 @@ class ExitTimer:
 
 
 def _create(code: int) -> tuple[Any, ctypes.c_void_p | None]:
-    """The C library and a timer of it, which is not running; no timer where there is none (macOS)."""
+    """Return the C library and a stopped timer; no timer on systems without one (macOS)."""
     try:
         library = ctypes.CDLL(None)
         if not hasattr(library, "timer_create"):

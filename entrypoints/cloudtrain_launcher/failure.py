@@ -1,4 +1,4 @@
-"""Which of many errors is the first cause, and how to describe it. Standard library only."""
+"""Search for the first cause among errors, and its description. Standard library only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PEER_LOST = re.compile(
     r"|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
-"""Messages of gloo, NCCL and c10d about a peer that is gone."""
+"""Messages of gloo, NCCL and c10d about a lost peer."""
 
 _C10D_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 """torch.distributed's own exceptions (torch 2.1 and later)."""
@@ -32,17 +32,17 @@ _C10D_MESSAGE = re.compile(
     r" communicator"
     r"|monitoredBarrier"
 )
-"""How a message in a plain RuntimeError shows that it comes from gloo or c10d."""
+"""Parts of a plain RuntimeError's message that show its origin in gloo or c10d."""
 
 _TORCH_FILE = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)")
 
 
 def is_consequence(exception: str, message: str, file: str = "") -> bool:
-    """Whether an error only says that a peer is gone: then its rank is a victim, not the cause.
+    """Return whether an error only reports a lost peer: its rank is a victim, not the cause.
 
-    Only messages of gloo, NCCL and c10d count: a program has connections of its own, say to a data
-    server, and if one is refused that may well be the cause. `file`: where it was raised, for an
-    older torch, whose messages do not name their origin.
+    Only messages of gloo, NCCL and c10d count: a refused connection of the program itself, say to a
+    data server, may be the cause. `file`: where it was raised, for an older torch, whose messages
+    do not name their origin.
     """
     if not _PEER_LOST.search(message):
         return False
@@ -54,19 +54,17 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
 
 
 def root_cause(errors: Sequence[C]) -> C | None:
-    """The earliest error of the last attempt, preferably one that is not a consequence; None
-    without errors.
-    """
+    """Return the last attempt's earliest error, preferably no consequence; None without errors."""
     last = max((error.attempt for error in errors), default=0)
     of_last_attempt = [error for error in errors if error.attempt == last]
     return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
 
 
 def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Error | None:
-    """The error of the first rank that exited with code 0 while others still waited for it.
+    """Return an error of the first rank that exited with 0 before its peers were done.
 
-    None unless `cause` is a consequence, later than such an exit. `finished`: ranks of this node
-    that exited with code 0 -> when, as a Unix timestamp.
+    Return None unless `cause` is a later consequence. `finished`: rank that exited with code 0 ->
+    Unix timestamp.
     """
     early = [
         (when, rank) for rank, when in finished.items() if when <= cause.time and rank != cause.rank
@@ -87,14 +85,12 @@ def exit_error(
     reason: str = "",
     memory_was_short: bool = False,
 ) -> Error:
-    """The error of a rank that reported no exception: it was killed by a signal, or exited with a
-    code.
+    """Return the error of a rank without an exception: killed by a signal, or exited with a code.
 
     `exitcode`: below 0 minus the signal's number. `time`: a Unix timestamp. `finished`: the script
-    had already ended with code 0, and the interpreter crashed afterwards (pytorch/pytorch#190489).
-    `reason`: what the rank printed of it.
-    `memory_was_short`: the kernel has killed a process for want of memory since the rank was
-    started.
+    ended with code 0 before the interpreter crashed (pytorch/pytorch#190489). `reason`: the rank's
+    own output about it. `memory_was_short`: the kernel has killed a process for lack of memory
+    since the rank's start.
     """
     if exitcode < 0:
         name = _signal_name(-exitcode)
@@ -120,9 +116,7 @@ def _signal_name(number: int) -> str:
 
 
 def one_line(error: Cause) -> str:
-    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for an error that no
-    rank raised.
-    """
+    """Return `rank 3 (node 1) raised ValueError: …`, or `node 0: …` without a rank."""
     if error.rank < 0:
         return f"node {error.node}: {error.message}"
     who = f"rank {error.rank} (node {error.node})"
@@ -136,14 +130,13 @@ def one_line(error: Cause) -> str:
 
 
 def write_failure_file(path: str, error: Cause, limit: int = 1024) -> None:
-    """Write the cause where the platform reads it, in at most `limit` characters; OSError if that
-    is not possible.
+    """Write the cause for the platform, at most `limit` characters. Raise OSError if that fails.
 
-    The summary comes first, then as much of the traceback's end as fits.
+    The summary comes first, then the end of the traceback.
     """
     text = one_line(error)
     traceback = error.traceback or error.stack
-    left = limit - len(text) - 1
-    text += "\n" + traceback[-left:] if traceback and left > 80 else ""
+    remaining = limit - len(text) - 1
+    text += "\n" + traceback[-remaining:] if traceback and remaining > 80 else ""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text[:limit], encoding="utf-8", errors="replace")

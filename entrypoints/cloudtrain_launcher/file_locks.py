@@ -1,17 +1,15 @@
-"""Locks on files, also on disks without flock(2). Standard library only: the client and the
-launcher share this file.
+"""File locks, also on disks without flock(2). Standard library only; the client shares this file.
 
 The kernel's lock comes first: it ends with its process. A disk without locks (NFS without its lock
-service, Lustre without the option, many FUSE disks) gets a stand-in: a folder `.NAME.held` beside
-the file, which holds one empty file named after the process that owns the lock.
+service, Lustre without the option, many FUSE disks) gets a replacement: a folder `.NAME.held`
+beside the file, with one empty file named after the process that owns the lock.
 
-- Take: fill a draft folder, rename it to `.NAME.held`. rename(2) refuses while that has an owner.
-- Take over from an owner that is gone: rename its file. Only one of two finds it under its old
-  name.
+- Acquire: fill a draft folder, rename it to `.NAME.held`. rename(2) fails while it has an owner.
+- Take over from a dead owner: rename its file. Only one of two finds it under its old name.
 - Show life: the owner's file gets a new time every HEARTBEAT_SECONDS.
 
-An owner on this machine is gone when its process is. An owner that cannot be inspected from here is
-gone after SILENCE_SECONDS without a new time. A disk is expected to have locks for all processes or
+An owner on this machine is dead if its process is. An owner that cannot be inspected from here is
+dead after SILENCE_SECONDS without a new time. A disk is expected to have locks for all processes or
 for none.
 """
 
@@ -35,14 +33,14 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.E
 
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 150
-"""More than NFS may show an old time for (nfs(5), acregmax: 60 s)."""
+"""Longer than NFS may show an old time (nfs(5), acregmax: 60 s)."""
 
 _POLL_SECONDS = 0.05
 _FILE_MODE = 0o600
 
 
 class FileLock:
-    """A lock that this process holds, until `release` or its end. `file`: the open file."""
+    """A lock held until `release` or the end of the process. `file`: the open file."""
 
     def __init__(self, file: int, owner: _Owner | None) -> None:
         self.file = file
@@ -62,10 +60,10 @@ def acquire(
     flags: int = os.O_RDWR,
     on_wait: Callable[[], None] = lambda: None,
 ) -> FileLock | None:
-    """Open a file, which is made if it is missing, and lock it.
+    """Open a file, creating it if necessary, and lock it.
 
     Return None if another process holds the lock and `wait` is false. `flags`: how to open the
-    file. `on_wait`: called once before waiting. OSError if the disk fails.
+    file. `on_wait`: called once before waiting. Raise OSError if the disk fails.
     """
     file = os.open(path, flags | os.O_CREAT, _FILE_MODE)
     try:
@@ -90,7 +88,7 @@ def acquire(
 def locked(
     path: Path, *, flags: int = os.O_RDWR, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[int]:
-    """Hold the lock of a file inside the block; yields the open file. OSError."""
+    """Hold the lock of a file inside the block; yield the open file. Raise OSError."""
     lock = acquire(path, flags=flags, on_wait=on_wait)
     assert lock is not None  # noqa: S101  (it has waited)
     try:
@@ -100,11 +98,11 @@ def locked(
 
 
 def is_locked(path: Path) -> bool | None:
-    """Return whether any process holds the lock of a file.
+    """Return whether any process holds the lock of a file; None if unknown.
 
-    None if that is unknown: no such file, a disk without locks on which nobody has used the
-    stand-in, or an owner that is silent and cannot be inspected from here. On a network disk whose
-    locks count on one machine only, False says nothing about other machines.
+    Unknown: no such file, a disk without locks and without a `.held` folder, or a silent owner that
+    cannot be inspected from here. On a network disk whose locks count on one machine only, False
+    ignores other machines.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -122,7 +120,7 @@ def is_locked(path: Path) -> bool | None:
 
 
 def disk_time(folder: Path) -> float:
-    """The time of a disk, which may be another machine's; this machine's if it cannot be read."""
+    """Return the disk's time, which may be another machine's; else this machine's."""
     try:
         import tempfile  # rarely needed, and slow to import
 
@@ -144,7 +142,7 @@ def _flock(file: int, wait: bool, on_wait: Callable[[], None]) -> bool:
 
 
 class _Owner:
-    """This process as the owner of a stand-in. The folder may be moved while it is held."""
+    """This process as the owner of a `.held` folder. The folder may be moved meanwhile."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder
@@ -155,10 +153,10 @@ class _Owner:
         self._thread.start()
 
     def leave(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         self._left.set()
         self._thread.join()
-        with suppress(OSError):  # taken over, or its folder was removed
+        with suppress(OSError):  # taken over, or the folder was removed
             os.unlink(self._name, dir_fd=self._folder)
             self._path.rmdir()
         os.close(self._folder)
@@ -170,9 +168,7 @@ class _Owner:
 
 
 def stand_in(path: Path) -> Path:
-    """The folder that stands for the lock of a file, on a disk without locks; it is beside the
-    file.
-    """
+    """Return the folder that replaces a file's lock on a disk without locks."""
     return path.with_name(f".{path.name}.held")
 
 
@@ -192,16 +188,16 @@ def _become_owner(path: Path, wait: bool, on_wait: Callable[[], None]) -> _Owner
 
 
 def _try_to_own(folder: Path, name: str) -> bool:
-    """Put this process's name into the folder, unless a living owner is there."""
+    """Put this process's name into the folder, unless a living owner holds it."""
     owner = _owner_in(folder)
     if owner is None:
         return _make_own(folder, name)
     if _is_alive(folder, owner) is True:
         return False
     try:
-        os.utime(folder / owner)  # first: under the new name it is never silent
+        os.utime(folder / owner)  # before the rename, so that the new name is never silent
         (folder / owner).rename(folder / name)
-    except FileNotFoundError:  # it has left, or another process was faster
+    except FileNotFoundError:  # the owner has left, or another process was faster
         return False
     return True
 
@@ -211,7 +207,7 @@ def _make_own(folder: Path, name: str) -> bool:
     draft.mkdir(0o700)
     try:
         os.close(os.open(draft / name, os.O_WRONLY | os.O_CREAT, _FILE_MODE))
-        with suppress(OSError):  # an empty one, which not every disk replaces
+        with suppress(OSError):  # an empty folder, which some disks do not replace
             folder.rmdir()
         draft.rename(folder)
     except OSError as error:
@@ -224,7 +220,7 @@ def _make_own(folder: Path, name: str) -> bool:
 
 
 def _owner_in(folder: Path) -> str | None:
-    """The name of the owner's file; None if there is none."""
+    """Return the name of the owner's file; None without one."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:
@@ -247,7 +243,7 @@ _FIELDS = 6
 
 
 def _own_name() -> str:
-    """A name for this process, short enough for every disk, and for one lock alone."""
+    """Return a name for this process and one lock, short enough for every disk."""
     identity = ProcessIdentity.of(os.getpid())
     fields = [*_place(identity), str(identity.pid), identity.start or "0", os.urandom(4).hex()]
     return ".".join(fields)
@@ -259,13 +255,15 @@ def _place(identity: ProcessIdentity) -> list[str]:
 
 
 def _identity(name: str) -> ProcessIdentity | None:
-    """The owner by its name, if it is a process that can be inspected from here."""
-    here = ProcessIdentity.of(os.getpid())
+    """Return the owner by its name, if its process can be inspected from here."""
+    this_process = ProcessIdentity.of(os.getpid())
     host, boot, namespace, pid, start, _ = name.split(".")
-    if [host, boot, namespace] != _place(here) or not pid.isdigit():
+    if [host, boot, namespace] != _place(this_process) or not pid.isdigit():
         return None
     start = "" if start == "0" else start
-    return ProcessIdentity(here.host, here.boot, here.pid_namespace, int(pid), start)
+    return ProcessIdentity(
+        this_process.host, this_process.boot, this_process.pid_namespace, int(pid), start
+    )
 
 
 def _is_alive(folder: Path, name: str) -> bool | None:

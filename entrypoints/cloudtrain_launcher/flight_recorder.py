@@ -1,13 +1,11 @@
-"""NCCL's flight recorder: the last collectives of each rank, which torch writes down when one of
-them times out.
+"""NCCL's flight recorder: torch's record of each rank's last collectives after a timeout.
 
-The files are written into the job's output, so that `fetch` brings them, and a warning at the end
-of the run names them. `cloudtrain diagnose FOLDER` compares them. Standard library only.
+The files are part of the job's output, `fetch` downloads them, and a warning at the end of the run
+names them. `cloudtrain diagnose FOLDER` compares them. Standard library only.
 
-Names and defaults: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13, which records 2,000
-collectives and writes them after a timeout unless it is told not to; an older torch must be asked
-for both, by other names. Tests show that torch is told where to write and that files are named;
-that NCCL writes them was not seen, for want of GPUs.
+Names and defaults: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13, which by default
+records 2,000 collectives and writes them after a timeout; an older torch needs other variables.
+Tests check the settings and the warning; NCCL's own writing is untested without GPUs.
 """
 
 from __future__ import annotations
@@ -21,25 +19,24 @@ from cloudtrain_launcher.contract import Job
 
 FOLDER = "flight-recorder"
 PREFIX = "rank_"
-"""In the output folder; the names of the files, before the rank."""
+"""Subfolder of the output, and prefix of the files before the rank."""
 RECORDED = 2000
-"""Collectives per rank, as torch 2.13 does by default: a few hundred bytes each."""
+"""Collectives per rank, torch 2.13's default: a few hundred bytes each."""
 
 _NEW_NAMES_SINCE = (2, 13)
 _FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The variable of torch 2.13, and its older name, which a newer torch warns about."""
+"""Variable of torch 2.13, and its older name, which a newer torch warns about."""
 _MAX_NAMED = 8
 
 
 def enable(
     job: Job, output_dir: str, torch_version: str, environ: MutableMapping[str, str]
 ) -> None:
-    """Have NCCL's timeouts of this node's ranks recorded, unless the user has said where or that
-    they must not be.
+    """Enable the recorder for NCCL's timeouts, unless the user has configured it.
 
-    Does nothing for a job on CPUs. `torch_version`: such as `2.13.0+cu130`. OSError if the folder
-    cannot be created.
+    Do nothing for a job on CPUs. `torch_version`: such as `2.13.0+cu130`. Raise OSError if the
+    folder cannot be created.
     """
     if not job.gpus:
         return
@@ -55,10 +52,9 @@ def enable(
 
 
 def finish(output_dir: str, since: float) -> str:
-    """Which ranks have been recorded since then (a Unix timestamp), as a sentence; empty if none
-    was.
+    """Name the ranks recorded since a Unix timestamp, in a sentence; empty without any.
 
-    Removes the folder if nothing was ever written into it.
+    Remove the folder if it is empty.
     """
     folder = Path(output_dir, FOLDER)
     ranks = _recorded(folder, since)
@@ -78,10 +74,10 @@ def finish(output_dir: str, since: float) -> str:
 
 
 def _recorded(folder: Path, since: float) -> list[int]:
-    found = []
+    recorded = []
     with suppress(OSError):
         for path in folder.glob(f"{PREFIX}*"):
             rank = path.name[len(PREFIX) :]
             if rank.isdecimal() and path.stat().st_size and path.stat().st_mtime >= since:
-                found.append(int(rank))
-    return sorted(found)
+                recorded.append(int(rank))
+    return sorted(recorded)

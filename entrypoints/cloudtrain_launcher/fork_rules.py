@@ -1,9 +1,8 @@
-"""Whether the ranks of a job may be forked from a process that has imported torch, or must be new
-processes.
+"""Rules for forking the ranks from a process that has imported torch. Standard library only.
 
-A forked rank must be what `python program` is. It would not be where the program changes what torch
-reads when it is imported, where a module of its folder has the name of one that is imported
-already, or where the process has threads or CUDA, which no fork inherits. Standard library only.
+A forked rank must behave like `python program`. It does not if the program changes variables that
+torch reads at its import, if a module of its folder has the name of an imported one, or if the
+process has threads or CUDA, which a fork does not inherit.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from pathlib import Path
 
 MAX_FILES = 2000
 MAX_FILE_BYTES = 1_000_000
-"""No more files, and no more of a file, are read: programs that people write are smaller."""
+"""Maximum number and size of files to read; programs written by people are smaller."""
 
 _READ_BY_TORCH = (
     rb"(?:OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|NUMEXPR|PYTORCH|ATEN|KINETO|LD|MALLOC|TORCHDYNAMO|TORCHINDUCTOR|TRITON)_\w+"
     rb"|TORCH_(?!NCCL_|FR_|HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)\w+"
 )
-"""Variables that torch, or a library that it loads, reads when it is imported, or may have read by
-then.
-"""
+"""Variables that torch, or a library that it loads, may read at its import."""
 _QUOTED = (
     rb"\s*\\?[\"'](" + _READ_BY_TORCH + rb")\\?[\"']\s*"
 )  # in a notebook's JSON, quotes are escaped
@@ -37,58 +34,53 @@ _SETS_VARIABLE = re.compile(
 _IMPORTS_FIRST = re.compile(
     rb"^[ \t\"]*(?:import|from)[ \t]+(tensorflow|jax|paddle|mxnet)\b", re.MULTILINE
 )
-"""Libraries with an OpenMP, protobuf or CUDA of their own, which may need to be imported before
-torch.
-"""
+"""Libraries with their own OpenMP, protobuf or CUDA, which may require an import before torch."""
 _USES_DYNAMO = re.compile(rb"optim|\bcompile\b|[Tt]rainer\b")
 
 
 def read_source(program: Path, folder: Path) -> dict[Path, bytes]:
-    """The program and the Python files of its folder, those of packages that are installed there
-    left out.
-    """
+    """Return the program and the Python files of its folder, without installed packages."""
     return {path: _read(path) for path in _source_files(program, folder)}
 
 
 def reason_in_source(source: Mapping[Path, bytes], folder: Path) -> str:
-    """Why a program must run in new processes; empty if it may be forked. `source`: as
-    `read_source` returns it.
+    """Return why a program needs new processes; empty if a fork is fine.
+
+    `source`: the result of `read_source`.
     """
     if sys.platform != "linux":
         return "forks are safe on Linux only"
     if os.environ.get("PYTHON_EXEC", sys.executable) != sys.executable:
         return "PYTHON_EXEC names another interpreter"
     for path, text in source.items():
-        found = _SETS_VARIABLE.search(text)
-        if found:
-            name = next(group for group in found.groups() if group).decode()
+        match = _SETS_VARIABLE.search(text)
+        if match:
+            name = next(group for group in match.groups() if group).decode()
             return (
-                f"{_location(path, folder, text, found)} sets {name}, which is read when torch is"
+                f"{_location(path, folder, text, match)} sets {name}, which is read when torch is"
                 " imported"
             )
-        found = _IMPORTS_FIRST.search(text)
-        if found:
-            name = found[1].decode()
+        match = _IMPORTS_FIRST.search(text)
+        if match:
+            name = match[1].decode()
             return (
-                f"{_location(path, folder, text, found)} imports {name}, which may need to come"
+                f"{_location(path, folder, text, match)} imports {name}, which may need to come"
                 " before torch"
             )
     return ""
 
 
 def uses_dynamo(source: Mapping[Path, bytes]) -> bool:
-    """Whether a program probably compiles or creates an optimizer, either of which imports
-    torch._dynamo.
-    """
+    """Return whether a program probably imports torch._dynamo: to compile, or by an optimizer."""
     return any(_USES_DYNAMO.search(text) for text in source.values())
 
 
 def reason_in_process(program_dirs: Iterable[Path]) -> str:
-    """Why this process, which has imported torch, must not be forked; empty if it may be.
+    """Return why this process, which has imported torch, must not fork; empty if it may.
 
-    `program_dirs`: where the program's own modules lie. This process may fork once itself:
+    `program_dirs`: folders of the program's own modules. The check may fork this process once:
     OpenBLAS, which starts threads when NumPy is imported, ends them before a fork, and each process
-    starts new ones when it needs them.
+    starts new ones on demand.
     """
     if _threads() > 1:
         _fork_and_exit()
@@ -104,14 +96,14 @@ def reason_in_process(program_dirs: Iterable[Path]) -> str:
 
 def _source_files(program: Path, folder: Path) -> Iterator[Path]:
     yield program
-    left = MAX_FILES
+    remaining = MAX_FILES
     for place, folders, names in os.walk(folder):
         folders[:] = [
             name for name in folders if not name.startswith((".", "__")) and name != "site-packages"
         ]
         for name in names:
-            if name.endswith(".py") and left:
-                left -= 1
+            if name.endswith(".py") and remaining:
+                remaining -= 1
                 yield Path(place, name)
 
 
@@ -123,9 +115,9 @@ def _read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
         return b""
 
 
-def _location(path: Path, folder: Path, text: bytes, found: re.Match[bytes]) -> str:
+def _location(path: Path, folder: Path, text: bytes, match: re.Match[bytes]) -> str:
     shown = path.relative_to(folder) if folder in path.parents else path
-    line = text.count(b"\n", 0, found.start(found.lastindex or 0)) + 1
+    line = text.count(b"\n", 0, match.start(match.lastindex or 0)) + 1
     return f"{shown}:{line}"
 
 
@@ -141,10 +133,9 @@ def _fork_and_exit() -> None:
 
 
 def _shadowed_module(program_dir: Path) -> str:
-    """A file or package of the folder that a rank would not get, since another module of that name
-    is loaded.
+    """Return a file or package of the folder whose name belongs to a loaded module; empty: none.
 
-    `__main__.py` is none: in a rank, the module of that name is the program.
+    `__main__.py` does not count: in a rank, the program is the module of that name.
     """
     for path in sorted(program_dir.iterdir()) if program_dir.is_dir() else ():
         is_module = path.suffix in (".py", ".so", ".pyc") or (path / "__init__.py").exists()

@@ -1,8 +1,7 @@
-"""The process of a node that has imported torch and forks the ranks: none of them has to import it
-again.
+"""Process of a node that imports torch once and forks the ranks. Standard library only.
 
-The agent forks it before torchrun starts threads, and asks it by messages over a socket. Standard
-library only. A forked rank is what a new process would be: `_become_rank` restores what differs.
+The agent forks it before torchrun starts threads, and sends requests over a socket. `_become_rank`
+makes a forked rank equal to a new process.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from cloudtrain_launcher.fork_rules import reason_in_process
 from cloudtrain_launcher.host import set_parent_death_signal
 
 MAX_MESSAGE_BYTES = 100_000
-"""Of a request or an answer; below Linux's default limit for one packet of a Unix socket."""
+"""Maximum size of a message; below Linux's default limit for a packet of a Unix socket."""
 ANSWER_SECONDS = 120
-"""After this time without an answer the server is given up; it may still be importing."""
+"""Time limit of an answer; the server may still be importing."""
 POLL_SECONDS = 0.02
 
 _TORCHRUN_SIGNALS: Mapping[signal.Signals, Any] = {
@@ -38,39 +37,38 @@ _TORCHRUN_SIGNALS: Mapping[signal.Signals, Any] = {
     signal.SIGHUP: signal.SIG_DFL,
     signal.SIGQUIT: signal.SIG_DFL,
 }
-"""Signals that torchrun passes on, so that the server ignores them, and how a rank begins with
-each: as torchrun handles them, the programs that it starts have their defaults, even where its
-parent ignores them (nohup).
+"""Signals that torchrun passes on, with their handlers in a new rank.
+
+The server ignores them. torchrun's children start with the defaults, even below a parent that
+ignores them (nohup).
 """
 
 
 class ForkServerError(Exception):
-    """The server has died, or cannot fork; its text says why."""
+    """The server has died or cannot fork, as the message says."""
 
 
 class ForkServer:
-    """The agent's side: starts the server as a fork of this process, and asks it for ranks and how
-    they ended.
-    """
+    """Agent's side of the server: start it as a fork, request ranks and their exit codes."""
 
     def __init__(self, modules: Sequence[str], program_dirs: Sequence[Path]) -> None:
-        """Fork the server, which then imports `modules`. OSError if this process cannot be forked.
+        """Fork the server, which then imports `modules`. Raise OSError if the fork fails.
 
-        `program_dirs`: the folders in which a rank finds the program's own modules.
+        `program_dirs`: folders of the program's own modules.
         """
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests = 0
         self._ended: dict[int, int] = {}
         self._environ = dict(os.environ)
         agent = os.getpid()
         if os.fork() == 0:
             self._socket.close()
-            _serve(theirs, agent, modules, program_dirs)
-        theirs.close()
+            _serve(server_socket, agent, modules, program_dirs)
+        server_socket.close()
         self._socket.settimeout(ANSWER_SECONDS)
 
     def start(self, environ: Mapping[str, str]) -> ForkedProcess:
-        """Fork a rank with these variables. ForkServerError if that is not possible."""
+        """Fork a rank with these variables. Raise ForkServerError if that fails."""
         changed = {
             name: value for name, value in environ.items() if self._environ.get(name) != value
         }
@@ -78,7 +76,7 @@ class ForkServer:
         return ForkedProcess(self, int(self._ask(changed=changed, removed=removed)["pid"]))
 
     def returncode(self, pid: int) -> int | None:
-        """How a rank ended, as `subprocess.Popen.returncode` says it; None while it runs.
+        """Return a rank's exit code like `subprocess.Popen.returncode`; None while it runs.
 
         If the server has died, its ranks have been killed with it.
         """
@@ -90,9 +88,7 @@ class ForkServer:
         return self._ended.get(pid)
 
     def _ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request. An exception of a signal handler may have left the answer to an
-        earlier one.
-        """
+        """Return the answer to a request; skip leftovers of a request that a signal interrupted."""
         self._requests += 1
         message = json.dumps({"number": self._requests, **request}).encode()
         if len(message) > MAX_MESSAGE_BYTES:
@@ -103,7 +99,7 @@ class ForkServer:
             while answer.get("number") != self._requests:
                 answer = json.loads(
                     self._socket.recv(MAX_MESSAGE_BYTES)
-                )  # no JSON if the server is gone
+                )  # not JSON if the server has died
         except TimeoutError:
             raise ForkServerError(
                 f"the process that forks them has not answered for {ANSWER_SECONDS} s"
@@ -116,7 +112,7 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A rank's process: the part of `subprocess.Popen` that torchrun uses."""
+    """A rank's process, with torchrun's part of the interface of `subprocess.Popen`."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -124,13 +120,13 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         if self.returncode is None:
             self.returncode = self._server.returncode(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the process has ended; `subprocess.TimeoutExpired` after `timeout` seconds."""
+        """Wait for the process's end. Raise `subprocess.TimeoutExpired` after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             code = self.poll()
@@ -144,9 +140,7 @@ class ForkedProcess:
 def _serve(
     connection: socket.socket, agent: int, modules: Sequence[str], program_dirs: Sequence[Path]
 ) -> NoReturn:
-    """Import the modules and answer requests until the agent is gone. In a rank it runs the program
-    instead.
-    """
+    """Import the modules and answer requests until the agent's end. In a rank, run the program."""
     try:
         set_parent_death_signal(agent)
         for signum in _TORCHRUN_SIGNALS:
@@ -156,7 +150,7 @@ def _serve(
             import_module(name)
         reason = reason_in_process(program_dirs)
         gc.collect()
-        gc.freeze()  # a collection in a rank neither visits nor copies what is shared
+        gc.freeze()  # keep a rank's garbage collection away from shared memory
         shutdown.ignore_frozen()
         ranks: dict[int, int | None] = {}
         while True:
@@ -183,10 +177,9 @@ def _fork_rank(
     environ: Mapping[str, str],
     ranks: dict[int, int | None],
 ) -> dict[str, Any]:
-    """Fork one rank; the answer to the request. It is sent when the rank leads a session that can
-    be signalled.
+    """Fork one rank and return the answer, once the rank leads a session and can be signalled.
 
-    `environ`: the agent's variables, as they were before the imports.
+    `environ`: the agent's variables before the imports.
     """
     server = os.getpid()
     ready, began = os.pipe()
@@ -215,17 +208,15 @@ def _fork_rank(
 
 
 def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """What a new process has and a fork shares with its parent: signals, variables, arguments,
-    random state, a key.
-    """
+    """Reset state shared with the parent: signals, variables, arguments, random state, the key."""
     for signum, handler in _TORCHRUN_SIGNALS.items():
         signal.signal(signum, handler)
-    kept = {name: value for name, value in environ.items() if name not in request["removed"]}
+    inherited = {name: value for name, value in environ.items() if name not in request["removed"]}
     os.environ.clear()  # imports may have set some
-    os.environ.update({**kept, **request["changed"]})
+    os.environ.update({**inherited, **request["changed"]})
     sys.orig_argv = [sys.executable, "-u", worker.__file__]
     set_native_id = getattr(threading.current_thread(), "_set_native_id", None)
-    if set_native_id is not None:  # which Python 3.11 leaves as it was
+    if set_native_id is not None:  # unchanged by Python 3.11
         set_native_id()
     modules: Any = sys.modules
     modules["torch"].default_generator.seed()
@@ -236,9 +227,7 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
 
 
 def _ended(ranks: dict[int, int | None]) -> dict[int, int]:
-    """The ranks that have ended, those that were reported before included: an answer may have been
-    lost.
-    """
+    """Return all ended ranks, reported ones included, since an answer may have been lost."""
     for pid, code in ranks.items():
         if code is None:
             ended, status = os.waitpid(pid, os.WNOHANG)

@@ -1,7 +1,6 @@
-"""Has torchrun fork the ranks from a process that has imported torch, where that is possible.
-Standard library only.
+"""Forks of torchrun's ranks from a process that has imported torch. Standard library only.
 
-Otherwise each rank is a new process that imports torch itself, and the log says why in one line.
+If that is impossible, each rank is a new process, and the log gives the reason in one line.
 """
 
 from __future__ import annotations
@@ -27,31 +26,28 @@ _TRAINER = (
     "cloudtrain_trainer.training.loop",
     "cloudtrain_trainer.training.memory",
 )
-"""What every rank of the shared trainer imports."""
+"""Modules that every rank of the shared trainer imports."""
 _DYNAMO = "torch._dynamo"
-"""Imported by every optimizer, and as expensive as torch itself."""
+"""Module that every optimizer imports, as slow to import as torch itself."""
 
 
 class ForkedRank:
-    """What torchrun's `SubprocessHandler` is for a process that it has started: the process, and a
-    way to end it.
-    """
+    """Replacement for torchrun's `SubprocessHandler`: a process and a way to end it."""
 
     def __init__(self, process: ForkedProcess, local_rank_id: int) -> None:
         self.proc = process
         self.local_rank_id = local_rank_id
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Send a signal, by default SIGTERM, to the rank and the processes that it has started."""
+        """Send a signal, by default SIGTERM, to the rank and its child processes."""
         os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 
 
 def fork_server(job: Job) -> ForkServer | None:
-    """A server that forks this job's ranks; None if they must be new processes. This process has
-    imported torch.
+    """Return a server that forks this job's ranks; None if they must be new processes.
 
-    Call it in the main thread, before there are others: with that thread the server and its ranks
-    would end.
+    This process imports torch. Call it in the main thread, before other threads start: the server
+    and its ranks end with that thread.
     """
     if not job.warm:
         return None
@@ -80,7 +76,7 @@ def fork_server(job: Job) -> ForkServer | None:
 
 
 def start_as_forks(start: Callable[..., Any], server: ForkServer) -> Callable[..., Any]:
-    """torchrun's function that starts a rank's process, with forks for as long as the server can."""
+    """Wrap torchrun's function that starts a rank's process, to fork while the server can."""
     usable = True
 
     def fork_or_start(**options: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Says which disk of the job is full, where a program could not write and its error does not.
-Standard library only.
+"""Detection of a full disk behind a vague error of the program. Standard library only.
 
-torch.save on a full disk raises `RuntimeError: basic_ios::clear: iostream error`, which names
-neither disk nor cause.
+On a full disk torch.save raises `RuntimeError: basic_ios::clear: iostream error`, without the name
+of the disk or the cause.
 """
 
 from __future__ import annotations
@@ -12,15 +11,11 @@ from collections.abc import Mapping
 
 FOLDERS = ("CLOUDTRAIN_CHECKPOINT_DIR", "CLOUDTRAIN_OUTPUT_DIR", "CLOUDTRAIN_MODEL_DIR")
 FULL_BYTES = 1 << 20
-"""A disk with less space than this counts as full: whoever failed to write may have freed a little
-again.
-"""
+"""Free space below which a disk counts as full; the failed writer may have freed some."""
 
 
 def full_disk_hint(error: BaseException, environ: Mapping[str, str]) -> str:
-    """Which disk is full and what to do about it; empty if none is, or if the error cannot come
-    from it.
-    """
+    """Name the full disk and a solution; empty if no disk is full or the cause is another."""
     if not isinstance(error, (OSError, RuntimeError)):
         return ""
     for name in FOLDERS:

@@ -1,6 +1,4 @@
-"""What the GPUs of a node do, by NVIDIA's management library. Needs the package nvidia-ml-py, else
-there is nothing.
-"""
+"""Usage of a node's GPUs, from NVIDIA's management library (package nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -12,22 +10,18 @@ from typing import Any
 
 
 class Gpus:
-    """The GPUs of this node that the job sees. `environ`: `CUDA_VISIBLE_DEVICES` may leave some
-    out.
-    """
+    """GPUs of this node that the job sees. `environ`: `CUDA_VISIBLE_DEVICES` selects some."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
-        with suppress(Exception):  # no package, no driver, no GPU
+        with suppress(Exception):  # package, driver or GPU missing
             self._nvml = import_module("pynvml")
             self._nvml.nvmlInit()
             self._handles = self._visible(environ.get("CUDA_VISIBLE_DEVICES"))
 
     def read(self) -> dict[str, dict[str, float]]:
-        """Fields of `Usage`, each with the values by GPU; values that a GPU does not report are
-        left out.
-        """
+        """Return fields of `Usage`, each with the values by GPU; skip values that a GPU lacks."""
         nvml = self._nvml
         readings: dict[str, Callable[[Any], float]] = {
             "gpu_percent": lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
@@ -42,15 +36,15 @@ class Gpus:
                 handle, nvml.NVML_TEMPERATURE_GPU
             ),
         }
-        found: dict[str, dict[str, float]] = {}
+        values: dict[str, dict[str, float]] = {}
         for name, reading in readings.items():
             for number, handle in self._handles.items():
                 with suppress(Exception):  # NVMLError_NotSupported, mostly
-                    found.setdefault(name, {})[str(number)] = reading(handle)
-        return found
+                    values.setdefault(name, {})[str(number)] = reading(handle)
+        return values
 
     def _visible(self, visible: str | None) -> dict[int, Any]:
-        """By the number that CUDA gives them in a process of the job."""
+        """Return the GPUs by CUDA's number in a process of the job."""
         nvml = self._nvml
         if visible is None:
             return {
@@ -59,7 +53,7 @@ class Gpus:
             }
         handles = {}
         for number, name in enumerate(part.strip() for part in visible.split(",") if part.strip()):
-            with suppress(Exception):  # a part of a GPU (MIG) has no handle of this kind
+            with suppress(Exception):  # a part of a GPU (MIG) lacks such a handle
                 by_index = name.isdecimal()
                 get = (
                     nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID

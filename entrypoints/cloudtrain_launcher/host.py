@@ -1,6 +1,6 @@
-"""The machine that the launcher runs on: CPU cores, GPUs before torch is imported, EFA adapters,
-and processes that end with their parent. Standard library only; run as a program, it prints the
-number of GPUs.
+"""The launcher's machine: CPU cores, GPUs, EFA adapters, ports. Standard library only.
+
+It also makes processes end with their parent. Run as a program, it prints the number of GPUs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from pathlib import Path
 
 
 def available_cores() -> int:
-    """The number of CPU cores that this process may use, which may be fewer than the machine has."""
+    """Return the number of CPU cores of this process, possibly fewer than the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_gpus() -> int:
-    """The number of GPUs that CUDA sees, with `CUDA_VISIBLE_DEVICES` and MIG respected; 0 without a
-    driver.
-    """
+    """Return the number of GPUs that CUDA sees (`CUDA_VISIBLE_DEVICES`); 0 without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -33,9 +31,7 @@ def visible_gpus() -> int:
 
 
 def has_accelerator() -> bool:
-    """Whether this process sees an NVIDIA GPU, or the machine has a device of AMD, AWS Neuron,
-    Gaudi or a TPU.
-    """
+    """Return whether the machine has a GPU or accelerator: NVIDIA, AMD, Neuron, Gaudi or TPU."""
     devices = ("kfd", "neuron*", "accel*")
     return visible_gpus() > 0 or any(
         path for pattern in devices for path in Path("/dev").glob(pattern)
@@ -43,46 +39,39 @@ def has_accelerator() -> bool:
 
 
 def gpu_pci_addresses() -> list[str]:
-    """The PCI address of each visible GPU as Linux writes it, such as `0000:3b:00.0`; empty without
-    a driver.
-    """
-    found = []
+    """Return the PCI addresses of visible GPUs, such as `0000:3b:00.0`; () without a driver."""
+    addresses = []
     for number in range(visible_gpus()):
         text = ctypes.create_string_buffer(32)
         if ctypes.CDLL("libcuda.so.1").cuDeviceGetPCIBusId(text, len(text), number) != 0:
             return []
         domain, _, place = text.value.decode().lower().partition(":")
-        found.append(f"{int(domain, 16):04x}:{place}")
-    return found
+        addresses.append(f"{int(domain, 16):04x}:{place}")
+    return addresses
 
 
 def has_efa() -> bool:
-    """Whether the machine has an EFA adapter: libfabric fails or hangs if it must use one that is
-    not there.
-    """
+    """Return whether the machine has an EFA adapter; without one libfabric fails or hangs."""
     return any(Path("/dev/infiniband").glob("uverbs*"))
 
 
 def efa_library_dirs(root: str = "/opt/amazon") -> tuple[str, ...]:
-    """Folders of NCCL's plug-in for EFA and of its libfabric, as AWS's installer creates them; ()
-    if there are none.
-    """
-    found = [
+    """Return the folders of NCCL's EFA plug-in and its libfabric, from AWS's installer; or ()."""
+    folders = [
         *Path(root, "ofi-nccl").rglob("libnccl-net*.so"),
         *Path(root, "efa").rglob("libfabric.so*"),
     ]
-    return tuple(dict.fromkeys(str(path.parent) for path in sorted(found, reverse=True)))
+    return tuple(dict.fromkeys(str(path.parent) for path in sorted(folders, reverse=True)))
 
 
 _PR_SET_PDEATHSIG = 1
 
 
 def set_parent_death_signal(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` to this process when its parent ends (prctl(2), Linux);
-    elsewhere do nothing.
+    """Make the kernel send `signum` to this process at its parent's end (prctl(2)); Linux only.
 
-    Exits at once if `parent`, a process id, is gone already. The signal is sent when the parent's
-    *thread* that started this process ends, so parents must start their children from their main
+    Exit at once if the process id `parent` is dead already. The signal is sent at the end of the
+    parent's *thread* that started this process, so parents must start their children from the main
     thread.
     """
     if sys.platform != "linux":
@@ -97,10 +86,9 @@ if __name__ == "__main__":
 
 
 def free_port() -> int:
-    """A port of this machine that the system assigns to no other process for the next minute.
+    """Return a port that the system assigns to no other process for a minute.
 
-    Neither does it assign the port above, where the first node of a trial tells the others when it
-    ends.
+    The port above is reserved too: there the first node of a trial reports its end.
     """
     while True:
         port = _reserve_port(0)
@@ -114,11 +102,10 @@ def free_port() -> int:
 
 
 def _reserve_port(port: int) -> int:
-    """Reserve a port for a minute; 0: any that is free. Return its number.
+    """Reserve a port for a minute and return its number; 0: any free port.
 
-    A connection through it is closed by the listening side first. The port then is in TIME_WAIT, so
-    it is not chosen for others, while a server that asks for it by number (with SO_REUSEADDR, as
-    torch does) gets it.
+    The listening side of a connection closes it first. The port is then in TIME_WAIT: the system
+    does not choose it, but a server with SO_REUSEADDR, such as torch's, gets it by number.
     """
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Changes modules of torch when the program imports them. Standard library only."""
+"""Patches of torch's modules at their import. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 Change = Callable[[Any], None]
 _changes: dict[str, Change] = {}
-"""Module name -> what is done to the module, once, when it is imported."""
+"""Module name -> change to apply once, at its import."""
 
 
 def when_imported(name: str, change: Change) -> None:
-    """Call `change` with the module: now, or as soon as the program imports it."""
+    """Call `change` with the module, now or once the program imports it."""
     if name in sys.modules:
         change(sys.modules[name])
         return
@@ -23,19 +23,19 @@ def when_imported(name: str, change: Change) -> None:
 
 
 class _Finder:
-    """Finds a module as the other finders do, and changes it after its import."""
+    """Finder that uses the other finders, and changes a module after its import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
-        """Called for every import that has not been done before."""
+        """Find a module; Python calls this for each first import."""
         change = _changes.get(name)
         if change is None:
             return None
-        others = (
+        finders = (
             finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self
         )
-        spec = next((spec for spec in others if spec is not None), None)
+        spec = next((spec for spec in finders if spec is not None), None)
         loader: Any = spec and spec.loader
         if hasattr(loader, "exec_module"):
             loader.exec_module = _then_change(loader.exec_module, change)

@@ -1,5 +1,4 @@
-"""The patterns of `keep:` in job.yaml: which files of a working folder they mean. Standard library
-only.
+"""Patterns of `keep:` in job.yaml for files of a working folder. Standard library only.
 
 The client imports this file too, to compare the patterns with the source.
 """
@@ -11,11 +10,10 @@ from fnmatch import fnmatchcase
 
 
 class KeepPattern:
-    """A pattern relative to the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`,
-    `**/*.ckpt`.
+    """A pattern below the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`, `**/*.ckpt`.
 
-    `*`, `?` and `[…]` stay within one name; `**` stands for any number of folders. A folder that
-    matches is meant with all that is in it; a pattern that ends with a slash means folders only.
+    `*`, `?` and `[…]` stay within one name; `**` matches any number of folders. A matching folder
+    includes its whole content; a pattern with a slash at its end matches folders only.
     """
 
     def __init__(self, text: str) -> None:
@@ -24,7 +22,7 @@ class KeepPattern:
         self._folders_only = text.endswith("/")
 
     def covers(self, path: str) -> bool:
-        """Whether a file is meant. `path`: relative, with `/` between its parts."""
+        """Return whether a file matches. `path`: relative, with `/` between its parts."""
         parts = path.split("/")
         depths = range(1, len(parts) + (0 if self._folders_only else 1))
         return any(_matches(self._parts, parts[:depth]) for depth in depths)

@@ -1,8 +1,8 @@
 """The launcher: the first process on each node. Standard library only.
 
-It reads the node's context and the job document, looks up secrets, restores checkpoints, waits
-until the names of the nodes resolve, runs torchrun, and finds the first cause of a failure. Its
-exit code says how the node ended: 0 succeeded, 1 failed, 5 stopped.
+It reads the node's context and the job document, looks up secrets, restores checkpoints, waits for
+the nodes' names to resolve, runs torchrun, and finds the first cause of a failure. Exit codes: 0
+succeeded, 1 failed, 5 stopped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _TRAINED_SEPARATELY = (
 
 
 def main() -> int:
-    """Run this node's part of the job; returns the exit code: 0 succeeded, 1 failed, 5 stopped."""
+    """Run this node's part of the job; return the exit code: 0 succeeded, 1 failed, 5 stopped."""
     if SUPERVISOR_PID in os.environ:
         set_parent_death_signal(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 class Launcher:
-    """One node's part of a job, from start to exit code. `scratch` is a folder for temporary files."""
+    """One node's part of a job, from start to exit code. `scratch`: for temporary files."""
 
     def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
         self.job = job
@@ -108,7 +108,7 @@ class Launcher:
         self.trial: TrialWatch | None = None
         self.announcer: Announcer | None = None
         self.unsaved: Error | None = None
-        """Why not all files of this node were saved to storage."""
+        """Error of the last copy to storage; empty if all files were saved."""
         if job.trial:
             restartable = context.platform != "plain"
             memory = TrialMemory(Path(context.checkpoint_dir) if restartable else None, job.run_id)
@@ -116,16 +116,14 @@ class Launcher:
                 Trial.from_json(job.trial), context.published, emit, self._end_trial, memory
             )
         self.service_metric: ServiceMetric | None = None
-        if job.service_metric and context.node_rank == 0:  # the node of the first rank
+        if job.service_metric and context.node_rank == 0:  # the first rank's node
             self.service_metric = ServiceMetric(
                 job.service_metric, context.hyperparameters, os.environ, self._warn
             )
         self._activity = ""
 
     def run(self) -> int:
-        """Prepare the node, run torchrun, save what is left to save; returns the launcher's exit
-        code.
-        """
+        """Prepare the node, run torchrun and save the results; return the launcher's exit code."""
         started = time.monotonic()
         since = time.time()
         self.stop.listen()
@@ -166,25 +164,23 @@ class Launcher:
         return code
 
     def _check_nodes(self) -> None:
-        """Nodes that do not know each other would train one model each, and nobody would notice."""
-        found = self.context.nodes
+        """Check the number of nodes; without a common group each would train a separate model."""
+        size = self.context.nodes
         planned = self.job.nodes
-        if found != planned:
+        if size != planned:
             raise RuntimeError(
-                f"according to the platform this job has {found}"
-                f" {'node' if found == 1 else 'nodes'}, the plan says {planned}: they would not"
+                f"according to the platform this job has {size}"
+                f" {'node' if size == 1 else 'nodes'}, the plan says {planned}: they would not"
                 " train one model together"
             )
 
     def _check_gpus(self) -> None:
-        found = visible_gpus() if self.job.gpus else 0
-        if found < self.job.gpus:
-            raise RuntimeError(f"this node shows {found} GPUs, the plan says {self.job.gpus}")
+        gpus = visible_gpus() if self.job.gpus else 0
+        if gpus < self.job.gpus:
+            raise RuntimeError(f"this node shows {gpus} GPUs, the plan says {self.job.gpus}")
 
     def _prepare(self) -> None:
-        """Look up secrets, create folders, install packages, restore checkpoints, and wait until
-        names resolve.
-        """
+        """Look up secrets, create folders, install packages, restore checkpoints, await names."""
         context = self.context
         packages = Installation(self.job, self.context, self.scratch)
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.is_requested))
@@ -195,9 +191,8 @@ class Launcher:
             self._begin("installing")
             packages.start(
                 os.environ
-            )  # beside the restoring of checkpoints, which may take minutes, too
-        # Checkpoints of an earlier attempt at this job are in its storage already, those of an
-        # earlier run are not.
+            )  # in parallel with the restore of checkpoints, which may also take minutes
+        # Checkpoints of this job's attempts are in its storage; an earlier run's are not.
         self._restore(context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True)
         self.storage_sync.mark_synced()
         self._restore(context.resume_dir)
@@ -207,7 +202,7 @@ class Launcher:
         self.storage_sync.start()
         if context.nodes > 1:
             self._begin("waiting for peers")
-        # This node's own name too: its peers connect to it.
+        # Also wait for this node's own name, which its peers use.
         for name in dict.fromkeys((context.master_addr, context.address or context.master_addr)):
             wait_for_dns(name, cancelled=self.stop.is_requested)
         self._connect_peers()
@@ -216,7 +211,7 @@ class Launcher:
             self._finish(packages)
 
     def _connect_peers(self) -> None:
-        """Of a trial on several nodes the first one decides when it ends, and tells the others."""
+        """Open the channel by which a trial's first node reports its end to the other nodes."""
         address = self.context.master_addr
         port = self.context.master_port + PORT_OFFSET
         if not self.job.trial or self.context.nodes == 1:
@@ -227,17 +222,17 @@ class Launcher:
         try:
             self.announcer = Announcer(address, port)
         except RuntimeError as error:
-            self._warn(f"the other nodes of this trial cannot be told when it ends early: {error}")
+            self._warn(f"cannot notify the trial's other nodes of an early end: {error}")
 
     def _end_trial(self, outcome: str) -> None:
         if self.announcer is not None:
             self.announcer.announce(
                 outcome
-            )  # first: ranks of the peers fail as soon as those of this node have ended
+            )  # first: peers' ranks fail soon after this node's ranks end
         self.stop.end_trial(outcome)
 
     def _finish(self, packages: Installation) -> None:
-        """Wait for the packages; from then on this node's programs find them."""
+        """Wait for the packages and activate them for this node's programs."""
         warnings = packages.finish(os.environ, self.stop.is_requested)
         self._begin("waiting for peers" if self.context.nodes > 1 else "")
         if self.context.node_rank == 0:
@@ -269,41 +264,40 @@ class Launcher:
             self.trial.on_metrics(event)
 
     def _keep_results(self, *, succeeded: bool) -> str:
-        """Keep what the program has left in its working folder, as far as the job asks for it, and
-        tell the rest.
+        """Keep files of the working folder as the job requests, and warn of the remaining ones.
 
-        Returns what could not be kept and why, or ''. The files of the first node keep their paths.
+        Return the first error, or ''. The files of the first node keep their paths.
         """
         node = self.context.node_rank
-        kept = Kept()
+        results = Kept()
         program = _program(self.job)
         if self.job.keep:
-            kept = self.working_folder.keep(
+            results = self.working_folder.keep(
                 Path(self.context.output_dir, *([f"node-{node}"] if node else []))
             )
-            if kept.files:
-                files = "1 file" if kept.files == 1 else f"{kept.files} files"
+            if results.files:
+                files = "1 file" if results.files == 1 else f"{results.files} files"
                 self._log(
-                    f"kept {files} ({format_size(kept.bytes)}) of the working folder with the"
+                    f"kept {files} ({format_size(results.bytes)}) of the working folder with the"
                     " output"
                 )
-            for text in kept.left_out:
+            for text in results.left_out:
                 self._log(f"not kept: {text}")
-            if succeeded and kept.unmatched and node == 0:
+            if succeeded and results.unmatched and node == 0:
                 self._warn(
                     f"keep: {program} left nothing in its working folder that matches"
-                    f" {kept.unmatched[0]}"
+                    f" {results.unmatched[0]}"
                 )
-        if left := self.working_folder.warning(program):
-            self._warn(left)
-        return kept.errors[0] if kept.errors else ""
+        if warning := self.working_folder.warning(program):
+            self._warn(warning)
+        return results.errors[0] if results.errors else ""
 
     def _warn(self, text: str) -> None:
         emit(Warned(message=text))
         self._log(f"warning: {text}")
 
     def _conclude(self, code: int, seconds: float, *, killed: bool = False) -> int:
-        """Emit how the node ended; returns the launcher's exit code. `code`: torchrun's."""
+        """Emit the node's end; return the launcher's exit code. `code`: torchrun's."""
         outcome, error = self._outcome(code)
         if outcome == "succeeded" and self.ranks.trained_separately():
             self._warn(_TRAINED_SEPARATELY)
@@ -327,26 +321,25 @@ class Launcher:
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[Outcome, Error | None]:
-        """How the node ended, and the cause of a failure. `code`: torchrun's exit code, which is 1
-        after every stop.
+        """Return the node's outcome and failure cause. `code`: torchrun's, 1 after every stop.
 
-        The result file of the first local rank therefore counts more.
+        The result file of the first local rank therefore takes precedence.
         """
         result = _read_result(self.scratch / "result.json")
-        if code or result == "stopped":  # the peers may have seen the stop before this node did
+        if code or result == "stopped":  # the peers may have seen the stop earlier
             self.stop.recheck()
         cause = self.ranks.root_cause()
-        if self.unsaved and self.stop.reason == "paused":  # what it is to go on from is lost
+        if self.unsaved and self.stop.reason == "paused":  # the state to continue from is lost
             return "failed", self.unsaved
         if result is not None and (code == 0 or self.stop.reason):
             return result, None
-        if code == 0:  # never after a SIGTERM that reached torchrun
+        if code == 0:  # not after a SIGTERM to torchrun
             return "succeeded", None
         if self.stop.reason and (
             cause is None
             or cause.consequence
             or cause.time >= self.stop.requested_at
-            or self.ranks.attempt < self.job.restarts  # it would have been restarted
+            or self.ranks.attempt < self.job.restarts  # torchrun would have restarted it
         ):
             return "stopped", None
         if cause is None:
@@ -357,11 +350,9 @@ class Launcher:
         return "failed", cause
 
     def _trial_has_ended(self) -> bool:
-        """Whether what stopped this node's ranks is the end of a trial, which is no stop of the
-        job.
+        """Return whether the end of a trial stopped this node's ranks, not a stop of the job.
 
-        The first node decides it. Ranks of the others may stop with those of the first before they
-        are asked to.
+        The first node decides. Its peers' ranks may stop with its own before their request arrives.
         """
         is_peer = bool(self.job.trial) and self.context.node_rank > 0
         return self.stop.reason in TRIAL_REASONS or (is_peer and not self.stop.reason)
@@ -376,14 +367,12 @@ class Launcher:
 
 
 def _program(job: Job) -> str:
-    """The job's program as its user knows it."""
+    """Return the job's program as its user knows it."""
     return {"module": f"-m {job.target}", "trainer": "the trainer"}.get(job.kind, job.target)
 
 
 def _read_result(path: Path) -> Outcome | None:
-    """The outcome that the first local rank has written; None if the file is missing or says
-    something else.
-    """
+    """Return the first local rank's outcome; None if the file is missing or invalid."""
     try:
         outcome = json.loads(path.read_text())["outcome"]
     except (OSError, ValueError, KeyError):
@@ -392,9 +381,7 @@ def _read_result(path: Path) -> Outcome | None:
 
 
 def _fail_before_start(error: Exception) -> int:
-    """End a node whose context or job document cannot be read as any other failure ends; returns
-    the exit code.
-    """
+    """Report a node without a valid context or job document as failed; return the exit code."""
     if not os.environ.get(NODE_RANK, "").isdecimal():
         os.environ[NODE_RANK] = "0"
     reported = mask_error(node_error(error).replace(node=int(os.environ[NODE_RANK]), attempt=0))

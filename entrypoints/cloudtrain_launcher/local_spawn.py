@@ -1,10 +1,8 @@
-"""Runs a function in several ranks, for a notebook or any Python program: forked, or spawned if
-there are GPUs.
+"""Runs of a function in several ranks of a notebook or Python program: forked, or spawned for GPUs.
 
-The rules are the launcher's: the same variables, a store without data of an earlier attempt, CPU
-threads shared among the ranks, the requested world size, the first cause of a failure, no process
-left behind. A fork sees what the notebook has in memory and starts at once, but CUDA does not work
-in a fork: with GPUs the processes are new.
+The launcher's rules apply: the same variables, an empty store, shared CPU threads, the requested
+world size, the first cause of a failure, no leftover process. A fork has the notebook's memory and
+starts at once, but CUDA does not work in it: with GPUs the processes are new.
 """
 
 from __future__ import annotations
@@ -36,16 +34,16 @@ from cloudtrain_launcher.failure import is_consequence
 from cloudtrain_launcher.host import available_cores
 
 PEER_GRACE_SECONDS = 5.0
-"""How long the other ranks may go on when one has failed: they may wait for it for ever."""
+"""Time for other ranks after a failure, since they may wait for the failed one."""
 TERMINATE_TIMEOUT_SECONDS = 30.0
 """From SIGTERM to SIGKILL."""
 EXIT_TIMEOUT_SECONDS = 5
-"""How long a rank that has failed may take to exit."""
+"""Time for a failed rank to exit."""
 JOB_MODULES = Path(__file__).parents[1] / "job"
 
 
 class RankOutcome(NamedTuple):
-    """How one rank ended: what the function returned, or the error that ended it."""
+    """Outcome of one rank: the function's result, or the error that ended it."""
 
     value: Any = None
     error: Error | None = None
@@ -61,19 +59,18 @@ def run(
     spawn: bool,
     flush: Callable[[], None],
 ) -> list[RankOutcome]:
-    """Call the function once per rank and wait for all; returns the outcomes in the order of the
-    ranks.
+    """Call the function once per rank; return the outcomes in the order of the ranks.
 
-    `spawn`: start new processes instead of forks; ValueError if the function cannot be pickled for
-    them. `entry`: a function that such a process can import, and that passes its arguments to
-    `run_rank`. `flush`: writes the buffers of all open files, since each fork would write them
-    again. KeyboardInterrupt stops all ranks before it passes through.
+    `spawn`: start new processes instead of forks; ValueError if the function cannot be pickled.
+    `entry`: an importable function that passes its arguments to `run_rank`. `flush`: writes the
+    buffers of all open files, since each fork would write them again. KeyboardInterrupt stops all
+    ranks before it passes through.
     """
     context: Any = multiprocessing.get_context("spawn" if spawn else "fork")
     call = _pickle_call(function, args, kwargs) if spawn else (function, args, kwargs)
     store = TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )  # it holds its port from now on
+    )  # holds its port from here
     processes: list[Any] = []
     pipes: list[Connection] = []
     flush()
@@ -96,9 +93,7 @@ def run(
 
 
 def rank_environment(rank: int, n_processes: int, port: int) -> dict[str, str]:
-    """The variables of a rank, as torchrun sets them on one node. `port`: of the store on this
-    machine.
-    """
+    """Return torchrun's variables of a rank on one node. `port`: of the store on this machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -119,25 +114,23 @@ def rank_environment(rank: int, n_processes: int, port: int) -> dict[str, str]:
 
 
 def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
-    """Run the function in this process as one rank, send its outcome, and exit with 0 or 1; never
-    returns.
+    """Run the function as one rank, send its outcome, exit with 0 or 1; never return.
 
     `call`: function, arguments and keyword arguments, or the same pickled. It exits by `os._exit`,
-    since a fork must not run the notebook's exit handlers. Files that the function left open are
-    written before the outcome is sent: whoever has received that may end the rank.
+    since a fork must not run the notebook's exit handlers. Open files are written before the
+    outcome is sent: its receiver may end the rank.
     """
     os.environ.update(variables)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # the notebook's own process receives it, and stops all ranks
+    )  # the notebook's process receives it and stops all ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.path.insert(0, str(JOB_MODULES))
     atexit._clear()  # the notebook's handlers
     destroyed_groups.keep_those_in_use()
     notebook_files = shutdown.open_files()
     is_spawned = isinstance(call, bytes)
-    # OpenMP's threads do not exist in a fork, and waiting for them would never end: with one thread
-    # it needs none.
+    # A fork lacks OpenMP's threads and would wait for them; one thread needs none.
     torch.set_num_threads(int(variables["OMP_NUM_THREADS"]) if is_spawned else 1)
     code = 0
     try:
@@ -155,7 +148,7 @@ def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
     with suppress(BaseException):
         _close_files(notebook_files, shutdown.Watchdog(code))
     if code == 0:
-        with suppress(OSError):  # the notebook is gone
+        with suppress(OSError):  # the notebook has ended
             pipe.send_bytes(outcome)
     os._exit(code)
 
@@ -176,18 +169,14 @@ def _error_of(error: BaseException, rank: int) -> Error:
 
 
 def _close_files(notebook_files: Sequence[Any], watchdog: shutdown.Watchdog) -> None:
-    """Write what the rank has written into files of the notebook, and close the files that it
-    opened itself.
-    """
+    """Flush the notebook's files, and close the files that the rank opened itself."""
     shutdown.flush(notebook_files)
     watchdog.reset()
     shutdown.close(shutdown.open_files(notebook_files), watchdog.reset)
 
 
 def _wait_for_ranks(processes: Sequence[Any], pipes: Sequence[Connection]) -> list[RankOutcome]:
-    """Wait for every rank. Once one has failed, the others have `PEER_GRACE_SECONDS` before they
-    are terminated.
-    """
+    """Wait for every rank; `PEER_GRACE_SECONDS` after a failure, stop waiting."""
     outcomes: dict[int, RankOutcome] = {}
     deadline: float | None = None
     while len(outcomes) < len(processes):
@@ -206,7 +195,7 @@ def _wait_for_ranks(processes: Sequence[Any], pipes: Sequence[Connection]) -> li
 
 
 def _receive(pipe: Connection, process: Any, rank: int) -> RankOutcome:
-    """The outcome that a rank has sent, or one made from its exit code if it died before."""
+    """Return the outcome sent by a rank, or one made from its exit code."""
     try:
         return RankOutcome(*pipe.recv())
     except EOFError:
@@ -230,18 +219,14 @@ def _receive(pipe: Connection, process: Any, rank: int) -> RankOutcome:
 
 
 def _join(processes: Sequence[Any]) -> None:
-    """Wait, at most `EXIT_TIMEOUT_SECONDS`, until failed ranks have closed their files; the others
-    have done so.
-    """
+    """Wait up to `EXIT_TIMEOUT_SECONDS` for failed ranks to close their files."""
     deadline = time.monotonic() + EXIT_TIMEOUT_SECONDS
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
 
 
 def _terminate(processes: Sequence[Any]) -> None:
-    """End all ranks: SIGTERM, and SIGKILL for those that are still alive after
-    `TERMINATE_TIMEOUT_SECONDS`.
-    """
+    """End all ranks: SIGTERM, and SIGKILL after `TERMINATE_TIMEOUT_SECONDS`."""
     for process in processes:
         if process.is_alive():
             process.terminate()
@@ -256,9 +241,7 @@ def _terminate(processes: Sequence[Any]) -> None:
 def _pickle_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bytes:
-    """The call for a new process: by cloudpickle, which can pickle what a cell defines, or else by
-    pickle.
-    """
+    """Pickle the call for a new process: by cloudpickle, which supports notebooks, or pickle."""
     try:
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:

@@ -1,7 +1,6 @@
-"""Counts the reports of one metric: which of a run's metric events is its first, second, third.
-Standard library only.
+"""Numbering of a metric's reports among a run's metric events. Standard library only.
 
-Job and client count by the same rule, so that both mean the same report by a rung.
+Job and client share this rule, so that a rung means the same report to both.
 """
 
 from __future__ import annotations
@@ -10,24 +9,18 @@ from cloudtrain_launcher.events import Metrics
 
 
 class MetricReports:
-    """The reports of a trial. After a restart a program may report again what it had reported: that
-    counts once.
-    """
+    """Reports of a trial. A report that a program repeats after a restart counts once."""
 
     def __init__(self, metric: str, count: int = 0, position: float | None = None) -> None:
-        """`count`, `position`: where earlier runs of the trial had got to, if this one goes on from
-        them.
-        """
+        """Start at the `count` and `position` of the trial's earlier runs."""
         self.metric = metric
         self.count = count
-        """How many reports there were so far."""
+        """Return the number of reports so far."""
         self.position = position
-        """The step of the latest report, or its epoch if it has no step; None if it has neither."""
+        """Return the step of the latest report, or its epoch without a step, or None."""
 
     def add(self, event: Metrics) -> float | None:
-        """The value, if the event is the next report; `count` is its number then. None: it is no
-        new report.
-        """
+        """Return the value if the event is the next report, number `count`; else None."""
         value = event.values.get(self.metric)
         if value is None:
             return None

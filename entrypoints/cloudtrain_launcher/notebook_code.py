@@ -1,5 +1,4 @@
-"""Turns a cell of a notebook into plain Python: what IPython alone understands is left out.
-Standard library only.
+"""Conversion of a notebook's cell to Python, without IPython's syntax. Standard library only.
 
 The client reads cells with the same rules.
 """
@@ -13,20 +12,19 @@ import warnings
 INSTALLS = re.compile(
     r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b"
 )
-"""A line that would install packages, with a mark of IPython or without."""
+"""Line that installs packages, with or without IPython's mark."""
 _RUNS_THE_REST = re.compile(r"%%(time|capture)\b")
-"""The first line of a cell that is executed all the same."""
+"""First line of a cell that is executed nevertheless."""
 _TIMED = re.compile(r"(\s*)%time\s+(?P<statement>\S.*)")
 _HELP = re.compile(r"\s*\?{1,2}\s*[\w.*%]+\s*|\s*%{0,2}[\w.*\[\]()'\"]+\?{1,2}\s*")
-"""A line that asks for help: `?print`, `model.fit??`."""
+"""Line that requests help: `?print`, `model.fit??`."""
 
 
 def plain_code(source: str) -> tuple[str, list[str]]:
-    """Return a cell as Python with as many lines, and the lines that became `pass` or, of a `%%`
-    cell, nothing.
+    """Convert a cell to Python with as many lines; return it and the lines replaced by `pass`.
 
-    Only lines that are not Python are replaced: a text of several lines may have some that look
-    alike.
+    Only lines that are not Python are replaced: a multi-line string may contain similar lines. A
+    `%%` cell becomes empty.
     """
     lines = source.splitlines()
     first = next((line for line in lines if line.strip()), "")
@@ -46,16 +44,20 @@ def plain_code(source: str) -> tuple[str, list[str]]:
 
 
 def _error_line(lines: list[str]) -> int | None:
-    """Return the index of the line that Python rejects first; None if it accepts all."""
+    """Return the index of the first line that Python rejects; None if it accepts all."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of escapes in the user's texts; the program itself warns of them
+            # The program itself warns of escapes in the user's strings.
+            warnings.simplefilter("ignore")
             ast.parse("\n".join(lines))
     except SyntaxError as error:
         return min(max((error.lineno or 1) - 1, 0), len(lines) - 1)
-    except (ValueError, RecursionError, MemoryError, OverflowError):  # left to who executes it
+    except (
+        ValueError,
+        RecursionError,
+        MemoryError,
+        OverflowError,
+    ):  # raised again later
         return None
     return None
 
@@ -67,7 +69,7 @@ def _is_for_ipython(line: str) -> bool:
 
 
 def _leave_out(lines: list[str], index: int) -> list[str]:
-    """Replace a line, and return it; none if a statement in it stays."""
+    """Replace a line and return it; return nothing if a statement in it stays."""
     line = lines[index]
     timed = _TIMED.match(line)
     if timed:

@@ -1,9 +1,7 @@
-"""Warns of a program that starts processes to be its ranks, under several ranks of the job.
-Standard library only.
+"""Warning about a program that starts ranks itself, below a job's ranks. Standard library only.
 
-The guide to Keras with torch does so, and others that know no torchrun. Each rank then starts a
-whole group of its own. Its processes look for torchrun's store at a port of their own, where nobody
-answers, and wait for ever.
+The guide to Keras with torch does so, and other programs written without torchrun. Each rank then
+starts a whole group, whose processes wait for torchrun's store at a port without a server.
 """
 
 from __future__ import annotations
@@ -24,9 +22,7 @@ _SPAWN = "torch.multiprocessing.spawn"
 
 
 def warn_of_own_ranks(warn: Callable[[str], None]) -> None:
-    """Call `warn` with a sentence if this process, the first of several ranks, starts processes by
-    torch.
-    """
+    """Call `warn` if this process, the first of several ranks, starts torch processes."""
     rank_pid = os.getpid()
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks == 1 or os.environ["RANK"] != "0":
@@ -45,7 +41,7 @@ def warn_of_own_ranks(warn: Callable[[str], None]) -> None:
 def _after_warning(
     start: Callable[..., Any], ranks: int, rank_pid: int, warn: Callable[[str], None]
 ) -> Callable[..., Any]:
-    """Return `start_processes`, which warns before the first processes are started."""
+    """Wrap `start_processes` to warn before the first processes start."""
     warned = False
 
     @functools.wraps(start)

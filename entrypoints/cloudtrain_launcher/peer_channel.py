@@ -1,9 +1,8 @@
-"""Tells the other nodes of a trial that the first one has ended it, by a word over TCP. Standard
-library only.
+"""Message over TCP from a trial's first node to its peers at its end. Standard library only.
 
-The first node alone counts reports and decides. Its peers must hear of it, also where they share no
-folder and where a program's ranks would wait for each other for ever. Each peer connects to the
-first node; nothing it sends is read.
+Only the first node counts reports and decides. Its peers must learn of the end even without a
+shared folder and while their ranks wait for each other. Each peer connects to the first node; data
+from peers is not read.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from collections.abc import Callable
 from contextlib import suppress
 
 PORT_OFFSET = 1
-"""Added to the port of the rendezvous, which all nodes know."""
+"""Offset from the rendezvous port, which all nodes know."""
 
 CONNECT_SECONDS = 0.5
-"""Between two attempts of a peer to connect, and the longest time that one may take."""
+"""Delay between a peer's connection attempts, and time limit of each."""
 
 MAX_BYTES = 64
 
 
 class Announcer:
-    """The first node's end. RuntimeError if the port is taken."""
+    """The first node's end of the channel. Raise RuntimeError if the port is in use."""
 
     def __init__(self, address: str, port: int) -> None:
-        """`address`: this node's, by which its peers reach it."""
+        """`address`: this node's, for its peers."""
         self._lock = threading.Lock()
         self._outcome = b""
         self._peers: list[socket.socket] = []
@@ -40,18 +39,18 @@ class Announcer:
         threading.Thread(target=self._accept, daemon=True, name="peers of the trial").start()
 
     def announce(self, outcome: str) -> None:
-        """Tell all peers, and those that connect later."""
+        """Send the outcome to all peers, later ones included."""
         with self._lock:
             self._outcome = f"{outcome}\n".encode()
             for peer in self._peers:
                 _send(peer, self._outcome)
 
     def close(self) -> None:
-        """Accept no more peers, and hang up on those that are there."""
+        """Stop accepting peers and close their connections."""
         with self._lock:
             for connection in (self._server, *self._peers):
                 with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
                 connection.close()
 
     def _accept(self) -> None:
@@ -67,9 +66,7 @@ class Announcer:
 
 
 def listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -> None:
-    """On a peer: call `on_outcome` with the first node's word and when it came, in a thread, if it
-    ever comes.
-    """
+    """Call `on_outcome` on a peer with the first node's word and its time, in a thread."""
     threading.Thread(
         target=_listen, args=(address, port, on_outcome), daemon=True, name="first node"
     ).start()
@@ -79,7 +76,7 @@ def _listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -
     while True:
         try:
             connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
-        except OSError:  # it is not there yet
+        except OSError:  # the first node does not listen yet
             time.sleep(CONNECT_SECONDS)
             continue
         with connection:
@@ -90,7 +87,7 @@ def _listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -
                 data = b""
         if data:
             on_outcome(data.decode("ascii", "replace").strip(), time.time())
-        return  # without a word the first node is gone
+        return  # the first node ended without a word
 
 
 def _send(peer: socket.socket, data: bytes) -> None:

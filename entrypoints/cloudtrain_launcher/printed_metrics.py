@@ -1,8 +1,7 @@
-"""Finds metrics among the lines that the first rank prints, by the expressions of job.yaml.
-Standard library only.
+"""Metrics in the first rank's output, found by the expressions of job.yaml. Standard library only.
 
-The client has refused expressions that may take for ever. As a job must not hang on a line whatever
-happens, an expression that takes too long on one line all the same is given up.
+The client has rejected expressions with unlimited run time. An expression that still takes too long
+on a line is disabled, so that the job does not hang.
 """
 
 from __future__ import annotations
@@ -17,19 +16,17 @@ from typing import Any
 from cloudtrain_launcher.events import Event, Metrics, Warned
 
 MAX_LINE_CHARS = 2000
-"""What comes after it in a longer line is not looked at."""
+"""Maximum characters of a line to search."""
 
 MAX_CPU_SECONDS = 0.2
-"""For one expression on one line."""
+"""Time limit for one expression on one line."""
 
 POSITIONS = ("step", "epoch")
-"""Metrics of these names say where the others belong."""
+"""Metrics that give the position of the other values."""
 
 
 class PrintedMetrics:
-    """Reports the numbers that the expressions find. Use it from the main thread. `report` is
-    called for each event.
-    """
+    """Finder of numbers, for the main thread. `report` is called for each event."""
 
     def __init__(self, expressions: Mapping[str, str], report: Callable[[Event], None]) -> None:
         self._report = report
@@ -42,7 +39,7 @@ class PrintedMetrics:
                 self._give_up(name, f"is not valid in the Python of this job: {error}")
 
     def on_line(self, line: str) -> None:
-        """Look for metrics in a line that the first rank has printed."""
+        """Search a line of the first rank for metrics."""
         values: dict[str, float] = {}
         for name, expression in list(self._expressions.items()):
             try:
@@ -63,14 +60,14 @@ class PrintedMetrics:
     def _give_up(self, name: str, why: str) -> None:
         self._expressions.pop(name, None)
         self._report(
-            Warned(message=f"metrics.{name}: the expression {why}; it is not looked for any more")
+            Warned(
+                message=f"metrics.{name}: the expression {why}; the search for this metric is disabled"
+            )
         )
 
 
 def _number(text: str | None) -> float | None:
-    """The number in a text, also `0.93.` at the end of a sentence; None if it is none, or not
-    finite.
-    """
+    """Return the number in a text, such as `0.93.` at a sentence's end; None if not finite."""
     try:
         value = float((text or "").strip().rstrip("."))
     except ValueError:
@@ -82,9 +79,7 @@ def _number(text: str | None) -> float | None:
 
 @contextmanager
 def _cpu_limit() -> Iterator[None]:
-    """TimeoutError in the block after `MAX_CPU_SECONDS` of CPU time: the `re` module lets signals
-    interrupt it.
-    """
+    """Raise TimeoutError in the block after `MAX_CPU_SECONDS` of CPU time; `re` allows signals."""
     is_limited = True
 
     def interrupt(*_: Any) -> None:

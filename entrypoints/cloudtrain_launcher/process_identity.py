@@ -1,5 +1,4 @@
-"""The identity of a process, valid for every reader of a shared disk: in other containers and on
-other hosts.
+"""Identity of a process for every reader of a shared disk, across containers and hosts.
 
 Standard library only: the client and the launcher share this file.
 """
@@ -16,27 +15,27 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process, distinguished from every other one that ever had its process id."""
+    """A process, distinguished from every other with the same process id."""
 
     host: str
-    """The host name, and the machine id where there is one (machine-id(5))."""
+    """The host name, and the machine id if known (machine-id(5))."""
     boot: str
-    """The kernel's random id of this boot (proc(5), boot_id); empty where there is none."""
+    """The kernel's random id of this boot (proc(5), boot_id); empty if unknown."""
     pid_namespace: str
-    """The PID namespace in which `pid` counts (pid_namespaces(7)); empty where there are none."""
+    """The PID namespace of `pid` (pid_namespaces(7)); empty if unknown."""
     pid: int
     start: str
-    """When it began, in clock ticks since the boot (proc(5), stat); empty where that is unknown."""
+    """Its start, in clock ticks since the boot (proc(5), stat); empty if unknown."""
 
     @staticmethod
     def of(pid: int) -> ProcessIdentity:
-        """A process of this machine, by its id in this process's own PID namespace."""
+        """Return the identity of a process by its id in this process's own PID namespace."""
         state = _process_stat(pid)
         return ProcessIdentity(_host(), _boot(), _namespace(), pid, state[1] if state else "")
 
     @staticmethod
     def from_json(value: Any) -> ProcessIdentity | None:
-        """The identity that `to_json` wrote; None for anything else."""
+        """Parse an identity written by `to_json`; None for other values."""
         texts = ("host", "boot", "pid_namespace", "start")
         if not isinstance(value, Mapping) or not all(
             isinstance(value.get(key), str) for key in texts
@@ -50,34 +49,28 @@ class ProcessIdentity:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the identity as plain JSON."""
         return asdict(self)
 
     @property
     def machine(self) -> str:
-        """The host name alone, for people."""
+        """Return the host name alone, for messages."""
         return self.host.partition(" ")[0]
 
     def shares_pid_namespace(self) -> bool:
-        """Whether its process id has the same meaning here: same machine, same boot, same PID
-        namespace.
-        """
+        """Return whether its process id is valid here: same machine, boot and PID namespace."""
         return (self.host, self.boot, self.pid_namespace) == (_host(), _boot(), _namespace())
 
     def shares_kernel(self) -> bool:
-        """Whether it runs, or ran, under the same running kernel as this process, perhaps in
-        another container.
-        """
+        """Return whether it ran under the same running kernel, perhaps in another container."""
         return bool(self.boot) and self.boot == _boot()
 
     def is_from_earlier_boot(self) -> bool:
-        """Whether it ran on this machine before its last restart."""
+        """Return whether it ran on this machine before its last restart."""
         return self.host == _host() and bool(self.boot) and self.boot != _boot()
 
     def is_alive(self) -> bool | None:
-        """Whether it still runs; None when that is unknown, as for one that does not share the PID
-        namespace.
-        """
+        """Return whether it still runs; None if unknown, as in another PID namespace."""
         if not self.shares_pid_namespace():
             return None
         state = _process_stat(self.pid)
@@ -95,11 +88,10 @@ class ProcessIdentity:
 
 
 def _process_stat(pid: int) -> tuple[str, str] | None:
-    """State and start time of a process: fields 3 and 22 of /proc/PID/stat (proc(5)), after a name
-    with any characters.
+    """Return state and start time of a process, fields 3 and 22 of /proc/PID/stat (proc(5)).
 
-    None when there is none, or when /proc shows another PID namespace, in which the id means
-    another process.
+    Return None without the process, or if /proc shows another PID namespace. The process's name
+    before the fields may contain any characters.
     """
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115  (a word, no path)

@@ -1,5 +1,4 @@
-"""What processes use and do, from /proc: CPU time, memory, wakeups and reads of ranks; and whether
-memory was short.
+"""Process statistics from /proc: CPU time, memory, wakeups, reads, and lack of memory.
 
 Standard library only.
 """
@@ -17,24 +16,24 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessUse(NamedTuple):
-    """What one process has used so far, or several together."""
+    """Resources used so far by one process or several."""
 
     cpu_seconds: float
     memory_bytes: int
-    """Resident; what processes share is counted for each."""
+    """Resident memory; shared memory counts for each process."""
 
 
 class ProcessMoves(NamedTuple):
-    """Counters of a process that stand still while it waits."""
+    """Counters of a process that do not change while it waits."""
 
     wakeups: int
-    """How often the main thread has gone to sleep by itself (voluntary context switches)."""
+    """Voluntary context switches of the main thread."""
     bytes_read: int
-    """From files and pipes; what arrives by recv(2) does not count."""
+    """Bytes read from files and pipes, without recv(2)."""
 
 
 class ProcessTree:
-    """All processes of the machine at one moment, and which of them started which."""
+    """All processes of the machine at one moment, with their parents."""
 
     def __init__(self) -> None:
         self._stats: dict[int, tuple[int, ProcessUse]] = {}
@@ -46,7 +45,7 @@ class ProcessTree:
                 self._children.setdefault(stat[0], []).append(pid)
 
     def use(self, root: int) -> ProcessUse | None:
-        """Return what a process uses together with its descendants; None if it is gone."""
+        """Return the usage of a process and its descendants; None if it has ended."""
         if root not in self._stats:
             return None
 
@@ -59,7 +58,7 @@ class ProcessTree:
         return ProcessUse(cpu_seconds, memory_bytes)
 
     def descendants(self, root: int) -> list[int]:
-        """Return the processes that a process has started, and that those have started."""
+        """Return the descendants of a process."""
         descendants: list[int] = []
         parents = [root]
         while parents:
@@ -70,18 +69,14 @@ class ProcessTree:
 
 
 def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
-    """Return what each of these processes uses together with its descendants; without those that
-    are gone.
-    """
+    """Return the usage of each process and its descendants, without ended ones."""
     tree = ProcessTree()
     uses = {root: tree.use(root) for root in roots}
     return {root: use for root, use in uses.items() if use is not None}
 
 
 def process_moves(pid: int, *, threads: bool = False) -> ProcessMoves | None:
-    """Return the counters of a process; None if it is gone. `threads`: count what its other threads
-    read, too.
-    """
+    """Return the counters of a process; None if it has ended. `threads`: all threads' reads."""
     tasks = f"/proc/{pid}/task"
     wakeups = _read_count(f"{tasks}/{pid}/status", "voluntary_ctxt_switches:")
     if wakeups is None:
@@ -91,13 +86,13 @@ def process_moves(pid: int, *, threads: bool = False) -> ProcessMoves | None:
     if threads:
         with suppress(OSError):
             readers = os.listdir(tasks)  # noqa: PTH208  (a tenth of the time)
-    # Not all kernels count what is read, and not all let others see it.
+    # Some kernels do not count reads, or hide them from others.
     counts = (_read_count(f"{tasks}/{reader}/io", "rchar:") for reader in readers)
     return ProcessMoves(wakeups, sum(count or 0 for count in counts))
 
 
 def _read_count(path: str, name: str) -> int | None:
-    """Return the number after `name` in a file of /proc; None if it is not there."""
+    """Return the number after `name` in a file of /proc; None if missing."""
     for line in (_read_text(path) or "").splitlines():
         if line.startswith(name):
             return int(line[len(name) :])
@@ -105,13 +100,14 @@ def _read_count(path: str, name: str) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process exists and has not ended; False where there is no /proc."""
+    """Return whether a process exists and has not ended; False without /proc."""
     return process_state(pid) not in ("", "Z", "X")
 
 
 def process_state(pid: int) -> str:
-    """What the kernel says that a process does, a letter of proc(5): `T` stopped, `D` in a call
-    that cannot be interrupted; empty where it is gone, or there is no /proc.
+    """Return the kernel's state of a process, a letter of proc(5); empty if unknown.
+
+    `T`: stopped. `D`: in a call that cannot be interrupted.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -129,16 +125,16 @@ def _processes() -> list[int]:
 
 
 def _read_stat(pid: int) -> tuple[int, ProcessUse] | None:
-    """The parent of a process, and what it uses, by proc(5); CPU time includes that of children
-    that have ended.
-    """
+    """Return a process's parent and usage (proc(5)), with the CPU time of its ended children."""
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
         return None
     try:
         text = os.read(file, 1024)
-        values = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything
+        values = text[
+            text.rindex(b")") + 2 :
+        ].split()  # the name before it may contain any characters
         cpu = sum(map(int, values[11:15])) / _TICKS_PER_SECOND
         return int(values[1]), ProcessUse(cpu, int(values[21]) * _PAGE_BYTES)
     except (OSError, ValueError, IndexError):
@@ -148,9 +144,7 @@ def _read_stat(pid: int) -> tuple[int, ProcessUse] | None:
 
 
 def machine_memory() -> tuple[int, int] | None:
-    """Bytes of memory in use and in all: of the container if it has a limit, else of the machine.
-    None if unknown.
-    """
+    """Return used and total bytes of the container's or machine's memory; None if unknown."""
     return _container_memory() or _system_memory()
 
 
@@ -174,10 +168,10 @@ def _system_memory() -> tuple[int, int] | None:
 
 
 class OutOfMemoryKills:
-    """Whether the kernel has killed processes for want of memory in the last minute or two.
+    """Detector of processes killed by the kernel for lack of memory in the last minutes.
 
-    In a container those of the container count, else those of the machine. `count`: how many there
-    were so far.
+    It counts the container's processes if there is one, else the machine's. `count`: the total so
+    far.
     """
 
     WINDOW_SECONDS = 60.0
@@ -191,21 +185,20 @@ class OutOfMemoryKills:
         self._since = clock()
 
     def refresh(self) -> None:
-        """Forget what was counted more than two minutes ago. Costs nothing if called more often
-        than each minute.
-        """
-        now = self._clock()
-        if now - self._since >= self.WINDOW_SECONDS:
-            self._before, self._latest, self._since = self._latest, self._count(), now
+        """Forget kills older than two minutes. It is free if called more often than each minute."""
+        time_now = self._clock()
+        if time_now - self._since >= self.WINDOW_SECONDS:
+            self._before, self._latest, self._since = self._latest, self._count(), time_now
 
     def any(self) -> bool:
-        """Whether there was one."""
+        """Return whether there was one."""
         return self._count() > self._before
 
 
 def _out_of_memory_kills() -> int:
-    """How many there were since the container or the machine was started; 0 if unknown (Linux 4.13
-    and later).
+    """Return the number of kills since the container's or machine's start; 0 if unknown.
+
+    Requires Linux 4.13.
     """
     text = _read_text("/sys/fs/cgroup/memory.events") or _read_text("/proc/vmstat") or ""
     lines = (line.split() for line in text.splitlines())

@@ -1,8 +1,7 @@
-"""Files that the client leaves for a job while it runs, and that the job reads by itself. Standard
-library only.
+"""Files from the client for a running job. Standard library only.
 
-They are in a folder of this machine, in one that is mounted, or below an `s3://` address, which is
-read with the job's role and the image's boto3.
+They are in a folder of this machine, on a mount, or below an `s3://` address, read with the job's
+role and the image's boto3.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from pathlib import Path
 from cloudtrain_launcher.stored_secrets.aws import region_of
 
 READ_TIMEOUT_SECONDS = 10.0
-"""How long a mount may take to answer: the output of the job waits meanwhile."""
+"""Time limit of a mount's answer, during which the job's output waits."""
 
 SCHEME = "s3://"
 
 
 def read_published(place: str, name: str) -> str | None:
-    """The text of a file at `NodeContext.published`; None if the client has published none of that
-    name so far.
+    """Return the text of a file at `NodeContext.published`; None if it does not exist yet.
 
-    RuntimeError or OSError if that cannot be found out.
+    Raise RuntimeError or OSError if that cannot be determined.
     """
     if not place:
         raise RuntimeError(
@@ -38,26 +36,26 @@ def read_published(place: str, name: str) -> str | None:
 
 
 def _read_file(path: Path) -> bytes | None:
-    """Read in a thread of its own, since a mount may hang."""
-    found: list[bytes | OSError | None] = []
+    """Read a file in a separate thread, since a mount may hang."""
+    answers: list[bytes | OSError | None] = []
 
     def read() -> None:
         try:
             os.listdir(path.parent)  # noqa: PTH208  (a mount may cache for long that a file was not there)
-            found.append(path.read_bytes())
+            answers.append(path.read_bytes())
         except FileNotFoundError:
-            found.append(None)
+            answers.append(None)
         except OSError as error:
-            found.append(error)
+            answers.append(error)
 
     thread = threading.Thread(target=read, daemon=True, name="published file")
     thread.start()
     thread.join(READ_TIMEOUT_SECONDS)
-    if not found:
+    if not answers:
         raise RuntimeError(f"{path} could not be read within {READ_TIMEOUT_SECONDS:g} s")
-    if isinstance(found[0], OSError):
-        raise found[0]
-    return found[0]
+    if isinstance(answers[0], OSError):
+        raise answers[0]
+    return answers[0]
 
 
 def _read_object(place: str, name: str) -> bytes | None:

@@ -1,6 +1,4 @@
-"""What this node knows about its ranks: the attempt, who has finished, what failed first. Standard
-library only.
-"""
+"""State of this node's ranks: attempt, finished ranks, first failure. Standard library only."""
 
 from __future__ import annotations
 
@@ -26,9 +24,9 @@ from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
 class RankTracker:
-    """The state of one node's ranks, built from their events and output lines.
+    """State of one node's ranks, from their events and output lines.
 
-    `on_metrics` is called with the metrics of the first rank, those that it prints included.
+    `on_metrics` is called with the first rank's metrics, printed ones included.
     """
 
     def __init__(
@@ -38,13 +36,13 @@ class RankTracker:
         self._node = node
         self._on_metrics = on_metrics
         self.errors: list[Error] = []
-        """Every error of this node so far, those of earlier attempts included."""
+        """All errors of this node so far, over all attempts."""
         self.failures: list[RankFailed] = []
         """Processes that torchrun found dead, until `report_failures` turns them into errors."""
         self.attempt = 0
-        """How many times torchrun has restarted the ranks."""
+        """Number of restarts of the ranks by torchrun."""
         self.finished: dict[int, float] = {}
-        """Ranks of this attempt that have ended with exit code 0 -> when, as a Unix timestamp."""
+        """Rank of this attempt that exited with code 0 -> Unix timestamp."""
         self._attempt_started = 0.0
         self._memory_kills = OutOfMemoryKills()
         self._ranks: dict[int, int] = {}
@@ -52,14 +50,14 @@ class RankTracker:
         self._pids: dict[int, int] = {}
         """Local rank -> process id."""
         self._group_sizes: list[int] = []
-        """For each finished rank, the size of its torch.distributed group; 0: it never used one."""
+        """Finished rank -> size of its torch.distributed group; 0: it used none."""
         self._crash_output: dict[int, CrashOutput] = {}
         self._printed_metrics = (
             PrintedMetrics(job.metrics, self._on_printed) if job.metrics else None
         )
 
     def on_event(self, event: Event) -> None:
-        """Take in an event of a rank or of torchrun."""
+        """Process an event of a rank or of torchrun."""
         self._memory_kills.refresh()
         if isinstance(event, Error):
             self.errors.append(event)
@@ -78,7 +76,7 @@ class RankTracker:
             self._on_metrics(event)
 
     def on_line(self, local_rank: int, line: str) -> None:
-        """Take in a line that a rank printed; torchrun's own, of local rank -1, are ignored."""
+        """Process a line printed by a rank; ignore torchrun's own, of local rank -1."""
         self._memory_kills.refresh()
         if local_rank >= 0:
             self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
@@ -86,7 +84,7 @@ class RankTracker:
             self._printed_metrics.on_line(line)
 
     def running(self) -> dict[int, int]:
-        """The local ranks that have started and not ended well -> their process ids."""
+        """Return local rank -> process id of started ranks that have not ended well."""
         return {
             local: pid
             for local, pid in self._pids.items()
@@ -94,9 +92,7 @@ class RankTracker:
         }
 
     def lingering(self) -> dict[int, int]:
-        """The local ranks that have reported that they end well, and whose processes are still
-        there -> those.
-        """
+        """Return local rank -> process id of ranks that reported a good end but still exist."""
         pids = {
             local: pid
             for local, pid in self._pids.items()
@@ -105,14 +101,14 @@ class RankTracker:
         return {local: pid for local, pid in pids.items() if is_alive(pid)}
 
     def rank_of(self, local_rank: int) -> int:
-        """The rank of a local rank; -1 if it has not started."""
+        """Return the rank of a local rank; -1 if it has not started."""
         return self._ranks.get(local_rank, -1)
 
     def report_failures(self, *, stopping: bool) -> None:
-        """Turn the dead processes into errors. Call it when all that they printed has been read.
+        """Turn dead processes into errors. Call it after reading all of their output.
 
-        A rank that reported its own exception has its error already. While the job stops, a dead
-        rank is no error.
+        A rank that reported its own exception already has an error. During a stop a dead rank is
+        not an error.
         """
         for failed in self.failures:
             rank = self.rank_of(failed.local_rank)
@@ -125,25 +121,23 @@ class RankTracker:
         self.failures.clear()
 
     def add_error(self, error: Error) -> Error:
-        """Record an error of this node and emit it, secrets masked; returns it as recorded."""
+        """Record and emit an error of this node, with secrets masked; return it as recorded."""
         error = mask_error(error.replace(node=self._node, attempt=self.attempt))
         self.errors.append(error)
         emit(error)
         return error
 
     def root_cause(self) -> Error | None:
-        """The first cause of the failure so far; None if there is no error.
+        """Return the first cause of the failure so far; None without errors.
 
-        If the earliest error only says that a peer was lost, and a peer had exited with code 0
-        before, that exit is it.
+        If the earliest error only reports a lost peer, and a peer exited with code 0 before, that
+        exit is the cause.
         """
         cause = failure.root_cause(self.errors)
         return cause and (failure.early_exit(cause, self.finished, self._node) or cause)
 
     def trained_separately(self) -> bool:
-        """Whether the ranks that finished were never in one torch.distributed group with all
-        others.
-        """
+        """Return whether the finished ranks were never together in one torch.distributed group."""
         return (
             self._world_size > 1
             and bool(self._group_sizes)

@@ -1,7 +1,6 @@
-"""What the launcher itself prints and writes: its events, its log lines, and the failure file of
-the platform.
+"""Output of the launcher itself: events, log lines and the failure file. Standard library only.
 
-Secret values are masked in all of them. Standard library only.
+Secret values are masked in all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cloudtrain_launcher.streams import write_line, write_text
 
 
 def emit(event: Event) -> None:
-    """Write an event of this node, of rank -1 unless the event names one."""
+    """Write an event of this node, with rank -1 by default."""
     write_line(event_line(event.type, **{"rank": -1, **_masked_fields(event)}).rstrip(b"\n"))
 
 
@@ -27,9 +26,7 @@ def log(node: int, text: str) -> None:
 
 
 def node_error(error: Exception) -> Error:
-    """An exception of the launcher as an error that no rank raised: its rank is -1, its time is
-    now.
-    """
+    """Turn the launcher's exception into an error without a rank (-1), now."""
     hint = getattr(error, "hint", "")
     return Error(
         rank=-1, time=time.time(), exception=type(error).__name__, message=str(error), hint=hint
@@ -37,21 +34,17 @@ def node_error(error: Exception) -> Error:
 
 
 def mask_error(error: Error) -> Error:
-    """The error with secret values masked in its texts."""
+    """Return the error with secret values masked in its texts."""
     return error.replace(**_masked_fields(error))
 
 
 def brief_cause(error: Error | None) -> Cause | None:
-    """The cause of a failure for `node_ended`: without traceback and stack, which the error's own
-    event carries.
-    """
+    """Return the cause for `node_ended`: without traceback and stack, which its own event has."""
     return error and Cause(**error.without("traceback", "stack", "seq").fields())
 
 
 def report_failure(error: Error, path: str) -> None:
-    """Write the cause into the platform's failure file at `path`, if there is one, and as the last
-    line of the log.
-    """
+    """Write the cause into the platform's failure file, if any, and as the log's last line."""
     if path:
         try:
             failure.write_failure_file(path, error)

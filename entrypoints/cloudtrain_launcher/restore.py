@@ -1,6 +1,4 @@
-"""Restores the checkpoints of an earlier run, file by file, before training starts. Standard
-library only.
-"""
+"""Restore of an earlier run's checkpoints, file by file, before training. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,15 +14,11 @@ from cloudtrain_launcher.storage_sync import LINK_SUFFIX
 BLOCK_BYTES = 1 << 20
 MAX_LINK_BYTES = 4096
 TEMPORARY_SUFFIX = ".restoring"
-"""Suffix of a file that is being written; an interrupted run may have left one among its
-checkpoints.
-"""
+"""Suffix of an unfinished file, which an interrupted run may have left."""
 
 
 LINK_MIN_BYTES = 16 << 20
-"""A file on a mount from this size on can become a link: a node reads the shards that it needs, not
-those of all.
-"""
+"""Minimum size of a link to a mount's file: a node reads only its own shards."""
 
 
 def restore(
@@ -36,14 +30,14 @@ def restore(
     *,
     link_large_files: bool = False,
 ) -> None:
-    """Copy each regular file below `source` that is missing below `target`, whole or not at all.
+    """Copy each regular file that is missing below `target`, as a whole or not at all.
 
-    Existing files are never overwritten, so that it can run again after any interruption. Links are
-    not followed; only a file that stands for a link (see `storage_sync.LINK_SUFFIX`) becomes one,
-    if it stays inside `target`. A file that cannot be read is skipped with a line in the log;
-    OSError if one cannot be written. `node` is part of the temporary name, so that nodes can share
-    a folder. Returns early when `cancelled()` is true. `link_large_files`: files of
-    `LINK_MIN_BYTES` become links to `source`, which must stay there.
+    Existing files are never overwritten, so it can run again after any interruption. Links are not
+    followed; only a file that describes a link (see `storage_sync.LINK_SUFFIX`) becomes one, if it
+    stays inside `target`. Unreadable files are skipped with a line in the log; OSError if a write
+    fails. `node` is part of the temporary name, so that nodes can share a folder. Return early if
+    `cancelled()` is true. `link_large_files`: files of `LINK_MIN_BYTES` become links to `source`,
+    which must remain.
     """
     count = size = linked = 0
     target.mkdir(parents=True, exist_ok=True)
@@ -84,11 +78,11 @@ def restore(
 
 
 class _SkipFile(Exception):
-    """Why a file is skipped."""
+    """Return the reason for skipping a file."""
 
 
 def _files(source: Path, log: Callable[[str], None]) -> Iterator[Path]:
-    """The paths of everything but folders below `source`, relative to it, in a fixed order."""
+    """Return the sorted relative paths below `source`, without folders."""
 
     def report(error: OSError) -> None:
         log(f"not restored: {error.filename}: {error.strerror}")
@@ -124,10 +118,9 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _make_link(path: Path, destination: Path, depth: int) -> None:
-    """Create the link that a file stands for, `depth` folders below the top, unless it could point
-    outside.
+    """Create the link that a file describes, `depth` folders below the top, if it stays inside.
 
-    A `..` that follows a name is refused: that name may be a link itself.
+    A `..` after a name is rejected: the name may be a link itself.
     """
     with _open(path) as content:
         link = os.fsdecode(content.read(MAX_LINK_BYTES))
@@ -141,9 +134,7 @@ def _make_link(path: Path, destination: Path, depth: int) -> None:
 def _write(
     content: BinaryIO, destination: Path, temporary: Path, cancelled: Callable[[], bool]
 ) -> bool:
-    """Write `content` to `destination`; returns False if it was cancelled, and leaves no part of
-    it.
-    """
+    """Write `content` to `destination`; after a cancellation remove it and return False."""
     temporary.unlink(missing_ok=True)  # left by an interrupted attempt
     try:
         with temporary.open("xb") as file:

@@ -1,10 +1,9 @@
-"""Tells the MLflow server of the job's platform what a trial has reached, so that its sweep can
-compare trials.
+"""Reports of a trial to the platform's MLflow server, for comparison in its sweep.
 
-After "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep
-job learns of its objective by MLflow alone. The requests are those of mlflow 3 with azureml-mlflow
-1.62; a token is replaced as by `azureml_utils.R` in Microsoft's azureml-examples. So the image
-needs neither package. Standard library only.
+See "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep job
+reads its objective from MLflow. The requests equal those of mlflow 3 with azureml-mlflow 1.62;
+tokens are replaced as in `azureml_utils.R` of Microsoft's azureml-examples. The image needs neither
+package. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,30 +25,27 @@ from cloudtrain_launcher.metric_reports import MetricReports
 from cloudtrain_launcher.tuned import PARAMETERS
 
 SWITCH = "CLOUDTRAIN_SERVICE_METRIC"
-"""`off`: there is no service to tell, in a rehearsal."""
+"""Variable; `off` disables the service in a rehearsal."""
 
 TOKEN_SECONDS = 30.0
-"""How long a token is used before the next one is asked for: so often does Microsoft's own script.
-"""
+"""Maximum age of a token, as in Microsoft's own script."""
 
 TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 4
 PAUSE_SECONDS = 1.0
-"""Before the second attempt at a request; twice as long before each further one."""
+"""Delay before the second attempt at a request; doubled before each further one."""
 
 FLUSH_SECONDS = 30.0
-"""How long the end of the job may wait for the last reports to be told."""
+"""Maximum wait for the last reports at the end of the job."""
 
 Report = tuple[float, int]
-"""A value, and the number of the report, from 1."""
+"""A value and its report's number, from 1."""
 
 
 class ServiceMetric:
-    """Tells each report of one metric, in a thread, so that no program waits for the service.
-    `warn`: called once.
+    """Thread that sends each report of one metric. `warn`: called once.
 
-    `values`: of the trial, by name; they are told first, as MLflow's parameters, where the client
-    reads them.
+    `values`: the trial's values, sent first as MLflow's parameters for the client.
     """
 
     def __init__(
@@ -79,15 +75,13 @@ class ServiceMetric:
         self._thread.start()
 
     def on_metrics(self, event: Metrics) -> None:
-        """Take in metrics of the first rank; a value that is not finite is no report that could be
-        compared.
-        """
+        """Process metrics of the first rank; skip values that are not finite."""
         value = self._reports.add(event)
         if value is not None and math.isfinite(value) and self._thread is not None:
             self._queue.put((value, self._reports.count))
 
     def finish(self) -> None:
-        """Wait until the latest report is told, but not for ever."""
+        """Wait for the latest report, within a time limit."""
         if self._thread is not None:
             self._is_ending.set()
             self._queue.put(None)
@@ -97,7 +91,7 @@ class ServiceMetric:
 
     def _tell_all(self, server: MlflowServer) -> None:
         for name, text in self._values.items():
-            with suppress(OSError, HTTPException):  # the service may tell them itself
+            with suppress(OSError, HTTPException):  # the service may report them itself
                 server.log_parameter(f"{PARAMETERS}{name}", text)
         while True:
             try:
@@ -108,7 +102,7 @@ class ServiceMetric:
             if report is None:
                 return
             if self._is_ending.is_set() and self._queue.qsize() > 1:
-                continue  # of a long queue the last report is the one that counts
+                continue  # only the last report of a long queue counts
             try:
                 server.log_metric(self._reports.metric, *report)
             except (OSError, HTTPException) as error:
@@ -123,7 +117,7 @@ class ServiceMetric:
 
 
 class MlflowServer:
-    """The tracking server that Azure ML names to its jobs. RuntimeError if it names none."""
+    """Return Azure ML's tracking server. Raise RuntimeError without one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         names = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID")
@@ -132,7 +126,7 @@ class MlflowServer:
             raise RuntimeError(f"the platform has not set {', '.join(missing)}")
         uri, self._token, self._run = (environ[name] for name in names)
         address = re.sub("^azureml://", "https://", uri.partition("?")[0]).rstrip("/")
-        # The address is that for MLflow 1; azureml-mlflow makes this of it for MLflow 2 and 3.
+        # The address is for MLflow 1; azureml-mlflow converts it like this for MLflow 2 and 3.
         self._url = address.replace("/mlflow/v1.0/", "/mlflow/v2.0/", 1)
         history = self._url.replace("/mlflow/v2.0/", "/history/v1.0/", 1)
         self._named = {"run_uuid": self._run, "run_id": self._run}
@@ -143,18 +137,16 @@ class MlflowServer:
         self._token_time = time.monotonic()
 
     def log_metric(self, name: str, value: float, step: int) -> None:
-        """One report. OSError if the server takes it not at all, or not in time."""
+        """Send one report. Raise OSError if the server rejects it or is too slow."""
         body = {"key": name, "value": value, "step": step, "timestamp": round(time.time() * 1000)}
         self._post("log-metric", body)
 
     def log_parameter(self, name: str, text: str) -> None:
-        """One parameter of the run. OSError if the server does not take it: it keeps another text
-        for it.
-        """
+        """Send one parameter of the run. Raise OSError if the server has another value for it."""
         self._post("log-parameter", {"key": name, "value": text})
 
     def _post(self, call: str, body: Mapping[str, Any]) -> None:
-        """A request about the run, tried again where the error may pass."""
+        """Send a request about the run; retry after temporary errors."""
         if time.monotonic() > self._token_time + TOKEN_SECONDS:
             self.refresh_token()
         pause = PAUSE_SECONDS
@@ -172,7 +164,7 @@ class MlflowServer:
             pause *= 2
 
     def refresh_token(self) -> None:
-        """Ask for the next token; the old one goes on to be used if there is none."""
+        """Request the next token; without one keep the old one."""
         self._token_time = time.monotonic()
         if not self._token_url:
             return

@@ -1,8 +1,7 @@
-"""Exiting by `os._exit` without losing what the program left open. Standard library only.
+"""Exit by `os._exit` without losing open files. Standard library only.
 
-CPython closes open files when it tears a process down (Py_FinalizeEx): the program's objects are
-collected, and a file writes its buffer when it is collected. A process that skips the teardown does
-the same here.
+At its end CPython collects the program's objects, and a file writes its buffer when it is collected
+(Py_FinalizeEx). This module does the same for a process that skips that teardown.
 """
 
 from __future__ import annotations
@@ -21,14 +20,10 @@ from typing import Any
 from cloudtrain_launcher.exit_timer import ExitTimer
 
 STALL_SECONDS = 60
-"""After this time, a file that cannot be closed (a pipe that nobody reads, a mount that hangs) is
-given up.
-"""
+"""Time limit for closing a file, such as a pipe without a reader or a mount that hangs."""
 
 LOCKED_SECONDS = 5
-"""After this time more, a thread is given up that never releases Python's lock: no other can say
-that it stalls.
-"""
+"""Additional time limit for a thread that never releases the interpreter's lock."""
 
 _STANDARD_FDS = (0, 1, 2)
 _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
@@ -39,22 +34,18 @@ _frozen_before = 0
 
 
 def ignore_frozen() -> None:
-    """What is frozen by now (gc.freeze) is not the program's: it is left alone, and its memory
-    stays shared.
-    """
+    """Remember the objects frozen so far (gc.freeze): they stay shared and untouched."""
     global _frozen_before
     _frozen_before = gc.get_freeze_count()
 
 
 def has_frozen_objects() -> bool:
-    """Whether the program has frozen objects, which `gc.get_objects` does not list."""
+    """Return whether the program has frozen objects, which `gc.get_objects` does not list."""
     return gc.get_freeze_count() > _frozen_before
 
 
 class Watchdog:
-    """Exits the process with `code` when `reset` has not been called for `seconds`, even if
-    Python's lock is held.
-    """
+    """Exit of the process with `code` after `seconds` without `reset`, even with the lock held."""
 
     def __init__(
         self, code: int, seconds: float = STALL_SECONDS, locked_seconds: float = LOCKED_SECONDS
@@ -68,7 +59,7 @@ class Watchdog:
         threading.Thread(target=self._watch, daemon=True, name="closing files").start()
 
     def reset(self) -> None:
-        """Start the time again: something was done."""
+        """Restart the time limit after progress."""
         self._was_reset.set()
 
     def _watch(self) -> None:
@@ -81,34 +72,32 @@ class Watchdog:
         os._exit(self._code)
 
     def _start_timers(self) -> None:
-        """Of the C library: one shows where the program is, the other one ends it."""
+        """Start the C library's timers: one shows the program's stack, the other ends it."""
         faulthandler.dump_traceback_later(self._seconds + self._locked_seconds / 2, file=2)
         self._exit_timer.start(self._seconds + self._locked_seconds)
 
 
-def open_files(known: Iterable[object] = ()) -> list[Any]:
-    """The files that are open in this process, without `known` ones and those in memory (StringIO,
-    BytesIO).
-    """
+def open_files(excluded: Iterable[object] = ()) -> list[Any]:
+    """Return the process's open files, except `excluded` ones, StringIO and BytesIO."""
     if has_frozen_objects():
-        gc.unfreeze()  # get_objects() does not list what a program has frozen
-    skipped = {id(item) for item in known}
+        gc.unfreeze()  # get_objects() does not list frozen objects
+    skipped = {id(item) for item in excluded}
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
-    wanted: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
-    found = []
+    is_file_class: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
+    files = []
     for item in gc.get_objects():
         kind = type(item)  # not isinstance: a proxy would answer for its target, or raise
-        if kind not in wanted:
-            wanted[kind] = any(base is _io._IOBase or base is zip_file for base in kind.__mro__)
-        if wanted[kind] and id(item) not in skipped and not _is_closed(item):
-            found.append(item)
-    return found
+        if kind not in is_file_class:
+            is_file_class[kind] = any(
+                base is _io._IOBase or base is zip_file for base in kind.__mro__
+            )
+        if is_file_class[kind] and id(item) not in skipped and not _is_closed(item):
+            files.append(item)
+    return files
 
 
 def flush(files: Iterable[Any]) -> None:
-    """Write the buffers of ordinary files. Errors are ignored: `close` meets them again and prints
-    them.
-    """
+    """Flush ordinary files. Ignore errors: `close` meets them again and prints them."""
     for file in sorted(files, key=_close_order):
         if _is_buffered(file):
             try:
@@ -118,9 +107,7 @@ def flush(files: Iterable[Any]) -> None:
 
 
 def close(files: Iterable[Any], on_progress: Callable[[], None] = lambda: None) -> None:
-    """Close files, each before those that it writes into; an error is printed. `on_progress` is
-    called before each.
-    """
+    """Close files, each before its target; print errors. `on_progress`: called before each."""
     for file in sorted(files, key=_close_order):
         on_progress()
         try:
@@ -137,11 +124,10 @@ def close(files: Iterable[Any], on_progress: Callable[[], None] = lambda: None) 
 
 
 def clear_modules(names: Iterable[str]) -> None:
-    """Drop modules of the program by their names and collect its objects, as the interpreter does
-    at its end.
+    """Drop the program's modules and collect its objects, like the interpreter's end.
 
-    At first only the references go, so that a `__del__` still sees its globals; then namespaces
-    that something still refers to are emptied.
+    First drop the references, so that a `__del__` still sees its globals; then empty namespaces
+    that are still referenced.
     """
     dropped = {}
     for name in names:
@@ -171,7 +157,7 @@ def _is_buffered(file: Any) -> bool:
 
 
 def _is_closed(file: Any) -> bool:
-    """Also true for a ZipFile that has no file any more."""
+    """Return whether a file is closed; also true for a ZipFile without a file."""
     try:
         return bool(file.closed) if hasattr(file, "closed") else file.fp is None
     except Exception:  # noqa: BLE001  (a wrapper whose buffer was taken away)
@@ -179,9 +165,7 @@ def _is_closed(file: Any) -> bool:
 
 
 def _close_order(file: Any) -> int:
-    """Files that write into others come first: text, archives, compressors, buffers, and raw files
-    last.
-    """
+    """Return the order: files with a target first, then text, archives, buffers, and raw files."""
     bases = type(file).__mro__
     names = {base.__name__ for base in bases}
     for depth, name in enumerate(("TextIOWrapper", "_ZipWriteFile", "ZipFile")):

@@ -1,5 +1,4 @@
-"""Whether this node must stop: SIGTERM, a stop file, the time limit, a preemption, or the end of a
-sweep's trial.
+"""Stop of this node: SIGTERM, stop file, time limit, preemption or a trial's end.
 
 Standard library only.
 """
@@ -14,44 +13,41 @@ from collections.abc import Callable
 from cloudtrain_launcher.stop_sources import ScheduledEvents, StopFile
 
 TIME_LIMIT = "time"
-"""Content of a stop file that a node has written for its peers because the time limit is near."""
+"""Content of a stop file that a node writes for its peers near the time limit."""
 
 PREEMPTED_SUFFIX = "-preempted"
-"""Added to the stop file's name: the file by which a node that is preempted notifies its peers."""
+"""Suffix of a preempted node's file for its peers."""
 
 PREEMPTION_WAIT_SECONDS = 300.0
-"""How long a launcher waits for its announced preemption, once everything is saved."""
+"""Maximum wait for an announced preemption after saving."""
 
 REQUESTED_REASONS = ("stop_file", "time")
-"""Reasons that ask the job itself to stop. All others come from the platform, which means to start
-the job again.
-"""
+"""Reasons that request a stop of the job. After others the platform restarts the job."""
 
 TRIAL_REASONS = ("pruned", "paused", "measured")
-"""Reasons why a trial of a sweep ends itself. It has succeeded then."""
+"""Reasons of a successful end of a trial."""
 
 
 class StopRequest:
     """A request to stop, made once and never withdrawn; the first reason counts.
 
-    `file`: a path whose appearance requests a stop; empty: none. `after_seconds`: when to stop
-    before a time limit that the platform enforces without a signal, counted from now; 0: never.
-    `events_url`: where Azure announces preemptions; empty: nowhere.
+    `file`: a path whose appearance requests a stop; empty: none. `after_seconds`: time from now
+    until a stop, for platforms that enforce a time limit without a signal; 0: never. `events_url`:
+    where Azure announces preemptions; empty: none.
     """
 
     def __init__(
         self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = ""
     ) -> None:
         self.reason = ""
-        """sigterm, stop_file, time, preempted, peer_preempted, pruned, paused or measured; empty:
-        none is requested.
+        """Empty, sigterm, stop_file, time, preempted, peer_preempted, pruned, paused, measured.
         """
         self.sigterm_received = False
-        """Whether SIGTERM or SIGINT has arrived, be it the reason or not."""
+        """True if SIGTERM or SIGINT has arrived, whatever the reason."""
         self.requested_monotonic = 0.0
-        """When the stop was requested, by `time.monotonic()`."""
+        """The time of the request, by `time.monotonic()`."""
         self.requested_at = 0.0
-        """When it was requested, as a Unix timestamp."""
+        """The time of the request, as a Unix timestamp."""
         self._first_node: tuple[str, float] | None = None
         self._log = log
         self._file = StopFile(file) if file else None
@@ -61,23 +57,22 @@ class StopRequest:
         self._deadline = time.monotonic() + after_seconds if after_seconds > 0 else float("inf")
 
     def listen(self) -> None:
-        """Install the signal handlers and start polling; a stop file that is there already counts
-        at once.
+        """Install the signal handlers and start polling; an existing stop file counts at once.
 
-        Must be called from the main thread.
+        Call it from the main thread.
         """
         signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
         signal.signal(signal.SIGINT, lambda *_: self._on_signal())  # Ctrl-C at `docker run -it`
         if self._file and self._peers:
             self._file.check()
             self._file.watch()
-            # left by an earlier attempt at this job, which has been restarted since
+            # left by an earlier attempt at this job
             self._peers.ignore_existing()
             self._peers.watch()
         self._scheduled_events.watch()
 
     def is_requested(self) -> bool:
-        """Whether the node must stop. Only for the main thread, since it writes the log."""
+        """Return whether the node must stop. Call it from the main thread: it writes the log."""
         if self.reason == "sigterm" or (not self.reason and self._scheduled_events.event):
             self._preempted()
         if not self.reason and self._first_node:
@@ -95,25 +90,19 @@ class StopRequest:
             )
         elif not self.reason and time.monotonic() >= self._deadline:
             self._time_limit_near()
-            if (
-                self._file
-            ):  # peers started at other times: they must not take this node's stop for a failure
+            if self._file:  # peers with other start times must not take this stop for a failure
                 self._file.write(TIME_LIMIT)
         return bool(self.reason)
 
     def recheck(self) -> bool:
-        """`is_requested` after another look at the files: the peers may have seen them before this
-        node did.
-        """
+        """Read the files again, which peers may have seen earlier; return whether to stop."""
         for file in (self._file, self._peers) if not self.reason else ():
             if file and not file.content:
                 file.check()
         return self.is_requested()
 
     def end_trial(self, outcome: str, when: float | None = None) -> None:
-        """The job is a trial of a sweep and ends: `pruned`, `paused` or `measured`. `when`: by
-        default now.
-        """
+        """End the job's trial: `pruned`, `paused` or `measured`. `when`: by default now."""
         if not self.reason:
             self._request(outcome)
             self.requested_at = when or self.requested_at
@@ -123,14 +112,13 @@ class StopRequest:
             )
 
     def on_first_node(self, outcome: str, when: float) -> None:
-        """The first node has ended the trial, at a Unix timestamp. May be called by any thread."""
+        """End the trial as the first node did, at a Unix timestamp. Call it from any thread."""
         self._first_node = outcome, when
 
     def wait_for_preemption(self) -> None:
-        """After an announced preemption, wait until the platform ends this node, at most
-        `PREEMPTION_WAIT_SECONDS`.
+        """Wait for the end of this node after a preemption, up to `PREEMPTION_WAIT_SECONDS`.
 
-        A node that exits by itself has failed, and its job is not started again.
+        A node that exits by itself has failed, and the platform does not restart its job.
         """
         while self.reason in ("preempted", "peer_preempted") and not self.sigterm_received:
             if time.monotonic() > self.requested_monotonic + PREEMPTION_WAIT_SECONDS:
@@ -142,9 +130,7 @@ class StopRequest:
         self._request("sigterm")
 
     def _preempted(self) -> None:
-        """The platform ends this node. Its peers cannot go on without it, so they must save as
-        well.
-        """
+        """Stop because the platform ends this node; notify the peers, which must save as well."""
         if not self.reason:
             self._request("preempted")
             self._log(

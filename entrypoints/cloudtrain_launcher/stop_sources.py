@@ -1,11 +1,9 @@
-"""What a stop is polled from: Azure's Scheduled Events, and files on a mount. Standard library
-only.
+"""Sources of a stop: Azure's Scheduled Events, and files on a mount. Standard library only.
 
-After "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: the
-service answers at one address on every Azure machine, which is never routed; requests need a header
-and must not go through a proxy; the first answer may take two minutes, since it switches the
-service on; a preemption is announced at least 30 seconds ahead; every machine of a scale set
-receives the events of all of them.
+See "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: the
+service has one address on every Azure machine, which is never routed; requests need a header and
+must bypass proxies; the first answer switches the service on and may take two minutes; a preemption
+is announced at least 30 seconds ahead; all machines of a scale set receive each other's events.
 """
 
 from __future__ import annotations
@@ -23,47 +21,42 @@ from typing import Any
 
 METADATA_URL = "http://169.254.169.254"
 URL_VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"
-"""Another URL of the service; `off`: do not poll it, in a rehearsal."""
+"""Variable for another URL; `off` disables polling in a rehearsal."""
 
 EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
 TERMINATING_TYPES = ("Preempt", "Terminate", "Reboot", "Redeploy")
-"""Events that no process survives. A `Freeze` takes seconds, and the program goes on."""
+"""Events that no process survives. A `Freeze` takes seconds, and the program continues."""
 
 EVENTS_POLL_SECONDS = 2.0
 FIRST_TIMEOUT_SECONDS = 130.0
 TIMEOUT_SECONDS = 10.0
 MAX_FAILURES = 3
-"""Failures in a row, before the first answer, after which polling ends: this is not an Azure
-machine.
-"""
+"""Failures before a first answer that end polling: this is not an Azure machine."""
 
 STOP_FILE_POLL_SECONDS = 1.0
 LISTING_INTERVAL = 10
-"""One poll in so many also lists the folder: a mount may cache for long that a file was not there.
-"""
+"""Polls per listing of the folder: a mount may cache the absence of a file."""
 READ_TIMEOUT_SECONDS = 5.0
-"""How long `StopFile.check` waits for a mount to answer."""
+"""Maximum wait of `StopFile.check` for a mount."""
 
 
 def scheduled_events_url(environ: Mapping[str, str]) -> str:
-    """The URL of the Scheduled Events service; empty if it must not be polled."""
+    """Return the URL of the Scheduled Events service; empty if polling is off."""
     url = environ.get(URL_VARIABLE) or METADATA_URL
     return "" if url == "off" else url
 
 
 class ScheduledEvents:
-    """Polls Azure's Scheduled Events in a thread until one ends this machine. `url`: empty: never."""
+    """Thread that polls Azure's Scheduled Events until one ends this machine. Empty `url`: off."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._answered = False
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self.event = ""
-        """`Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty until such an event is
-        announced.
-        """
+        """`Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty without such an event."""
 
     def watch(self) -> None:
         """Start polling."""
@@ -85,7 +78,7 @@ class ScheduledEvents:
                 LookupError,
                 TypeError,
                 AttributeError,
-            ):  # no answer, or not one of this service
+            ):  # no answer, or not from this service
                 failures += 1
             time.sleep(EVENTS_POLL_SECONDS)
 
@@ -99,9 +92,9 @@ class ScheduledEvents:
 
 
 def terminating_event(document: Mapping[str, Any], machine: str) -> str:
-    """The event that ends this machine, as `ScheduledEvents.event` has it; empty if there is none.
+    """Return the event that ends this machine, as in `ScheduledEvents.event`; empty without one.
 
-    `document`: the service's JSON answer. LookupError or TypeError if it is something else.
+    `document`: the service's JSON answer. Raise LookupError or TypeError if it is invalid.
     """
     for event in document["Events"]:
         if event["EventType"] in TERMINATING_TYPES and machine in event["Resources"]:
@@ -113,29 +106,25 @@ def terminating_event(document: Mapping[str, Any], machine: str) -> str:
 
 
 class StopFile:
-    """A file on a mount, polled in threads, so that a mount that hangs does not block the launcher.
+    """A file on a mount, polled in threads, since a mount may hang.
 
-    The file is never removed: a node that the platform restarts must stop too.
+    The file is never removed: a restarted node must stop too.
     """
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._ignored = ""
         self.content = ""
-        """The first 64 characters of the file, or `there` if it is empty; empty until the file
-        exists.
-        """
+        """Return the file's first 64 characters, `there` if it is empty, '' if it is missing."""
 
     def check(self) -> None:
-        """Read the file now; a mount that does not answer within `READ_TIMEOUT_SECONDS` counts as
-        no file.
-        """
+        """Read the file now; a mount slower than `READ_TIMEOUT_SECONDS` counts as no file."""
         thread = threading.Thread(target=self._check, args=(True,), daemon=True, name="stop file")
         thread.start()
         thread.join(READ_TIMEOUT_SECONDS)
 
     def ignore_existing(self) -> None:
-        """Read the file now, and ignore its present content from now on."""
+        """Read the file now, and ignore its present content from here on."""
         self.check()
         self._ignored = self.content
         self.content = ""
@@ -145,7 +134,7 @@ class StopFile:
         threading.Thread(target=self._watch, daemon=True, name="stop file").start()
 
     def write(self, text: str) -> None:
-        """Create the file for others to see; errors are ignored."""
+        """Create the file for other readers; ignore errors."""
         threading.Thread(target=self._write, args=(text,), daemon=True, name="stop file").start()
 
     def _watch(self) -> None:
@@ -156,7 +145,7 @@ class StopFile:
                 return
 
     def _check(self, list_folder: bool) -> None:
-        with suppress(OSError):  # an error of the mount is not a request to stop
+        with suppress(OSError):  # a mount's error is not a stop request
             if os.path.lexists(self._path) or (
                 list_folder and self._path in self._path.parent.iterdir()
             ):
@@ -174,4 +163,4 @@ class StopFile:
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with suppress(OSError):
             temporary.write_text(text, encoding="ascii")
-            temporary.replace(self._path)  # whole at once: nobody reads it half-written
+            temporary.replace(self._path)  # atomic, so that no reader sees a partial file

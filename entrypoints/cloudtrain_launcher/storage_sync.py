@@ -1,8 +1,8 @@
-"""Copies what a node writes to the job's storage while the job runs.
+"""Copies of a node's files to the job's storage during the job. Standard library only.
 
-For platforms that mount storage into a node. How such a mount treats renames, half-written files
-and files of other nodes depends on the mount; so programs write to the node's own disk, and only
-finished files are written to the mount. Standard library only.
+Used on platforms that mount storage. Mounts differ in their handling of renames, unfinished files
+and concurrent nodes; so programs write to the node's own disk, and only finished files are copied
+to the mount.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import NamedTuple
 POLL_SECONDS = 1.0
 
 UNFINISHED_SUFFIXES = (".partial", ".restoring")
-"""Suffixes of files and folders that are still being written."""
+"""Suffixes of unfinished files and folders."""
 
 SYNCED_TYPES = (stat.S_IFREG, stat.S_IFLNK)
 """Regular files and symbolic links."""
 
 LINK_SUFFIX = ".cloudtrain-link"
-"""Suffix of a file in storage that holds the target of a symbolic link: a datastore has no links.
-"""
+"""Suffix of a file in storage with the target of a symbolic link: a datastore has no links."""
 
 JOURNAL_NAME = "levelled"
-"""A file in the launcher's scratch folder, to which the agent appends what it does in the
-checkpoint folder for peers: a JSON line `[path, [size, modified, link]]` for a file that it
-fetches, `[path, null]` for one it deletes.
+"""Journal in the launcher's scratch folder of changes made for peers in the checkpoint folder.
+
+The agent appends a JSON line `[path, [size, modified, link]]` for a file that it fetches, `[path,
+null]` for a file that it deletes.
 """
 
 
 class FileState(NamedTuple):
-    """What shows that a file has changed."""
+    """State of a file, to detect changes."""
 
     size: int
     """Bytes."""
@@ -46,30 +46,29 @@ class FileState(NamedTuple):
 
 
 IN_STORAGE = FileState(-1, -1)
-"""The state of a link to the file's own place in storage: see `restore`."""
+"""State of a link to the file's own place in storage: see `restore`."""
 
 
 class _LocalFile(NamedTuple):
-    """A finished file in one of the synchronised folders."""
+    """A finished file in a synchronised folder."""
 
     path: Path
     folder: Path
-    """The local folder that is synchronised."""
+    """The local folder."""
     copy: Path
-    """Its place in storage."""
+    """Its folder in storage."""
     state: FileState
 
 
 class StorageSync:
-    """Copies a node's folders to storage, in a thread.
+    """Thread that copies a node's folders to storage.
 
-    `synced_dirs`: local folder -> folder in storage. A file is copied when two polls have found it
-    unchanged, in the order in which files were written. A file that is deleted locally is deleted
-    in storage, if this node had copied it. A symbolic link becomes a small file that holds its
-    target.
+    `synced_dirs`: local folder -> folder in storage. A file is copied once two polls find it
+    unchanged, in the order of writing. A file deleted locally is deleted in storage, if this node
+    copied it. A symbolic link becomes a small file with its target.
 
-    `linked_dirs`: local folder -> another local folder, which somebody else uploads. A file becomes
-    a hard link there as soon as it exists. `journal`: the file named `JOURNAL_NAME`.
+    `linked_dirs`: local folder -> local folder that another program uploads. A file becomes a hard
+    link there at once. `journal`: the file named `JOURNAL_NAME`.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class StorageSync:
         self._journal = journal
         self._journal_bytes_read = 0
         self._synced: dict[Path, FileState] = {}
-        """Local files as they are in storage, if this node is responsible for them."""
+        """State in storage of this node's own files."""
         self._last_poll: dict[Path, FileState] = {}
         self._deleted: set[Path] = set()
         """Files that the last poll found deleted."""
@@ -99,7 +98,7 @@ class StorageSync:
         self._thread: threading.Thread | None = None
 
     def mark_synced(self) -> None:
-        """Treat all files that exist now as copied already."""
+        """Treat all existing files as copied."""
         self._synced = {file.path: file.state for file in self._files()}
         self._last_poll = dict(self._synced)
 
@@ -110,9 +109,7 @@ class StorageSync:
             self._thread.start()
 
     def finish(self) -> str:
-        """Stop the thread and copy everything that is left; returns what could not be copied and
-        why, or ''.
-        """
+        """Stop the thread and copy all remaining files; return the first error, or ''."""
         self._finished = True
         self._wakeup.set()
         if self._thread is not None:
@@ -120,9 +117,7 @@ class StorageSync:
         return self._sync(everything=True)
 
     def sync_soon(self) -> None:
-        """Copy all files at once, without waiting for the next poll: a checkpoint has been
-        completed.
-        """
+        """Copy all files at once, without waiting for the next poll, after a checkpoint."""
         self._sync_now = True
         self._wakeup.set()
 
@@ -139,12 +134,10 @@ class StorageSync:
                 self._log(f"not saved to storage yet: {error}" if error else "saved to storage")
 
     def _sync(self, *, everything: bool) -> str:
-        """One poll; returns what could not be copied and why, or ''. `everything`: also files that
-        may still change.
-        """
+        """Poll once; return the first error, or ''. `everything`: include unfinished files."""
         self._read_journal()
         error = self._copy_moved_links()
-        if error:  # until then nothing is changed in storage
+        if error:  # no change in storage before that
             return error
         files = sorted(self._files(), key=lambda file: file.state.modified)
         for file in files:
@@ -160,7 +153,7 @@ class StorageSync:
                     self._store(file)
                     self._synced[file.path] = file.state
                 except FileNotFoundError:
-                    continue  # deleted since
+                    continue  # deleted meanwhile
                 except OSError as failed:
                     error = f"{file.path.name}: {failed.strerror or failed}"
         self._read_journal()
@@ -178,9 +171,7 @@ class StorageSync:
     def _delete_in_storage(
         self, files: dict[Path, FileState], *, everything: bool, failed: bool
     ) -> None:
-        """Delete in storage what has been deleted locally, one poll later: what replaces it is
-        copied first.
-        """
+        """Repeat local deletions in storage one poll later, after copying any replacement."""
         before = self._last_poll
         self._last_poll = files
         deleted = (self._deleted | before.keys()) - files.keys()
@@ -193,9 +184,7 @@ class StorageSync:
         self._deleted = deleted - due
 
     def _copy_moved_links(self) -> str:
-        """Replace links into storage that a program has moved by copies; returns what failed and
-        why, or ''.
-        """
+        """Replace moved links into storage by copies; return the first error, or ''."""
         for local, storage in self._pairs:
             for folder, _, names in os.walk(local):
                 for path in (Path(folder, name) for name in names):
@@ -207,21 +196,19 @@ class StorageSync:
                             shutil.copyfile(path, draft)
                             draft.replace(path)
                     except FileNotFoundError:
-                        continue  # deleted since
+                        continue  # deleted meanwhile
                     except OSError as error:
                         return f"{path.name}: {error.strerror or error}"
         return ""
 
     def _is_storage_link(self, path: Path) -> bool:
-        """Whether a path is a link into storage: see `restore`."""
+        """Return whether a path is a link into storage: see `restore`."""
         return path.is_symlink() and any(
             storage in path.readlink().parents for _, storage in self._pairs
         )
 
     def _read_journal(self) -> None:
-        """Peers copy to storage what they have saved themselves, and delete there what they have
-        deleted.
-        """
+        """Read the journal: peers themselves copy and delete their own files in storage."""
         if self._journal is None or not self._journal.exists():
             return
         with self._journal.open("rb") as journal:
@@ -236,7 +223,7 @@ class StorageSync:
                 self._synced[Path(path)] = FileState(entry[0], entry[1])
 
     def _files(self) -> Iterator[_LocalFile]:
-        """All finished files and links of the synchronised folders."""
+        """Return all finished files and links of the synchronised folders."""
         for local, storage in self._pairs:
             for folder, folders, names in os.walk(local):
                 folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
@@ -258,7 +245,7 @@ class StorageSync:
 
 
 def _store(path: Path, folder: Path, copy: Path) -> None:
-    """Copy a file of the local `folder` to storage, or write the file that stands for a link."""
+    """Copy a file of the local `folder` to storage, or write a file that describes a link."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     obsolete = _link_file(copy)
     if path.is_symlink():
@@ -266,20 +253,18 @@ def _store(path: Path, folder: Path, copy: Path) -> None:
         obsolete = copy
     else:
         _copy(path, copy)
-    with suppress(
-        OSError
-    ):  # from an earlier time at which it was a link and is now a file, or the reverse
+    with suppress(OSError):  # an earlier link that is now a file, or the reverse
         obsolete.unlink()
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """Write the file in place: closing it is what stores it, as a whole."""
+    """Write the file in place: closing it stores it as a whole."""
     with path.open("rb") as source, copy.open("wb") as target:
         shutil.copyfileobj(source, target, 1 << 22)
 
 
 def _delete(storage: Path, relative: Path) -> None:
-    """Delete a file below a folder in storage, and the folders that become empty by it."""
+    """Delete a file below a folder in storage, and folders left empty."""
     copy = storage / relative
     for path in (copy, _link_file(copy)):
         with suppress(OSError):
@@ -294,7 +279,7 @@ def _link_file(copy: Path) -> Path:
 
 
 def _link_target(path: Path, folder: Path) -> str:
-    """A link's target, as a relative path if it is inside the local folder."""
+    """Return a link's target, as a relative path if it is inside the local folder."""
     target = Path(os.path.normpath(path.readlink()))
     return (
         os.path.relpath(target, path.parent)
@@ -304,9 +289,7 @@ def _link_target(path: Path, folder: Path) -> str:
 
 
 def _hard_link(path: Path, target: Path) -> None:
-    """Make a file available under another path: by a hard link, or by a copy if the disk does not
-    support that.
-    """
+    """Make a file available under another path: by a hard link, or a copy if necessary."""
     if path.is_symlink() and not path.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -318,5 +301,5 @@ def _hard_link(path: Path, target: Path) -> None:
         os.link(path.resolve(), target)
     except FileNotFoundError:
         raise
-    except OSError:  # another disk, or one without hard links
+    except OSError:  # another disk, or a disk without hard links
         shutil.copyfile(path, target)

@@ -1,8 +1,7 @@
-"""The output of a node's ranks: read from one named pipe per rank, written as one stream of whole
-lines.
+"""Output of a node's ranks: one named pipe per rank, merged into a stream of whole lines.
 
-A line of a rank is written as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as
-it is. Each is written at once, so that the lines of ranks never mix. Secret values are masked.
+Lines have a prefix such as `[rank 3]`, or `[node 0]` for the launcher; events are written
+unchanged. Each is written at once, so that lines never mix. Secret values are masked.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from cloudtrain_launcher.masking import masker
 _MARKER = MARKER.encode()
 
 MAX_UNFINISHED_BYTES = 64 * 1024
-"""An unfinished line that is longer is written as it is."""
+"""Maximum length of an unfinished line before it is written."""
 
 UNFINISHED_SECONDS = 10.0
-"""How often an unfinished line is written if it has changed, such as a progress bar."""
+"""Delay before a changed unfinished line, such as a progress bar, is written."""
 
 
 @dataclass
 class _Pipe:
-    """One pipe and its unfinished line."""
+    """A pipe and its unfinished line."""
 
     label: str
     local_rank: int
@@ -38,18 +37,17 @@ class _Pipe:
     buffer: bytes = b""
     """The unfinished line."""
     last_shown: bytes = b""
-    """What was last written of the unfinished line."""
+    """Last written part of the unfinished line."""
     shown_at: float = 0.0
-    """When it was last compared, by `time.monotonic()`."""
+    """Time of the last comparison, by `time.monotonic()`."""
 
 
 class Streams:
-    """The pipes of one node's ranks, created in `folder`.
+    """Pipes of one node's ranks, created in `folder`.
 
-    `on_event` is called for every event, `on_line` with the local rank and the text of every other
-    line. `key`: by which the launcher recognises the processes that may report a rank's start, end
-    and errors. The same line without the key is text: a program may print anything, the log of
-    another job included.
+    `on_event` is called for every event, `on_line` with the local rank and the text of other lines.
+    `key`: proof of the processes that may report a rank's start, end and errors. The same line
+    without the key is text: a program may print anything, even another job's log.
     """
 
     def __init__(
@@ -67,23 +65,23 @@ class Streams:
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _Pipe] = {}
         self.last_output = time.monotonic()
-        """When a rank last wrote something, by `time.monotonic()`."""
+        """Time of the last output of a rank, by `time.monotonic()`."""
         for local_rank in range(processes):
             path = folder / f"rank-{local_rank}"
             os.mkfifo(path, 0o600)
-            # Opened for writing too, so that the pipe does not reach its end when a rank exits.
+            # Opened for writing too, so that a rank's exit does not end the pipe.
             self._add(
                 os.open(path, os.O_RDWR | os.O_NONBLOCK),
                 _Pipe(f"local rank {local_rank}", local_rank),
             )
 
     def add_torchrun(self, fd: int) -> None:
-        """Read torchrun's own output, too, from a file descriptor."""
+        """Also read torchrun's own output, from a file descriptor."""
         os.set_blocking(fd, False)
         self._add(fd, _Pipe("torchrun", -1))
 
     def add_wakeup(self, fd: int) -> None:
-        """A file descriptor that ends the wait of `pump` when it is readable."""
+        """Let a readable file descriptor end the wait of `pump`."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
     def pump(self, timeout: float) -> None:
@@ -96,7 +94,7 @@ class Streams:
         self._show_unfinished(time.monotonic())
 
     def drain(self) -> None:
-        """Write everything that is left, unfinished lines included."""
+        """Write all remaining output, unfinished lines included."""
         for fd, pipe in self._pipes.items():
             while self._read(fd):
                 pass
@@ -132,9 +130,9 @@ class Streams:
         return True
 
     def _flush_long_line(self, pipe: _Pipe) -> bytes:
-        """Write a line that is too long to wait for its end; returns what stays in the buffer.
+        """Write a line that is too long to wait for its end; return the remaining buffer.
 
-        Of a progress bar, that is its visible text, and nothing is written.
+        For a progress bar return its visible text, and write nothing.
         """
         visible = _visible_text(pipe.buffer)
         if len(visible) <= MAX_UNFINISHED_BYTES:
@@ -145,36 +143,36 @@ class Streams:
         self._handle_line(pipe, pipe.buffer[:split])
         return pipe.buffer[split:]
 
-    def _show_unfinished(self, now: float) -> None:
-        """Write unfinished lines whose visible text has changed since `UNFINISHED_SECONDS` ago."""
+    def _show_unfinished(self, time_now: float) -> None:
+        """Write unfinished lines with new visible text, every `UNFINISHED_SECONDS`."""
         for pipe in self._pipes.values():
-            if not pipe.buffer or now - pipe.shown_at < UNFINISHED_SECONDS:
+            if not pipe.buffer or time_now - pipe.shown_at < UNFINISHED_SECONDS:
                 continue
-            pipe.shown_at, visible = now, _visible_text(pipe.buffer)
+            pipe.shown_at, visible = time_now, _visible_text(pipe.buffer)
             visible = visible[: len(visible) - masker.partial_match_length(visible)]
             if visible.strip() and visible != pipe.last_shown and _MARKER[:12] not in visible:
                 pipe.last_shown = visible
                 self._write_line(pipe, visible)
 
     def _handle_line(self, pipe: _Pipe, line: bytes) -> None:
-        # An event may follow text without a newline: then the line is both.
+        # An event may follow text without a newline: split the line.
         for marker, is_signed in ((self._signed, True), (_MARKER, False)):
-            before, found, rest = line.partition(marker)
-            if not found:
+            before, mark, report = line.partition(marker)
+            if not mark:
                 continue
-            event = _accepted_event(rest, is_signed)
+            event = _accepted_event(report, is_signed)
             if event is not None:
                 if isinstance(event, RankStarted):
                     pipe.label = f"rank {event.rank}"
                 if before:
                     self._handle_line(pipe, before)
-                if event.WRITER == PROGRAM:  # what the launcher makes of a report comes after it
+                if event.WRITER == PROGRAM:  # before the launcher's reaction to the report
                     write_line(_MARKER + _encode(event))
                 self._on_event(event)
                 if event.WRITER != PROGRAM:
                     write_line(_MARKER + _encode(event))
                 return
-            line = before + _MARKER + rest
+            line = before + _MARKER + report
         visible = _visible_text(line)
         self._on_line(pipe.local_rank, visible.decode("utf-8", "replace"))
         self._write_line(pipe, visible)
@@ -190,9 +188,7 @@ def write_text(line: bytes) -> None:
 
 
 def write_line(line: bytes) -> None:
-    """Write one whole line to standard output; if the reader is gone, the line is lost and training
-    goes on.
-    """
+    """Write a whole line to standard output; without a reader drop it and continue."""
     data = memoryview(line + b"\n")
     try:
         while data:
@@ -202,14 +198,12 @@ def write_line(line: bytes) -> None:
 
 
 def _visible_text(line: bytes) -> bytes:
-    """What a terminal shows of a line: a progress bar overwrites it by carriage returns."""
+    """Return a line's visible text in a terminal: carriage returns overwrite a progress bar."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _accepted_event(line: bytes, is_signed: bool) -> Event | None:
-    """The event in a line, masked; None if it is not an event, or one that its process may not
-    write.
-    """
+    """Return the masked event in a line; None if it is invalid or its process may not write it."""
     event = parse(line)
     if event is None or not (event.WRITER == PROGRAM or (is_signed and event.WRITER == RANK)):
         return None

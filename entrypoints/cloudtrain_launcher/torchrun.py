@@ -1,6 +1,4 @@
-"""Runs torchrun as a child process: its arguments, the output of its ranks, and a stop. Standard
-library only.
-"""
+"""torchrun as a child process: arguments, the ranks' output, a stop. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,26 +22,21 @@ from cloudtrain_launcher.stop import StopRequest
 from cloudtrain_launcher.streams import Streams
 
 JOIN_TIMEOUT_SECONDS = 900
-"""How long nodes wait for each other at the rendezvous: they pull the image at different speeds."""
+"""Maximum wait for peers at the rendezvous: nodes pull the image at different speeds."""
 
 RESERVED_PROCESSES = "_cloudtrain_reserved"
-"""The module, where the launcher was forked from a warm process, that has processes with torch in
-reserve.
-"""
+"""Module with reserve processes that have imported torch, if the launcher's parent is warm."""
 
 NOT_STARTED = 143
-"""The exit code if a stop came before torchrun was started: what a process returns that SIGTERM
-ended.
-"""
+"""Exit code after a stop before torchrun's start, as of a process ended by SIGTERM."""
 
 
 class TorchrunExit(NamedTuple):
-    """How torchrun ended."""
+    """Outcome of torchrun."""
 
     code: int
     killed: bool = False
-    """Whether it was killed, because the ranks had not ended within the grace period after a stop.
-    """
+    """True if it was killed, because the ranks outlasted the grace period after a stop."""
 
 
 def run_torchrun(
@@ -54,12 +47,11 @@ def run_torchrun(
     ranks: RankTracker,
     on_event: Callable[[Event], None],
 ) -> TorchrunExit:
-    """Run torchrun until it ends; every event of the ranks goes to `on_event`, their other output
-    to the log.
+    """Run torchrun to its end; send ranks' events to `on_event`, other output to the log.
 
-    A stop is passed on as one SIGTERM, and as SIGKILL when the grace period of the job is nearly
-    over. Must be called from the main thread, since it installs a handler for SIGCHLD. OSError if a
-    process or pipe cannot be created.
+    A stop sends one SIGTERM, and SIGKILL near the end of the job's grace period. Call it from the
+    main thread, since it installs a handler for SIGCHLD. Raise OSError if a process or pipe cannot
+    be created.
     """
     key = os.urandom(8).hex()
     streams = Streams(scratch, job.processes, on_event, key=key, on_line=ranks.on_line)
@@ -92,7 +84,7 @@ def run_torchrun(
 
 def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) -> None:
     if ranks.failures:
-        streams.pump(timeout=0)  # the error that a dead rank reported itself comes first
+        streams.pump(timeout=0)  # a dead rank's own report of its error comes first
         ranks.report_failures(stopping=bool(stop.reason))
 
 
@@ -110,8 +102,7 @@ def _start(
     job: Job, context: NodeContext, scratch: Path, variables: dict[str, str]
 ) -> subprocess.Popen[bytes]:
     agent = str(Path(__file__).with_name("agent.py"))
-    # torchrun creates a folder for log files even if it writes none: in ours, which is removed at
-    # the end.
+    # torchrun creates a folder for log files even if unused: put it into our scratch folder.
     log_dir = f"--log-dir={scratch / 'torchrun'}"
     argv = [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)]
     env = {**job_environment(job, context, scratch, os.environ), **variables}
@@ -128,9 +119,7 @@ def _start(
 
 
 def _wakeup_on_signals() -> int:
-    """A pipe's read end that becomes readable when a signal arrives, the end of a child process
-    included.
-    """
+    """Return a pipe's read end that becomes readable at a signal, SIGCHLD included."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     os.set_blocking(write_end, False)
@@ -140,10 +129,10 @@ def _wakeup_on_signals() -> int:
 
 
 def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
-    """torchrun's command line on this node, without the program's arguments.
+    """Return this node's command line of torchrun, without the program's arguments.
 
     Without restarts a static rendezvous keeps the ranks in node order. With restarts it must be
-    c10d: after a restart the static one gives the new workers the addresses of the old ones.
+    c10d: a static one gives new workers the previous addresses.
     """
     arguments = [
         f"--nnodes={context.nodes}",
@@ -167,8 +156,7 @@ def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
             f"--rdzv-id={job.run_id}",
             f"--rdzv-conf=is_host={host},join_timeout={JOIN_TIMEOUT_SECONDS}",
         ]
-        # c10d orders the nodes by their addresses: given in node order, they keep the platform's
-        # ranks.
+        # c10d sorts the nodes by these addresses: node order keeps the platform's ranks.
         if context.address:
             arguments.append(f"--local-addr={context.address}")
     return [*arguments, str(Path(__file__).with_name("worker.py"))]

@@ -1,9 +1,7 @@
-"""Ends a job that is a trial of a sweep, at the very report at which it falls behind. Standard
-library only.
+"""Early end of a sweep's trial, at the report that falls behind. Standard library only.
 
-The client publishes the values that all trials had at each rung; at a rung the launcher reads them,
-and decides by itself. Nothing is polled, and nobody has to be asked: a trial that is behind costs
-not one step more than it must.
+The client publishes the values of all trials at each rung; at a rung the launcher reads and
+compares them. Without polling or requests, a trial that is behind costs no extra step.
 """
 
 from __future__ import annotations
@@ -23,50 +21,46 @@ from cloudtrain_launcher.trial_memory import TrialMemory
 Outcome = Literal["goes_on", "pruned", "paused", "measured"]
 
 RUNGS_FILE = "rungs.json"
-"""What the client publishes: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3":
-null}}]}.
+"""File of the client: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3": null}}]}.
 
-`at` is the report, `values` are those of the trials by their numbers; null: not a number.
+`at` is the report; `values` are by the trials' numbers; null: not a number.
 """
 
 
 @dataclass(frozen=True)
 class Trial:
-    """`Job.trial`: what a job needs to know to end itself as a trial."""
+    """`Job.trial`: the rules of a job's early end as a trial."""
 
     trial: int
-    """Its number, by which the values of others are told from its own."""
+    """Its number, which tells its values from other trials'."""
     metric: str
     goal: str
     """minimize or maximize."""
     rungs: Sequence[int]
-    """At which reports of the metric it is compared with the others, from 1."""
+    """Numbers of the reports to compare, from 1."""
     eta: int
     until: int | None = None
-    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is
-    behind there.
-    """
+    """Report before a wait for promotion; None: it only ends at a rung if it is behind."""
     reports: int = 0
-    """How many reports earlier runs of the trial have made."""
+    """Number of reports in earlier runs of the trial."""
     position: float | None = None
-    """The step, or else the epoch, of the latest of them."""
+    """Step of the latest of them, or else the epoch."""
     measures: bool = False
-    """Whether `until` is the end of the trial, which only measures the metric."""
+    """True if `until` ends the trial, which only measures the metric."""
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Trial:
-        """What the job document says; fields of a newer version are ignored."""
+        """Return the trial in a job document; ignore fields of a newer version."""
         return Trial(
             **{item.name: document[item.name] for item in fields(Trial) if item.name in document}
         )
 
 
 class TrialWatch:
-    """Counts the reports of a trial's metric and decides at its rungs; after the decision, reports
-    change nothing.
+    """Counter of a trial's reports that decides at its rungs; later reports have no effect.
 
-    `published`: where the client publishes, see `NodeContext`. `report` is called with events, and
-    `end` with `pruned`, `paused` or `measured` if the job is to end here.
+    `published`: see `NodeContext`. `report` is called with events, and `end` with `pruned`,
+    `paused` or `measured` to end the job here.
     """
 
     def __init__(
@@ -89,7 +83,7 @@ class TrialWatch:
         self._has_warned = False
 
     def on_metrics(self, event: Metrics) -> None:
-        """Take in metrics of the first rank, as it has reported or printed them."""
+        """Process metrics that the first rank has reported or printed."""
         reports = self._reports or self._begin()
         trial = self._trial
         value = reports.add(event)
@@ -108,9 +102,9 @@ class TrialWatch:
 
     def _begin(self) -> MetricReports:
         before = (self._trial.reports, self._trial.position)
-        kept = self._memory.read()
+        memory = self._memory.read()
         self._reports = MetricReports(
-            self._trial.metric, *(kept if kept[0] > before[0] else before)
+            self._trial.metric, *(memory if memory[0] > before[0] else before)
         )
         return self._reports
 
@@ -122,12 +116,14 @@ class TrialWatch:
             return "pruned"
         if trial.until is not None:
             return "paused" if is_last else "goes_on"
-        return "goes_on" if goes_on(value, self._others(count), trial.eta, trial.goal) else "pruned"
+        return (
+            "goes_on"
+            if goes_on(value, self._peer_values(count), trial.eta, trial.goal)
+            else "pruned"
+        )
 
-    def _others(self, count: int) -> list[float]:
-        """The values of the other trials at this report, as published; empty if that cannot be
-        read.
-        """
+    def _peer_values(self, count: int) -> list[float]:
+        """Return the other trials' published values at this report; empty if unreadable."""
         try:
             text = read_published(self._published, RUNGS_FILE)
             rungs = _values_by_report(text) if text is not None else {}
@@ -143,15 +139,13 @@ class TrialWatch:
             self._has_warned = True
             self._report(
                 Warned(
-                    message=f"the values of other trials cannot be read, so this one goes on: {why}"
+                    message=f"the values of other trials cannot be read, so this trial continues: {why}"
                 )
             )
 
 
 def _values_by_report(text: str) -> dict[int, dict[int, float]]:
-    """Report -> trial -> value, from the text of the published file. RuntimeError if it is
-    something else.
-    """
+    """Return report -> trial -> value from the published text. Raise RuntimeError if invalid."""
     try:
         document = json.loads(text)
         if document["version"] != 1:

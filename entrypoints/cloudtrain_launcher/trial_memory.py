@@ -1,9 +1,8 @@
-"""How many reports a trial has made, kept among its checkpoints: a job that is started again counts
-on from there.
+"""Number of a trial's reports, kept among its checkpoints for a restarted job.
 
-A platform may start the same job again on another machine, whose program goes on from its
-checkpoint and reports only what is new. Nothing is kept where there are no checkpoints: then the
-program begins anew, and so does the count. Standard library only.
+A platform may start the same job again on another machine, where the program continues from its
+checkpoint and reports only new values. Without checkpoints the program and the count start at 0.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -17,18 +16,14 @@ FILE_NAME = ".cloudtrain-trial.json"
 
 
 class TrialMemory:
-    """The file of one run among its checkpoints. `folder`: None for a platform that never starts a
-    job again.
-    """
+    """File of one run among its checkpoints. `folder`: None if the platform never restarts jobs."""
 
     def __init__(self, folder: Path | None, run_id: str) -> None:
         self._folder = folder
         self._run_id = run_id
 
     def read(self) -> tuple[int, float | None]:
-        """Reports so far, and the position of the latest; 0 and None if nothing of this very run is
-        kept.
-        """
+        """Return the number and position of the reports; 0 and None without this run's file."""
         if self._folder is not None:
             with suppress(OSError, ValueError, LookupError, TypeError):
                 document = json.loads((self._folder / FILE_NAME).read_text(encoding="utf-8"))
@@ -37,9 +32,7 @@ class TrialMemory:
         return 0, None
 
     def write(self, reports: int, position: float | None) -> None:
-        """Keep the count. Errors are ignored: it is needed only if the platform starts the job
-        again.
-        """
+        """Store the count. Ignore errors: only a restarted job needs it."""
         with suppress(OSError):
             if self._folder is None or not any(self._folder.iterdir()):
                 return

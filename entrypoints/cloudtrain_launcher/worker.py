@@ -1,7 +1,6 @@
-"""One rank: runs the user's program as `python program` would, and reports its start, its error and
-its end.
+"""One rank: runs the program like `python program`, and reports its start, error and end.
 
-torchrun starts this file in place of the program. Standard library only: whether to import torch is
+torchrun starts this file instead of the program. Standard library only: whether to import torch is
 up to the program.
 """
 
@@ -47,27 +46,25 @@ from cloudtrain_launcher.numa import bind_rank
 from cloudtrain_launcher.own_processes import warn_of_own_ranks
 from cloudtrain_launcher.stacks import write_on_request
 
-if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
+if find_spec("cloudtrain_job") is None:  # in a job this folder is already last in PYTHONPATH
     sys.path.append(str(PAYLOAD_DIR / "job"))
 
 import cloudtrain_job
 
 WORKING_DIR = Path.cwd()
-"""The job's working folder, whatever folder the program changes to."""
+"""The job's working folder, even if the program changes to another."""
 
 _rank_pid = os.getpid()
-"""A process that the program forks returns to this module when it ends; it is not the rank and
-reports nothing.
-"""
+"""Process id of the rank: a fork of the program returns here too and must report nothing."""
 
 EXIT_DEADLINE_SECONDS = 5
-"""A failed rank exits within this time: its peers wait in a collective until it is gone."""
+"""Maximum time for a failed rank's exit: its peers wait in a collective."""
 
 
 def main(parent: int) -> NoReturn:
-    """Run the job's program as this rank and exit with its code: 1 after an uncaught exception.
+    """Run the job's program as this rank; exit with its code, 1 after an uncaught exception.
 
-    `parent`: the process id of the one that started this process, with which it ends.
+    `parent`: id of the process that started this one; this process ends with it.
     """
     global _rank_pid
     _rank_pid = os.getpid()
@@ -115,23 +112,19 @@ def main(parent: int) -> NoReturn:
 
 
 def emit(event: Event) -> None:
-    """Send an event of this rank to the launcher; does nothing in a process that the program has
-    forked.
-    """
+    """Send an event of this rank to the launcher; do nothing in a fork of the program."""
     if os.getpid() == _rank_pid:
         cloudtrain_job.emit_event(event)
 
 
 def _warn(text: str) -> None:
-    """Print a warning of this rank, and have it shown at the end of the run."""
+    """Print a warning of this rank, and show it at the end of the run."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
     emit(Warned(message=text))
 
 
 def run(job: Job) -> None:
-    """Run the program in this process, as its `__main__`; whatever exception it raises passes
-    through.
-    """
+    """Run the program as `__main__` of this process; let its exceptions pass through."""
     if job.kind == "module":
         sys.argv = [job.target, *job.argv]
         sys.path[0] = str(WORKING_DIR)
@@ -142,7 +135,7 @@ def run(job: Job) -> None:
     sys.path[0] = str(path.parent)
     program = types.ModuleType("__main__")
     program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
-    # It stays: threads and processes that the program leaves behind look up `__main__`.
+    # It stays: threads and processes of the program may still look up `__main__`.
     sys.modules["__main__"] = program
     if job.kind == "notebook":
         run_notebook(path, program.__dict__)
@@ -152,12 +145,10 @@ def run(job: Job) -> None:
 
 
 def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
-    """Execute every code cell of a notebook in `namespace`; a traceback names the cell and shows
-    its line.
+    """Execute a notebook's code cells in `namespace`; a traceback shows the cell and its line.
 
-    Lines that only an interactive session understands (`%magic`, `!command`, `pip install`,
-    `print?`) are left out and printed to standard error; `display` prints. ValueError or
-    LookupError if the file is not a notebook.
+    Interactive lines (`%magic`, `!command`, `pip install`, `print?`) are left out and printed to
+    standard error; `display` prints. Raise ValueError or LookupError if the file is not a notebook.
     """
     namespace["display"] = _display
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -173,25 +164,24 @@ def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
 
 
 def _display(*values: Any, **_: Any) -> None:
-    """Print values, in place of IPython's `display`, which shows them below a cell."""
+    """Print values, as a replacement for IPython's `display`."""
     for value in values:
         print(value if isinstance(value, str) else repr(value), flush=True)
 
 
 def _print_left_out(name: str, line: str) -> None:
-    what = "the whole cell" if line.startswith("%%") else "the line"
+    removed = "the whole cell" if line.startswith("%%") else "the line"
     why = "a notebook's magic does not run in a job"
     if INSTALLS.match(line):
         why = (
             "packages are installed before a job starts, those of requirements.txt beside it, or of"
             " dependencies"
         )
-    print(f"{name}: left out {what} {line!r}: {why}", file=sys.stderr)
+    print(f"{name}: left out {removed} {line!r}: {why}", file=sys.stderr)
 
 
 def _redirect_output(folder: str, local_rank: int, key: str) -> None:
-    """Redirect the output into this rank's pipe to the launcher, that of C++ libraries and child
-    processes included.
+    """Redirect all output, of C++ and child processes too, into the pipe to the launcher.
 
     A crash below Python (SIGSEGV, SIGABRT, ...) prints the Python stack there, too.
     """
@@ -203,10 +193,9 @@ def _redirect_output(folder: str, local_rank: int, key: str) -> None:
 
 
 def _use_own_store() -> None:
-    """Have the only rank of a job create its store itself, as a program does without torchrun.
+    """Make a job's only rank create its store itself, as without torchrun.
 
-    Processes that it starts itself, to be ranks of another port, would look for torchrun's store
-    there for ever.
+    Its child processes, as ranks of another port, would otherwise wait for torchrun's store there.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
@@ -214,9 +203,7 @@ def _use_own_store() -> None:
 
 
 def _check_world(job: Job) -> None:
-    """A wrong world size means that each node would train a model of its own, and nobody would
-    notice: refuse it.
-    """
+    """Reject a wrong world size: each node would train a separate model."""
     expected = job.nodes * job.processes
     world = int(os.environ["WORLD_SIZE"])
     if world != expected:
@@ -227,16 +214,14 @@ def _check_world(job: Job) -> None:
 
 
 def _group_size() -> int:
-    """How many processes this one is, or was, in a torch.distributed group with; 0: it never used
-    one.
-    """
+    """Return the largest size of this process's torch.distributed groups; 0: it used none."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return 1 if os.environ["WORLD_SIZE"] == "1" else 0
     try:
         if c10d.is_initialized():
             return 0 if _are_unused(c10d) else int(c10d.get_world_size())
-        # What init_process_group leaves behind when the group has been destroyed again.
+        # Traces of init_process_group after the group's end.
         hooked = getattr(sys.excepthook, "__module__", "") == c10d.__name__
         joined = hooked or getattr(c10d, "_default_pg_init_method", None) is not None
     except Exception:  # noqa: BLE001  (a torch that is built otherwise: no alarm that may be false)
@@ -245,7 +230,7 @@ def _group_size() -> int:
 
 
 def _are_unused(c10d: Any) -> bool:
-    """Whether nothing was exchanged in any group that exists; False if that is unknown.
+    """Return whether no data was exchanged in any existing group; False if unknown.
 
     Accelerate joins a group on nodes without GPUs, and then trains as if it were alone.
     """
@@ -277,7 +262,7 @@ def _report_error(error: BaseException, attempt: int) -> None:
     try:
         sys.excepthook(
             type(error), error, frames
-        )  # the program's own, if it has set one: crash reporters do
+        )  # the program's own hook, such as a crash reporter's
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
         sys.__excepthook__(type(error), error, frames)
 
@@ -287,18 +272,15 @@ def _is_launcher_frame(filename: str) -> bool:
 
 
 def _exit(code: int) -> NoReturn:
-    """Exit as the interpreter would (threads joined, exit handlers run, objects collected, files
-    closed), but skip the teardown of C++ statics.
+    """Exit like the interpreter, but skip the teardown of C++ statics.
 
-    That teardown sometimes ends a rank that has done all its work by SIGABRT
-    (pytorch/pytorch#190489), and with it the job.
+    Threads are joined, exit handlers run, objects collected and files closed. The teardown
+    sometimes ends a finished rank by SIGABRT (pytorch/pytorch#190489), and with it the job.
     """
     if code:
         ExitTimer(code).start(EXIT_DEADLINE_SECONDS)
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
-        with suppress(
-            BaseException
-        ):  # each prints its own error; the next step must run all the same
+        with suppress(BaseException):  # each prints its own error; the next step must still run
             step()
     emit(RankEnded(exitcode=code, group=_group_size()))
     with suppress(BaseException):
@@ -307,10 +289,8 @@ def _exit(code: int) -> NoReturn:
 
 
 def _finalize(code: int) -> None:
-    """Write what is buffered, collect the program's objects and close the files that it left open."""
-    threading.excepthook = lambda _: (
-        None
-    )  # a daemon thread that still runs loses its globals and files
+    """Flush buffers, collect the program's objects and close its open files."""
+    threading.excepthook = lambda _: None  # a running daemon thread loses its globals and files
     watchdog = shutdown.Watchdog(code)
     files = shutdown.open_files()
     shutdown.flush(files)
@@ -323,7 +303,7 @@ def _finalize(code: int) -> None:
 
 
 def _program_modules() -> list[str]:
-    """The names of the modules from the working folder; `__main__` too, unless it is this file."""
+    """Return the working folder's modules; `__main__` too, unless it is this file."""
     names = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

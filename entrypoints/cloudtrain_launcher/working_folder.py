@@ -1,5 +1,4 @@
-"""What a program leaves in its working folder: kept with the output if the job asks for it, else
-told.
+"""Files in a working folder at the end: kept with the output on request, else a warning.
 
 Standard library only.
 """
@@ -19,7 +18,7 @@ from cloudtrain_launcher.keep_patterns import KeepPattern
 from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 
 MAX_SHOWN = 3
-"""Of the files and folders that are not kept, in a warning."""
+"""Maximum number of files and folders in a warning."""
 
 _PLAIN_IN_YAML = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
 
@@ -32,30 +31,29 @@ class _File(NamedTuple):
     size: int
     """Bytes."""
     changed_ns: int
-    """When its content, name or mode last changed, in nanoseconds since 1970."""
+    """Last change of its content, name or mode, in nanoseconds since 1970."""
     is_link: bool
 
 
 @dataclass
 class Kept:
-    """What came of keeping files."""
+    """Result of keeping files."""
 
     files: int = 0
     bytes: int = 0
     left_out: list[str] = field(default_factory=list)
-    """What was not kept although a pattern means it, each with the reason."""
+    """Matching files that were not kept, each with the reason."""
     errors: list[str] = field(default_factory=list)
     """Files that could not be kept, each with the reason."""
     unmatched: list[str] = field(default_factory=list)
-    """Patterns that no file matched."""
+    """Patterns without a matching file."""
 
 
 class WorkingFolder:
-    """A node's working folder, which holds its copy of the source.
+    """A node's working folder, with its copy of the source.
 
-    `patterns`: those of `keep`. `uploaded`: names of subfolders that the platform keeps by itself.
-    `started_ns`: when the launcher started, in nanoseconds since 1970: what changed later is the
-    program's.
+    `patterns`: those in `keep`. `uploaded`: names of subfolders that the platform itself keeps.
+    `started_ns`: the launcher's start, in nanoseconds since 1970; later changes are the program's.
     """
 
     def __init__(
@@ -67,21 +65,19 @@ class WorkingFolder:
         self._uploaded = frozenset(uploaded)
 
     def keep(self, target: Path) -> Kept:
-        """Make the files that the patterns mean appear below `target`, under the same relative
-        paths.
+        """Make matching files appear below `target`, under the same relative paths.
 
-        Files become hard links, or are moved where that is impossible. A link is kept if what it
-        points to is.
+        Files become hard links, or are moved if necessary. A link is kept if its target is.
         """
         result = Kept()
-        found = [file for file in self._files() if self._is_meant(file.path)]
+        matches = [file for file in self._files() if self._is_meant(file.path)]
         result.unmatched = [
-            each.text
-            for each in self._patterns
-            if not any(each.covers(file.path) for file in found)
+            pattern.text
+            for pattern in self._patterns
+            if not any(pattern.covers(file.path) for file in matches)
         ]
-        own = [file for file in found if file.path.split("/")[0] not in self._uploaded]
-        for file in sorted(own, key=lambda each: each.is_link):
+        to_keep = [file for file in matches if file.path.split("/")[0] not in self._uploaded]
+        for file in sorted(to_keep, key=lambda item: item.is_link):
             path = target / file.path
             try:
                 reason = (
@@ -100,31 +96,31 @@ class WorkingFolder:
         return result
 
     def warning(self, program: str) -> str:
-        """What `program` has left that no pattern means, and how to keep it; empty if there is
-        nothing.
-        """
-        left = self._left()
-        if not left:
+        """Describe new files without a pattern and how to keep them; empty without any."""
+        new_files = self._new_files()
+        if not new_files:
             return ""
         groups = sorted(
-            _by_folder(left).items(), key=lambda group: -sum(file.size for file in group[1])
+            _by_folder(new_files).items(), key=lambda group: -sum(file.size for file in group[1])
         )
         shown = [_describe(name, files) for name, files in groups[:MAX_SHOWN]]
-        if rest := [file for _, files in groups[MAX_SHOWN:] for file in files]:
-            shown.append(f"{_count(rest)} more ({format_size(sum(file.size for file in rest))})")
-        what = f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
-        patterns = [each.text for each in self._patterns] + [name for name, _ in groups[:MAX_SHOWN]]
+        if more_files := [file for _, files in groups[MAX_SHOWN:] for file in files]:
+            shown.append(
+                f"{_count(more_files)} more ({format_size(sum(file.size for file in more_files))})"
+            )
+        names = f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
+        patterns = [pattern.text for pattern in self._patterns] + [
+            name for name, _ in groups[:MAX_SHOWN]
+        ]
         keep = f"keep: [{', '.join(map(_yaml, patterns))}]"
-        pronoun = "it" if len(left) == 1 else "them"
+        pronoun = "it" if len(new_files) == 1 else "them"
         return (
-            f"{program} left {what} in its working folder, which is not kept: {keep} in job.yaml"
+            f"{program} left {names} in its working folder, which is not kept: {keep} in job.yaml"
             f" keeps {pronoun}"
         )
 
-    def _left(self) -> dict[_File, str]:
-        """New files that nobody keeps, each with the path that would keep it: its folder if all in
-        it is new.
-        """
+    def _new_files(self) -> dict[_File, str]:
+        """Return new files -> the path to keep: the whole folder if all of it is new."""
         files = list(self._files())
         is_left = {file: self._is_left(file) for file in files}
         mixed = {folder for file in files if not is_left[file] for folder in _folders(file.path)}
@@ -146,13 +142,13 @@ class WorkingFolder:
         return any(pattern.covers(path) for pattern in self._patterns)
 
     def _files(self) -> Iterator[_File]:
-        """All files and links but those of the launcher; what vanishes meanwhile is passed over."""
+        """Yield all files and links except the launcher's; skip files that vanish meanwhile."""
         todo = [""]
         while todo:
             prefix = todo.pop()
             try:
                 entries = sorted(os.scandir(self._folder / prefix), key=lambda entry: entry.name)
-            except OSError:  # removed, or not readable: then its files could not be kept either
+            except OSError:  # removed, or unreadable and so impossible to keep
                 continue
             for entry in entries:
                 path = prefix + entry.name
@@ -170,11 +166,11 @@ class WorkingFolder:
                     yield _File(path, info.st_size, info.st_ctime_ns, stat.S_ISLNK(info.st_mode))
 
     def _link_problem(self, file: _File, path: Path) -> str:
-        """Make the same link at `path`; returns why that was not done, or ''."""
+        """Create the same link at `path`; return the reason of a failure, or ''."""
         top = self._folder.resolve()
         link = Path(file.path)
         target = (self._folder / link).readlink()
-        # An absolute target below the working folder becomes a relative one.
+        # Make an absolute target below the working folder relative.
         inside = os.path.relpath(top / link.parent / target, top)
         if inside == ".." or inside.startswith("../"):
             return f"a link that leads out of the working folder ({target})"
@@ -190,7 +186,7 @@ class WorkingFolder:
 
 
 def _is_cache(name: str) -> bool:
-    """Whether nobody misses a file or folder of this name."""
+    """Return whether a file or folder of this name can be dropped."""
     return name.startswith(".") or name == "__pycache__"
 
 
@@ -198,9 +194,7 @@ _TAKEN = "the program itself has written another file of that name into the outp
 
 
 def _share(path: Path, target: Path) -> str:
-    """Make a file appear at `target`, by a hard link or by moving it; returns why that was not
-    done, or ''.
-    """
+    """Make a file appear at `target`, by a hard link or by moving it; return an error, or ''."""
     if os.path.lexists(target):
         return "" if target.exists() and target.samefile(path) else _TAKEN
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -215,25 +209,25 @@ def _share(path: Path, target: Path) -> str:
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
-        path.unlink()  # so that nothing takes twice its room
+        path.unlink()  # to use the space only once
     return ""
 
 
 def _folders(path: str) -> list[str]:
-    """The folders that a path is in, the outermost first."""
+    """Return the folders of a path, outermost first."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
-def _by_folder(left: dict[_File, str]) -> dict[str, list[_File]]:
+def _by_folder(files: dict[_File, str]) -> dict[str, list[_File]]:
     groups: dict[str, list[_File]] = {}
-    for file, name in left.items():
+    for file, name in files.items():
         groups.setdefault(name, []).append(file)
     return groups
 
 
 def _describe(name: str, files: Sequence[_File]) -> str:
-    """`snapshot.pt (12 MB)`, `out-shakespeare/ (3 files, 12 MB)`."""
+    """Return a text such as `snapshot.pt (12 MB)` or `out-shakespeare/ (3 files, 12 MB)`."""
     size = format_size(sum(file.size for file in files))
     return f"{files[0].path} ({size})" if len(files) == 1 else f"{name} ({_count(files)}, {size})"
 
@@ -243,13 +237,13 @@ def _count(files: Sequence[_File]) -> str:
 
 
 def _yaml(pattern: str) -> str:
-    """A pattern as an item of a YAML list."""
+    """Return a pattern as an item of a YAML list."""
     is_plain = set(pattern) <= _PLAIN_IN_YAML and pattern[0].isalpha()
     return pattern if is_plain else "'" + pattern.replace("'", "''") + "'"
 
 
 def format_size(size: float) -> str:
-    """`0 B`, `34 kB`, `1.2 GB`, as the client writes them."""
+    """Return `0 B`, `34 kB` or `1.2 GB`, like the client."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"

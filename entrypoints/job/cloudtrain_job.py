@@ -1,5 +1,4 @@
-"""What a training script can use inside a job: events, metrics and the result. Standard library
-only.
+"""Functions for a training script in a job: events, metrics, result. Standard library only.
 
     from cloudtrain_job import log_metrics
     log_metrics(step=100, loss=0.25, val_accuracy=0.93)
@@ -25,21 +24,22 @@ from typing import Any, Protocol, TypeVar
 
 MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
-"""Below PIPE_BUF (4096 on Linux), up to which a write to a pipe is atomic (POSIX write(2))."""
+"""Maximum for an atomic write to a pipe: below PIPE_BUF, 4096 on Linux (POSIX write(2))."""
 
 SIGNED_EVENTS = ("rank_started", "rank_ended", "rank_failed", "error", "warning")
-"""Events about the rank itself. The launcher accepts them only from the process that it started for
-the rank: a line that looks like one and that a program prints, say the log of another job, is text.
+"""Events about the rank itself, accepted only from the process that the launcher started for it.
+
+A similar line from a program, say another job's log, is text.
 """
 
 MAX_VALUES_BYTES = MAX_LINE_BYTES - 600
-"""For the values of a metrics event, beside the fields that every event has."""
+"""Space for the values of a metrics event, beside the common fields."""
 MAX_NAME_BYTES = MAX_VALUES_BYTES - 40
-"""Of one value's name, as JSON writes it."""
+"""Maximum length of a value's name in JSON."""
 
 
 class _Event(Protocol):
-    """An event of the launcher's classes, which this module does not import: it can be used alone."""
+    """Interface of the launcher's event classes, without an import: this module works alone."""
 
     @property
     def type(self) -> str: ...
@@ -56,8 +56,8 @@ _key = ""
 def emit(kind: str, /, **fields: Any) -> None:
     """Write an event as one line of output, in a single write of at most `MAX_LINE_BYTES`.
 
-    Fields must be JSON values; the longest strings are shortened to fit. ValueError if the line is
-    still too long; TypeError for a value that JSON cannot hold.
+    Fields must be JSON values; the longest strings are shortened to fit. Raise ValueError if the
+    line is still too long, TypeError for a value that is not JSON.
     """
     line = event_line(kind, **fields)
     if kind in SIGNED_EVENTS and _key:
@@ -76,7 +76,7 @@ def emit_event(event: _Event, /) -> None:
 
 
 def set_output(descriptor: int, key: str = "") -> None:
-    """Write events to a file descriptor other than standard output, which a program may close.
+    """Write events to another file descriptor than standard output, which a program may close.
 
     `key`: the secret by which the launcher recognises this process.
     """
@@ -86,15 +86,12 @@ def set_output(descriptor: int, key: str = "") -> None:
 
 
 def signed_marker(key: str) -> str:
-    """The marker of `SIGNED_EVENTS` from a process that has the key; all other events begin with
-    `MARKER`.
-    """
+    """Return the marker: with the key for `SIGNED_EVENTS`, if there is one, else `MARKER`."""
     return f"{MARKER.rstrip(': ')}:{key}:: "
 
 
 def event_line(kind: str, /, **fields: Any) -> bytes:
-    """The line of an event with its newline, at most `MAX_LINE_BYTES` long; ValueError if it cannot
-    be made to fit.
+    """Return the event's line, at most `MAX_LINE_BYTES` long. Raise ValueError if too long.
 
     The longest strings are shortened first, from their beginning.
     """
@@ -125,12 +122,11 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
 
 
 def log_metrics(step: int | None = None, epoch: int | None = None, **values: float) -> None:
-    """Report named numbers; does nothing on ranks other than 0, since the clouds would count them
-    twice.
+    """Report named numbers on rank 0; do nothing on other ranks, which clouds would count twice.
 
-    Values that one line cannot hold are sent as several events of the same step. NaN and infinity
-    are sent as null. Raises ValueError for a name too long for a line, and ValueError or TypeError
-    for a value that is not a number.
+    Values that exceed a line are sent as several events of the same step. NaN and infinity are sent
+    as null. Raise ValueError for a name too long for a line, and ValueError or TypeError for a
+    value that is not a number.
     """
     if int(os.environ.get("RANK", "0")) != 0:
         return
@@ -145,11 +141,10 @@ def log_metrics(step: int | None = None, epoch: int | None = None, **values: flo
 
 
 def log_progress(step: int, steps: int | None = None, **values: float) -> None:
-    """Report how far training has got, at most a few times a second; does nothing on ranks other
-    than 0.
+    """Report progress of training, at most a few times a second; do nothing on ranks other than 0.
 
-    `steps`: how many there are in all, by which the time that is left is told. `values`: `epoch`
-    and `epochs`, `loss`, `samples_per_s`.
+    `steps`: the total number, for the remaining time. `values`: `epoch` and `epochs`, `loss`,
+    `samples_per_s`.
     """
     if int(os.environ.get("RANK", "0")) == 0:
         emit(
@@ -163,12 +158,11 @@ def log_progress(step: int, steps: int | None = None, **values: float) -> None:
 def log_schedule(
     evaluations: int, *, evaluation_samples: int | None = None, step_samples: int | None = None
 ) -> None:
-    """Report, before the first step, how many evaluations there will be in all; does nothing on
-    ranks other than 0.
+    """Report the number of evaluations before the first step; do nothing on ranks other than 0.
 
-    A forecast then counts them before it has seen one. `evaluation_samples`, `step_samples`: how
-    many samples an evaluation and a training step have over all ranks, by which it tells about how
-    long an evaluation takes.
+    A forecast then includes them before the first one. `evaluation_samples`, `step_samples`:
+    samples of an evaluation and of a training step over all ranks, to estimate an evaluation's
+    time.
     """
     samples = {"evaluation_samples": evaluation_samples, "step_samples": step_samples}
     if int(os.environ.get("RANK", "0")) == 0:
@@ -181,11 +175,10 @@ def log_schedule(
 
 @contextmanager
 def activity(name: str) -> Iterator[None]:
-    """Say what the job is doing while the block runs, such as `evaluating`; ranks other than 0 send
-    nothing.
+    """Report an activity during the block, such as `evaluating`; do nothing on ranks other than 0.
 
-    Of a program that uses `timed`, `evaluating` and `saving` are told apart from its other time, on
-    all ranks.
+    With `timed`, `evaluating` and `saving` are separate from the program's other time, on all
+    ranks.
     """
     is_first = int(os.environ.get("RANK", "0")) == 0
     if is_first:
@@ -224,14 +217,14 @@ def timed(batches: Iterable[_Batch], ddp: Any = None) -> Iterator[_Batch]:
 
 _Batch = TypeVar("_Batch")
 _PHASES = {"evaluating": "evaluation", "saving": "saving"}
-"""Activities whose time is told apart."""
+"""Activities whose time is reported separately."""
 
 
 class _StepTimer:
-    """Seconds by phase since the last report of this process; before the first step nothing counts."""
+    """Seconds by phase since the last report of this process; counted from the first step."""
 
     LOOK_SECONDS = 0.005
-    """Shortest time between two looks at what DDP has measured."""
+    """Minimum time between reads of DDP's measurements."""
 
     def __init__(self) -> None:
         self.phase = "other"
@@ -245,35 +238,37 @@ class _StepTimer:
         self._delayed: float | None = None
 
     def enter(self, phase: str) -> str:
-        """Another phase begins; returns the one that has ended."""
-        now = time.perf_counter()
+        """Start another phase; return the ended one."""
+        time_now = time.perf_counter()
         before = self.phase
         if self._began:
-            self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
+            self._seconds[before] = self._seconds.get(before, 0.0) + time_now - self._since
         elif phase == "data":
-            self._began = now
-            self._reported = now
+            self._began = time_now
+            self._reported = time_now
             self._delayed = _run_delay()
         self.phase = phase
-        self._since = now
+        self._since = time_now
         return before
 
     def watch(self, ddp: Any) -> None:
-        """Read how long this model waits for messages; None: that is not known."""
+        """Read this model's communication waits; None: unknown."""
         self._logger = getattr(ddp, "logger", None)
         if self._logger is not None and getattr(ddp, "device_type", "") == "cpu":
             ddp._set_ddp_runtime_logging_sample_rate(1)
         if self._logger is not None:
-            sent = (each for each in ddp.parameters() if each.requires_grad)
-            self._message_bytes = sum(each.numel() * each.element_size() for each in sent)
+            sent = (parameter for parameter in ddp.parameters() if parameter.requires_grad)
+            self._message_bytes = sum(
+                parameter.numel() * parameter.element_size() for parameter in sent
+            )
 
     def step_done(self) -> None:
-        """A step has ended; reports the first one, and then from time to time."""
+        """End a step; report the first one, and later ones from time to time."""
         self.enter("other")
         self._steps += 1
         if self._logger is not None and self._since - self._looked >= self.LOOK_SECONDS:
-            found = self._logger._get_ddp_logging_data().ints_map
-            waited = found.get("backward_comm_time", 0) - found.get(
+            statistics = self._logger._get_ddp_logging_data().ints_map
+            waited = statistics.get("backward_comm_time", 0) - statistics.get(
                 "backward_compute_comm_overlap_time", 0
             )
             self._waited = self._waited + max(0, waited) / 1e9
@@ -284,7 +279,7 @@ class _StepTimer:
         )
 
     def report_if_due(self, pause: float) -> None:
-        """Report, if there were steps, and the last report is so many seconds ago."""
+        """Report if there were steps and the last report is that many seconds old."""
         if not self._steps or self._since - self._reported < pause:
             return
         seconds = {
@@ -317,9 +312,7 @@ class _StepTimer:
 
 
 def _run_delay() -> float | None:
-    """Seconds in which this thread could have run and had no core; None where the system does not
-    tell.
-    """
+    """Return the seconds in which this thread was ready but had no core; None if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return (
             int(
@@ -347,9 +340,7 @@ def _number(value: Any) -> float:
 
 
 def to_json(value: Any, **options: Any) -> str:
-    """JSON text as RFC 8259 defines it: NaN and infinity become null. `options`: those of
-    `json.dumps`.
-    """
+    """Return JSON as in RFC 8259: NaN and infinity become null. `options`: for `json.dumps`."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -357,11 +348,11 @@ def to_json(value: Any, **options: Any) -> str:
 
 
 def write_result(outcome: str, **fields: Any) -> None:
-    """Tell the node's launcher how training ended: "succeeded" or "stopped". Call it on all ranks.
+    """Report training's outcome, "succeeded" or "stopped", to the launcher. Call it on all ranks.
 
-    Each node's first rank writes the file for its node: a node whose ranks stopped because other
-    nodes were asked to has not succeeded. torchrun exits with 1 after every SIGTERM, however well
-    its workers ended; the launcher reads this file instead. Does nothing outside a job.
+    Each node's first rank writes its node's file: a node whose ranks stopped on another node's
+    request has not succeeded. torchrun exits with 1 after every SIGTERM, so the launcher reads this
+    file instead. Do nothing outside a job.
     """
     path = os.environ.get("CLOUDTRAIN_RESULT_FILE")
     if path and int(os.environ.get("LOCAL_RANK", "0")) == 0:
@@ -377,7 +368,7 @@ def _encode(event: dict[str, Any]) -> bytes:
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """The value with None in place of every float that is not finite."""
+    """Return the value with None for every float that is not finite."""
     if isinstance(value, dict):
         return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -386,24 +377,22 @@ def _replace_non_finite(value: Any) -> Any:
 
 
 def _split_values(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
-    """The numbers in their order, in parts that each fit into one line."""
+    """Yield the numbers in order, in parts that each fit into one line."""
     part: dict[str, float] = {}
-    left = MAX_VALUES_BYTES
+    free_bytes = MAX_VALUES_BYTES
     for name, number in numbers.items():
         need = len(json.dumps({name: number}))
-        if part and need > left:
+        if part and need > free_bytes:
             yield part
             part = {}
-            left = MAX_VALUES_BYTES
+            free_bytes = MAX_VALUES_BYTES
         part[name] = number
-        left -= need
+        free_bytes -= need
     yield part
 
 
 def _next_seq() -> int:
-    """A number that always increases, also across restarts of the process: the clock in
-    nanoseconds, or one more.
-    """
+    """Return a number that always increases, across restarts too: the clock in ns, or one more."""
     global _last_seq
     with _seq_lock:  # threads emit events, too
         _last_seq = max(_last_seq + 1, time.time_ns())

@@ -118,21 +118,21 @@ def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(
 
     world = SimpleNamespace(pg_map=registry)
     vars(c10d).update(_world=world, destroy_process_group=destroy, init_process_group=lambda: None)
-    monkeypatch.setattr(destroyed_groups, "_kept", [])
+    monkeypatch.setattr(destroyed_groups, "_groups_in_use", [])
     monkeypatch.setattr(destroyed_groups, "_used_by_models", lambda: {id(used), id(alive)})
     destroyed_groups._watch(c10d)
     assert [c10d.destroy_process_group(group) for group in (used, unused)] == [
         "used is gone",
         "unused is gone",
     ]
-    assert destroyed_groups._kept == [used]
+    assert destroyed_groups._groups_in_use == [used]
     with pytest.raises(KeyError):
         c10d.destroy_process_group(used)
     c10d.init_process_group()
-    assert destroyed_groups._kept == [used]
+    assert destroyed_groups._groups_in_use == [used]
     monkeypatch.setattr(destroyed_groups, "_used_by_models", set)
     c10d.init_process_group()
-    assert destroyed_groups._kept == []
+    assert destroyed_groups._groups_in_use == []
 
 
 @pytest.mark.linux("the C library's timers")

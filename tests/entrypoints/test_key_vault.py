@@ -215,7 +215,7 @@ def test_a_missing_token_is_reported_with_what_the_job_needs(
     vault.answers["/msi"] = [(status, answer)]
     error = failure(vault)
     assert (
-        f"no token for the compute's identity: the node's own endpoint {why}; say `azure:"
+        f"no token for the compute's identity: the node's own endpoint {why}; set `azure:"
         " {identity: " in error
     )
     assert vault.asked("https") == []
@@ -223,7 +223,7 @@ def test_a_missing_token_is_reported_with_what_the_job_needs(
 
 def test_a_missing_identity_is_reported_with_how_to_add_one(vault: Vault) -> None:
     for environ in ({"MSI_ENDPOINT": ""}, {"MSI_SECRET": ""}, {"MSI_SECRET": f"{MSI_SECRET}\n"}):
-        assert "no identity for the vault; say `azure: {identity: managed}`" in failure(
+        assert "no identity for the vault; set `azure: {identity: managed}`" in failure(
             vault, **environ
         )
     nowhere = f"http://127.0.0.1:{free_port()}/"
@@ -240,9 +240,8 @@ def test_an_unreachable_or_untrusted_vault_is_reported(
     real = vault.host
     vault.host = f"localhost:{free_port()}"
     try:
-        assert (
-            "cannot be reached (Connection refused); the job needs a way to the vault"
-            in failure(vault)
+        assert "cannot be reached (Connection refused); let the job reach the vault" in failure(
+            vault
         )
     finally:
         vault.host = real

@@ -83,7 +83,7 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
     result, said = run(tmp_path, given, offline(wheels))
     assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
     assert result["warnings"][0].startswith(
-        f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}"
+        f"requirements.txt:3 asks for torch==1.0, but this image has torch {TORCH}"
     )
     python = layered.python_of(Path(result["environment"]))
     code = "import sees, filelock, sys, importlib.util as u"
@@ -111,7 +111,7 @@ def test_uv_installs_what_pip_would(tmp_path: Path, wheels: Path) -> None:
     result, said = run(tmp_path, task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n"), env)
     assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
     assert result["warnings"][0].startswith(
-        f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}"
+        f"requirements.txt:3 asks for torch==1.0, but this image has torch {TORCH}"
     )
     assert "installing: Resolved 3 packages" in said, "which uv says, and pip does not"
     result, said = run(tmp_path, task(tmp_path, "pure\nno-such-package==3\n"), env)
@@ -269,7 +269,7 @@ def test_versions_are_compared_where_nothing_here_reads_specifiers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(image, "packaging_module", lambda _: None)
-    exact, open_ended = requested_list(["torch==2.8.0", "torch<2"]).wanted
+    exact, open_ended = requested_list(["torch==2.8.0", "torch<2"]).to_install
     assert image.satisfies("2.8.0+cu128", exact)
     assert not image.satisfies("2.9.0", exact)
     assert image.satisfies("2.9.0", open_ended)
@@ -285,7 +285,7 @@ Would install 3 packages
 
 
 def test_what_uv_would_install_is_taken_exactly_and_with_its_hashes() -> None:
-    lines = requested_list(["pure==1.0 --hash=sha256:aa", "filelock"]).wanted
+    lines = requested_list(["pure==1.0 --hash=sha256:aa", "filelock"]).to_install
     found = installers.missing_packages(UV_OUTPUT.splitlines(), lines)
     assert found == ["filelock==99.0", "my-lib @ file:///src/my-lib", "pure==1.0 --hash=sha256:aa"]
 
@@ -371,7 +371,9 @@ OUTPUTS = [
 def test_what_an_installer_says_is_blamed_on_a_requirement_with_what_to_do(
     output: str, name: str, hint: str
 ) -> None:
-    found = installers.blamed(output, requested_list(["einops", "timm", "flash-attn==2.8"]).wanted)
+    found = installers.blamed(
+        output, requested_list(["einops", "timm", "flash-attn==2.8"]).to_install
+    )
     assert (found.name if found else "") == name
     assert hint in installers.hint_for_output(output)
 

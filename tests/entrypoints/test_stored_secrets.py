@@ -125,7 +125,7 @@ def test_without_boto3_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(
         RuntimeError,
-        match=r"secret HF_TOKEN \(.*\) is looked up with boto3.*add boto3 to the image",
+        match=r"secret HF_TOKEN \(.*\) needs boto3.*add boto3 to the image",
     ):
         look_up({"HF_TOKEN": "secretsmanager:hf-token"}, ENVIRON)
 
@@ -134,7 +134,7 @@ def test_an_invalid_endpoint_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     with pytest.raises(
         RuntimeError,
-        match=r"secret B .*ValueError: Invalid endpoint: nonsense; the job needs a way",
+        match=r"secret B .*ValueError: Invalid endpoint: nonsense; let the job reach",
     ):
         look_up({"B": "ssm:/path/b"}, ENVIRON)
 

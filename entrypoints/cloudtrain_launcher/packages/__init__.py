@@ -1,8 +1,7 @@
-"""The packages of a job, as the launcher sees them: installed by a process of its own while other
-work is done.
+"""Installation of a job's packages, in a process beside the launcher. Standard library only.
 
-Standard library only. Once they are there, the interpreter of their environment takes the place of
-the launcher's for all that it starts: torchrun, and by it the ranks.
+Afterwards the launcher starts torchrun, and so the ranks, with the interpreter of their
+environment.
 """
 
 from __future__ import annotations
@@ -20,22 +19,20 @@ from cloudtrain_launcher.contract import Job, NodeContext
 from cloudtrain_launcher.packages.installers import InstallationError as InstallationError
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
-"""The folder of environments that are kept on this machine; by default in the user's cache."""
+"""Folder of the environments kept on this machine; by default in the user's cache."""
 
 STORED = ".cloudtrain-packages"
-"""The folder, among a job's checkpoints, in which an attempt leaves what it has installed for the
-next one.
-"""
+"""Folder among a job's checkpoints for the packages of the next attempt."""
 
 SHOWN = 8
-"""How many packages a line of the log names."""
+"""Maximum number of packages named in a line of the log."""
 
 VIRTUAL_ENV = "VIRTUAL_ENV"
 PATH = "PATH"
 
 
 class Installation:
-    """The installation of one node. `scratch`: a folder for temporary files, of this job alone."""
+    """The installation of one node. `scratch`: a folder for temporary files of this job."""
 
     def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
         self._job = job
@@ -44,12 +41,12 @@ class Installation:
         self._result = scratch / "packages.json"
         self._process: subprocess.Popen[bytes] | None = None
         self.installed: Mapping[str, str] = {}
-        """What the environment holds, by name: versions. Empty before `finish`."""
+        """Name -> version of the installed packages. Empty before `finish`."""
         self.reused = False
-        """Whether it was there already."""
+        """True if the environment existed before."""
 
     def start(self, environ: Mapping[str, str]) -> None:
-        """Start it, from the main thread. OSError if no process can be started."""
+        """Start the process. Call it from the main thread. Raise OSError if it cannot start."""
         file = self._scratch / "packages-task.json"
         file.write_text(json.dumps(self._task(environ)), encoding="utf-8")
         argv = [sys.executable, "-u", str(Path(__file__).with_name("install.py")), str(file)]
@@ -60,11 +57,10 @@ class Installation:
     def finish(
         self, environ: MutableMapping[str, str], cancelled: Callable[[], bool] = lambda: False
     ) -> list[str]:
-        """Wait for it, and change `environ` and this process so that all that it starts finds the
-        packages.
+        """Wait for the process, then activate its environment in `environ` and this process.
 
-        Returns warnings. InstallationError if they cannot be installed. Returns early when
-        `cancelled()` is true.
+        Return warnings. Raise InstallationError if the packages cannot be installed. Return early
+        if `cancelled()` is true.
         """
         if self._process is None:
             return []
@@ -83,7 +79,7 @@ class Installation:
         return list(result["warnings"])
 
     def summary(self) -> str:
-        """One line: what the environment holds, and whether that was new."""
+        """Describe the installed packages in one line."""
         names = [
             f"{name} {version}"
             for name, version in sorted(self.installed.items(), key=lambda item: item[0].lower())
@@ -105,35 +101,33 @@ class Installation:
         return document
 
     def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """The task of `install.py`."""
-        wanted = self._job.dependencies
+        """Return the task for `install.py`."""
+        dependencies = self._job.dependencies
         context = self._context
         stored = [
             context.checkpoint_dir,
             context.synced_dirs.get(context.checkpoint_dir, ""),
             context.resume_dir,
         ]
-        keeps = bool(wanted.get("keep")) and context.node_rank == 0
-        wheels = Path.cwd() / str(wanted.get("wheels", ""))
+        keeps = bool(dependencies.get("keep")) and context.node_rank == 0
+        wheels = Path.cwd() / str(dependencies.get("wheels", ""))
         return {
             "source": str(Path.cwd()),
             "result": str(self._result),
             "folder": str(packages_folder(environ, self._scratch)),
             "node": context.node_rank,
             "masked": [*self._job.secrets, *self._job.masked],
-            "file": wanted.get("file", ""),
-            "packages": wanted.get("packages", []),
-            "wheels": str(wheels) if wanted.get("wheels") else "",
-            "replace_torch": bool(wanted.get("replace_torch")),
+            "file": dependencies.get("file", ""),
+            "packages": dependencies.get("packages", []),
+            "wheels": str(wheels) if dependencies.get("wheels") else "",
+            "replace_torch": bool(dependencies.get("replace_torch")),
             "archives": [f"{folder}/{STORED}" for folder in stored if folder],
             "archive_into": f"{context.checkpoint_dir}/{STORED}" if keeps else "",
         }
 
 
 def packages_folder(environ: Mapping[str, str], scratch: Path) -> Path:
-    """Where environments are kept: the folder that is named, the user's cache, or this job's own
-    folder.
-    """
+    """Return the folder of kept environments: configured, in the user's cache, or in `scratch`."""
     if environ.get(PACKAGES_DIR):
         return Path(environ[PACKAGES_DIR])
     cache = environ.get("XDG_CACHE_HOME") or (
@@ -148,11 +142,9 @@ def packages_folder(environ: Mapping[str, str], scratch: Path) -> Path:
 
 
 def activate(environment: Path, environ: MutableMapping[str, str]) -> None:
-    """Have this process start everything in an environment from now on, as its `activate` script
-    would.
+    """Run every later program of this process in an environment, as its `activate` script does.
 
-    Whatever is started by `sys.executable` runs in it: torchrun above all. `environ`: changed in
-    place.
+    Change `environ` and `sys.executable`, which starts torchrun.
     """
     programs = str(environment / "bin")
     environ[PATH] = os.pathsep.join(

@@ -1,7 +1,7 @@
-"""Archives of installed packages, which an attempt leaves for the next one. Standard library only.
+"""Archives of installed packages, kept for the next attempt. Standard library only.
 
-One begins with a line that holds the SHA-256 of the rest: an archive that is cut off or damaged is
-not unpacked, and the next attempt writes it again.
+The first line of an archive holds the SHA-256 of the remaining bytes. A damaged archive is not
+unpacked; the next attempt writes it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO
 from cloudtrain_launcher.packages import layered
 
 MAX_ARCHIVE_BYTES = 4 * 2**30
-"""Maximum size of an environment that is archived: to install a larger one takes no longer."""
+"""Maximum size of an archived environment: installing a larger one is as fast."""
 
 _LABEL = b"cloudtrain packages, sha256 "
 _HEAD_BYTES = len(_LABEL) + 64 + 1
@@ -24,9 +24,9 @@ _BLOCK_BYTES = 1 << 20
 
 
 def save(environment: Path, archive: Path) -> None:
-    """Write an archive of an environment's packages, as a whole or not at all. OSError.
+    """Write an archive of an environment's packages, as a whole or not at all. Raise OSError.
 
-    Nothing is written if the archive is there and whole, or if a job has changed the packages.
+    Write nothing if a valid archive exists or a job has changed the packages.
     """
     size = sum(path.lstat().st_size for path in environment.rglob("*"))
     if size > MAX_ARCHIVE_BYTES or is_whole(archive):
@@ -68,7 +68,7 @@ def restore(environment: Path, archive: Path) -> bool:
 
 
 def is_whole(archive: Path) -> bool:
-    """Return whether an archive is there and as it was written; the whole file is read."""
+    """Read the whole archive and return whether it is complete and undamaged."""
     try:
         with archive.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -78,7 +78,7 @@ def is_whole(archive: Path) -> bool:
 
 
 def _head(file: IO[bytes]) -> bytes:
-    """The first line of an archive, by what follows the present position."""
+    """Return the first line of an archive; hash the file from its current position."""
     digest = sha256()
     while block := file.read(_BLOCK_BYTES):
         digest.update(block)
@@ -86,8 +86,6 @@ def _head(file: IO[bytes]) -> bytes:
 
 
 def _archived(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out links, which are the interpreter's and made by `create`, and bytecode, which Python
-    writes again.
-    """
+    """Leave out links, which `create` makes, and bytecode, which Python writes again."""
     skipped = item.issym() or item.name.endswith((f"/{layered.BELOW}", "/__pycache__"))
     return None if skipped else item

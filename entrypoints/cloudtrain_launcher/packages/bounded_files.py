@@ -1,5 +1,4 @@
-"""Read a file that somebody else wrote: a regular one, and never more than a limit. Standard
-library only.
+"""Bounded reads of regular files that somebody else wrote. Standard library only.
 
 A name in a job's folder may be a FIFO, or a link to a device or to a file of any size. The client
 shares this module.
@@ -14,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 
 MAX_BYTES = 16 << 20
-"""The limit of a file that people write, if its reader names no other."""
+"""Default limit for a file that people write."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -27,12 +26,11 @@ _KINDS = {
 
 
 class FileTooLarge(OSError):
-    """The file has more bytes than its reader takes."""
+    """The file exceeds the limit of its reader."""
 
 
 def open_regular_file(path: str | Path, *, follow: bool = True) -> BufferedReader:
-    """Open a regular file for reading. Raise OSError for anything else, without waiting for a FIFO
-    or a device.
+    """Open a regular file for reading. Raise OSError at once for a FIFO or a device.
 
     `follow`: whether the path may be a link.
     """
@@ -44,14 +42,12 @@ def open_regular_file(path: str | Path, *, follow: bool = True) -> BufferedReade
     os.close(file)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    found = _KINDS.get(kind, "something else")
-    raise OSError(errno.EINVAL, f"Not a regular file but {found}", str(path))
+    description = _KINDS.get(kind, "something else")
+    raise OSError(errno.EINVAL, f"Not a regular file but {description}", str(path))
 
 
 def read_regular_file(path: str | Path, limit: int = MAX_BYTES, *, follow: bool = True) -> bytes:
-    """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, OSError if it
-    is unreadable.
-    """
+    """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, or OSError."""
     content = bytearray()
     with open_regular_file(path, follow=follow) as file:
         while len(content) <= limit and (
@@ -64,7 +60,7 @@ def read_regular_file(path: str | Path, limit: int = MAX_BYTES, *, follow: bool 
 
 
 def read_regular_text(path: str | Path, limit: int = MAX_BYTES, *, errors: str = "strict") -> str:
-    """Return a regular file as text: UTF-8, with or without a mark, and any line ends.
+    """Return the text of a regular UTF-8 file, with any line ends and with or without a BOM.
 
     Raise OSError as `read_regular_file` does, UnicodeDecodeError if the file is not UTF-8.
     """

@@ -1,9 +1,7 @@
-"""What this machine's Python brings: its packages, and those among them that no job's requirements
-replace.
+"""Packages of this machine's Python, and those that no job may replace. Standard library only.
 
-Standard library only. torch, and with it the libraries of CUDA and Triton in the versions that it
-was built for, are what an image is chosen for: another torch would be gigabytes, and may not run
-with the machine's driver.
+An image is chosen for its torch with the matching libraries of CUDA and Triton. Another torch takes
+gigabytes and may not work with the machine's driver.
 """
 
 from __future__ import annotations
@@ -21,23 +19,21 @@ from typing import Any
 from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
-"""Packages whose compiled code fits one version of torch: the image's own stay, too."""
+"""Packages whose compiled code fits one version of torch, so that the image's versions stay."""
 
 _OF_TORCH = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
-"""Requirements of torch that belong to it."""
+"""Names of torch's own requirements."""
 
 _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
-"""A library of CUDA, as a frozen list of packages names those of another torch."""
+"""Name of a CUDA library, as `pip freeze` lists it for another torch."""
 
 
 _LAYOUT = "2"
-"""Changes when environments are made in another way: those of an earlier version are not taken
-then.
-"""
+"""Version of the layout; a new one retires the environments of earlier versions."""
 
 
 def site_folders() -> list[str]:
-    """The folders of this Python's installed packages, in their order."""
+    """Return the folders of this Python's installed packages, in the order of its path."""
     return [
         path
         for path in sys.path
@@ -46,7 +42,7 @@ def site_folders() -> list[str]:
 
 
 def held_packages() -> dict[str, str]:
-    """Packages that stay as they are, by normalised name, with their versions; empty without torch."""
+    """Return normalised name -> version of the packages that stay; empty without torch."""
     version = _version("torch")
     if not version:
         return {}
@@ -55,8 +51,8 @@ def held_packages() -> dict[str, str]:
         for text in metadata.requires("torch") or ()
     ]
     names = [name for name in needed if _OF_TORCH.match(name)] + list(_BUILT_FOR_TORCH)
-    found = {name: _version(name) for name in names}
-    return {"torch": version, **{name: text for name, text in found.items() if text}}
+    versions = {name: _version(name) for name in names}
+    return {"torch": version, **{name: text for name, text in versions.items() if text}}
 
 
 def _version(name: str) -> str:
@@ -69,29 +65,25 @@ def _version(name: str) -> str:
 def without_held(
     requested: Requested, held: Mapping[str, str]
 ) -> tuple[list[Requirement], list[str]]:
-    """The requirements without those that name a package which stays, and a sentence for each that
-    asks for another.
-    """
-    kept = []
-    said = []
-    for each in requested.requirements:
-        if held and each.name not in held and _FOR_CUDA.match(each.name):
-            continue  # of a torch that is not installed
-        if each.name not in held:
-            kept.append(each)
-        elif not each.constraint and not satisfies(held[each.name], each):
-            said.append(
-                f"{each.place} asks for {each.shown}, and this image has {each.name}"
-                f" {held[each.name]}, which stays (dependencies: {{replace_torch: true}} takes what"
-                " the file says)"
+    """Drop requirements of held packages; return the others and warnings about conflicts."""
+    requirements = []
+    warnings = []
+    for requirement in requested.requirements:
+        if held and requirement.name not in held and _FOR_CUDA.match(requirement.name):
+            continue  # belongs to another torch
+        if requirement.name not in held:
+            requirements.append(requirement)
+        elif not requirement.constraint and not satisfies(held[requirement.name], requirement):
+            warnings.append(
+                f"{requirement.place} asks for {requirement.shown}, but this image has {requirement.name}"
+                f" {held[requirement.name]}, which stays (to replace it, set dependencies:"
+                " {replace_torch: true})"
             )
-    return kept, said
+    return requirements, warnings
 
 
 def satisfies(version: str, requirement: Requirement) -> bool:
-    """Whether a version is what a requirement asks for; where nothing here can compare them, only
-    `==` is looked at.
-    """
+    """Return whether a version satisfies a requirement; without `packaging`, compare `==` only."""
     packaging = packaging_module("requirements")
     if packaging is None:
         return requirement.exact in ("", version, version.partition("+")[0])
@@ -104,7 +96,7 @@ def satisfies(version: str, requirement: Requirement) -> bool:
 
 
 def packaging_module(name: str) -> Any:
-    """A module of `packaging`, or of the copy that pip brings; None without either."""
+    """Return a module of `packaging` or of pip's copy of it; None without either."""
     from importlib import import_module
 
     for parent in ("packaging", "pip._vendor.packaging"):
@@ -116,7 +108,7 @@ def packaging_module(name: str) -> Any:
 
 
 def marker_reader() -> Callable[[str], bool] | None:
-    """What evaluates environment markers for this Python; None where nothing does."""
+    """Return an evaluator of environment markers for this Python; None without `packaging`."""
     markers = packaging_module("markers")
     if markers is None:
         return None
@@ -124,17 +116,16 @@ def marker_reader() -> Callable[[str], bool] | None:
 
 
 def platform_name() -> str:
-    """`Python 3.12 on Linux x86_64`."""
+    """Return a name such as `Python 3.12 on Linux x86_64`."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     return f"Python {version} on {platform.system()} {platform.machine()}"
 
 
 def environment_digest(lines: Iterable[str], folder: Path) -> str:
-    """The name of an environment: it stands for its requirements, where it is, and all that it is
-    layered on.
+    """Return the name of an environment: a digest of its requirements, its folder and its base.
 
-    Those are the interpreter, its ABI and C library, and every package installed below the
-    environment: one that is added or removed there later makes another environment.
+    The base is the interpreter, its ABI and C library, and every package below the environment. A
+    change of any of them gives another name.
     """
     below = [
         _LAYOUT,

@@ -1,8 +1,8 @@
-"""Settings of this machine that say which packages an installer finds. Standard library only.
+"""Settings that determine which packages an installer finds. Standard library only.
 
-pip and uv read them from variables and files. Two jobs with the same requirements and different
-indexes need different environments, so these settings are part of an environment's digest. The
-client uses this file too, so it imports nothing of ours but its neighbours.
+pip and uv read them from variables and files. Jobs with equal requirements and different indexes
+need different environments, so these settings are part of the digest. The client uses this file
+too, so it imports only its neighbours.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ _WITHOUT_EFFECT = re.compile(
     r"CACHE|COLOR|CONCURRENT|LINK_MODE|LOG|NO_INPUT|PROGRESS|PROJECT|QUIET|RECURSION|RETRIES|ROOT_USER|TIMEOUT|TOOL|"
     r"VERBOSE|VERSION_CHECK"
 )
-"""Variables whose names have one of these words do not change what is installed."""
+"""Words in the names of variables that do not change the installed packages."""
 
 _PACKAGES = ("*.whl", "*.tar.gz", "*.zip")
 
 
 def pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """Paths of pip's configuration, in which a machine or an image may name its index. They may not
-    exist.
-    """
+    """Return the paths of pip's configuration, which may name an index. They may not exist."""
     named = environ.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:  # which makes pip read none at all
+    if named == os.devnull:  # then pip reads no file
         return []
     home = Path(environ.get("HOME", "/"))
     folders = [Path(part) for part in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)]
@@ -44,7 +42,7 @@ def pip_files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def uv_files(environ: Mapping[str, str], source: Path) -> list[Path]:
-    """Paths of uv's configuration, that of the source folder included. They may not exist."""
+    """Return the paths of uv's configuration, below the source folder too. They may not exist."""
     if environ.get("UV_CONFIG_FILE"):
         return [Path(environ["UV_CONFIG_FILE"])]
     config = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/"), ".config"))
@@ -52,10 +50,9 @@ def uv_files(environ: Mapping[str, str], source: Path) -> list[Path]:
 
 
 def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
-    """Lines for a digest: everything outside of the requirements that says where packages come
-    from.
+    """Return lines for a digest of all package sources outside of the requirements.
 
-    Never show or store them: addresses may hold passwords. `source`: where relative paths begin.
+    Never show or store them: addresses may hold passwords. `source`: base of relative paths.
     """
     lines = []
     for name in sorted(environ):
@@ -69,7 +66,7 @@ def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
 
 
 def _content_of(value: str, source: Path) -> Iterator[str]:
-    """Yield what is in the files and the folders of packages that a variable names."""
+    """Yield the content of the files and package folders that a variable names."""
     for part in re.split(r"[\s,]+", value):
         if "://" in part and not part.startswith("file://"):
             continue
@@ -83,17 +80,15 @@ def _content_of(value: str, source: Path) -> Iterator[str]:
 
 
 def _packages_in(folder: Path, source: Path) -> Iterator[str]:
-    """Yield the packages of a folder: hashed in the source, of which each run has a copy, else by
-    size and time.
-    """
+    """Yield the packages of a folder: by hash if they are in the source, else by size and time."""
     for path in sorted(path for pattern in _PACKAGES for path in folder.glob(pattern)):
-        about = path.stat()
+        status = path.stat()
         is_copied = source in path.parents
-        yield f"{path.name} {_hash(path) if is_copied else (about.st_size, about.st_mtime_ns)}"
+        yield f"{path.name} {_hash(path) if is_copied else (status.st_size, status.st_mtime_ns)}"
 
 
 def _uv_table(source: Path) -> Iterator[str]:
-    """Yield the part of pyproject.toml that configures uv; the rest of the file changes more often."""
+    """Yield the part of pyproject.toml that configures uv; other parts change more often."""
     try:
         text = read_regular_text(source / "pyproject.toml")
     except (OSError, ValueError):

@@ -1,8 +1,7 @@
-"""Installs the packages of a job on one node: a program of its own, beside which the launcher does
-other work.
+"""Program that installs a job's packages on one node, started by the launcher.
 
-`python install.py TASK.json` writes what became of it to the file that the task names. Standard
-library only.
+`python install.py TASK.json` writes the result to the file that the task names. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -45,45 +44,40 @@ from cloudtrain_launcher.packages.source_files import read_requested
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be installed, and where."""
+    """Input of one installation."""
 
     source: str
     """The job's working folder."""
     result: str
-    """The file that gets the result, as JSON: `environment`, or `error` and `hint`."""
+    """File for the result, as JSON: `environment`, or `error` and `hint`."""
     folder: str
-    """The folder of environments that are kept on this machine."""
+    """Folder of the environments kept on this machine."""
     node: int
     masked: list[str] = field(default_factory=list)
     """Variables whose values are secret."""
     file: str = ""
-    """The file that asks for packages, below the source folder; empty: `packages` does."""
+    """Requirements file below the source folder; empty: use `packages`."""
     packages: list[str] = field(default_factory=list)
     wheels: str = ""
-    """A folder of wheels that were sent with the job, from which alone is installed; empty: none.
-    """
+    """Folder of wheels sent with the job, the only source of packages; empty: none."""
     replace_torch: bool = False
     archives: list[str] = field(default_factory=list)
-    """Folders in which an earlier attempt may have left an archive of the environment."""
+    """Folders that may hold an earlier attempt's archive of the environment."""
     archive_into: str = ""
-    """The folder in which this node leaves one; empty: it leaves none."""
+    """Folder for this node's archive; empty: store none."""
 
 
 UNUSED_SECONDS = 28 * 24 * 3600
-"""An environment that no job has begun with for so long is in no job's use: no cloud's job may run
-longer.
-"""
+"""Age of an environment's last start after which no job can still use it."""
 
 
 def archive_name(environment: Path) -> str:
-    """The name of an environment's archive: the same for those that are made in place of a changed
-    one.
-    """
+    """Return the name of an environment's archive, the same for all its replacements."""
     return f"{environment.name.partition('.')[0]}.packages"
 
 
 def main() -> int:
-    """Install, and write the result; 0 unless that was not possible."""
+    """Install the packages and write the result; always return 0."""
     set_parent_death_signal(os.getppid())
     task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     masker.add(os.environ.get(name, "") for name in task.masked)
@@ -119,34 +113,36 @@ class Installation:
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
     def run(self) -> tuple[Path | None, dict[str, Any]]:
-        """The environment, and what the launcher is told of it. InstallationError, OSError."""
+        """Return the environment and the result document. Raise InstallationError or OSError."""
         result: dict[str, Any] = {"environment": "", "warnings": self.warnings}
-        if not any(not each.constraint for each in self.lines):
+        if not any(not line.constraint for line in self.lines):
             return None, result
         environment = self._environment()
         with layered.making(
-            environment, lambda: self._log("waiting for another process that installs the same")
+            environment,
+            lambda: self._log("waiting for another process to install the same packages"),
         ):
             environment, changed = self._unchanged_or_new(environment)
-            known = layered.contents(environment)
-            result["reused"] = known is not None
-            if known is None:
+            document = layered.contents(environment)
+            result["reused"] = document is not None
+            if document is None:
                 if changed:
                     self.warnings.append(
-                        f"a job has changed {changed} of the kept packages: they are installed"
-                        " again"
+                        f"a job has changed {changed} of the kept packages; installing them again"
                     )
-                known = self._make(environment)
+                document = self._make(environment)
         layer = Path(self.task.result).parent / "layer"
         layered.create_layer(layer, environment)
-        return environment, {**result, "environment": str(layer), "installed": known["installed"]}
+        return environment, {
+            **result,
+            "environment": str(layer),
+            "installed": document["installed"],
+        }
 
     def _unchanged_or_new(self, first: Path) -> tuple[Path, str]:
-        """The first environment that no job has changed, or that is still to be made; and the last
-        change of another.
+        """Return the first unchanged or missing environment, and the last change of another.
 
-        A changed one stays, as jobs may run in it, until nobody has begun with it for
-        UNUSED_SECONDS.
+        A changed environment stays for UNUSED_SECONDS after its last start, as jobs may run in it.
         """
         changed = ""
         for number in count():
@@ -165,39 +161,41 @@ class Installation:
         return environment, changed
 
     def _environment(self) -> Path:
-        """Its path: what is built from the source's own files is used by this run alone."""
+        """Return the environment's path; one with code of the source belongs to this run only."""
         folder = Path(self.task.folder)
         if self.requested.is_local:
             folder = Path(self.task.result).parent / "packages"
-        asked = [
+        requested = [
             *self.requested.options,
-            *(f"{each.constraint} {each.text}" for each in self.lines),
+            *(f"{line.constraint} {line.text}" for line in self.lines),
         ]
-        own = Path(self.task.source).resolve().as_uri()  # each run has the source in another place
+        source = Path(self.task.source).resolve().as_uri()  # differs between runs
         held = [f"{name}=={version}" for name, version in self.held.items()]
-        lines = [*(text.replace(own, "") for text in asked), *held, *self._wheels_of_the_source()]
-        if not self.task.wheels:  # which are all that is taken then
+        lines = [
+            *(text.replace(source, "") for text in requested),
+            *held,
+            *self._wheels_of_the_source(),
+        ]
+        if not self.task.wheels:  # else no index is used
             lines += index_settings(os.environ, Path(self.task.source).resolve())
         return folder / image.environment_digest(lines, folder)
 
     def _wheels_of_the_source(self) -> list[str]:
-        """Hashes of the wheels that came with the source: their content is not in the text of the
-        requirements.
-        """
-        own = Path(self.task.source).resolve().as_uri()
+        """Return hashes of the source's wheels: requirements name them without their content."""
+        source = Path(self.task.source).resolve().as_uri()
         links = [
             option.partition(" ")[2]
             for option in self.requested.options
             if option.startswith("--find-links ")
         ]
-        folders = [Path(unquote(urlsplit(link).path)) for link in links if link.startswith(own)]
+        folders = [Path(unquote(urlsplit(link).path)) for link in links if link.startswith(source)]
         folders += [Path(self.task.wheels)] if self.task.wheels else []
         wheels = [path for folder in folders for path in sorted(folder.glob("*.*"))]
-        wheels += [Path(each.wheel) for each in self.lines if each.wheel]
+        wheels += [Path(line.wheel) for line in self.lines if line.wheel]
         return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in wheels]
 
     def _make(self, environment: Path) -> dict[str, Any]:
-        """Make it; what is there is removed, and so is what is left of a failure."""
+        """Create the environment, replacing an existing one; remove it again after a failure."""
         started = time.monotonic()
         below = image.site_folders()
         try:
@@ -205,8 +203,11 @@ class Installation:
             if restored := self._restore(environment, below):
                 return restored
             self._install(environment)
-            found = metadata.distributions(path=[str(layered.site_of(environment))])
-            installed = {each.metadata["Name"]: each.version for each in found}
+            distributions = metadata.distributions(path=[str(layered.site_of(environment))])
+            installed = {
+                distribution.metadata["Name"]: distribution.version
+                for distribution in distributions
+            }
             document = {
                 "installed": installed,
                 "seconds": round(time.monotonic() - started, 3),
@@ -219,12 +220,10 @@ class Installation:
         return document
 
     def _restore(self, environment: Path, below: list[str]) -> dict[str, Any] | None:
-        """What an earlier attempt has installed, from the first archive that is whole; None without
-        one.
-        """
+        """Restore the packages from an earlier attempt's first valid archive; None without one."""
         for folder in self.task.archives:
             if archives.restore(environment, Path(folder, archive_name(environment))):
-                self._log("the packages that an earlier attempt has installed are taken")
+                self._log("reusing the packages of an earlier attempt")
                 document = layered.contents(environment)
                 layered.complete(environment, document or {})
                 return document
@@ -247,38 +246,37 @@ class Installation:
             raise self._explained(error) from None
 
     def _write_files(self, folder: Path) -> Files:
-        """The installer's own files, of what remains of those of the job."""
+        """Write the installer's own requirement files."""
         hashed = replace(self.requested, requirements=tuple(self.lines)).is_hashed
         options = [*self.requested.options] if not self.task.wheels else []
-        wanted = [each.text for each in self.lines if not each.constraint]
+        requirements = [line.text for line in self.lines if not line.constraint]
         held = [f"{name}=={version}" for name, version in self.held.items()]
-        restricting = [each.text for each in self.lines if each.constraint] + held
+        restricting = [line.text for line in self.lines if line.constraint] + held
         files = Files(folder / "requirements.txt", folder / "constraints.txt", hashed)
-        files.requirements.write_text("\n".join([*options, *wanted]) + "\n", encoding="utf-8")
+        files.requirements.write_text("\n".join([*options, *requirements]) + "\n", encoding="utf-8")
         files.constraints.write_text("\n".join(restricting) + "\n", encoding="utf-8")
         return files
 
     def _only_wheels(self) -> dict[str, str]:
-        """Variables by which only wheels are taken that were sent with the job."""
+        """Return the variables that restrict an installer to the wheels sent with the job."""
         if not self.task.wheels:
             return {}
-        wheels = (
-            Path(self.task.wheels).resolve().as_uri()
-        )  # without spaces, at which pip would part it
+        # A URL has no spaces, so that pip does not split it.
+        wheels = Path(self.task.wheels).resolve().as_uri()
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_FIND_LINKS": wheels}
 
     def _explained(self, error: InstallationError) -> InstallationError:
-        """The error with the requirement that it is about, and what to do."""
-        said = str(error)
-        about = installers.blamed(str(error), self.lines)
-        what = (
-            f"{about.place}: {about.shown}"
-            if about
+        """Add the failing requirement and a hint to an error."""
+        output = str(error)
+        requirement = installers.blamed(str(error), self.lines)
+        subject = (
+            f"{requirement.place}: {requirement.shown}"
+            if requirement
             else ", ".join(self.requested.files) or "dependencies"
         )
         return InstallationError(
-            f"{what} cannot be installed for {image.platform_name()}: {said}",
-            installers.hint_for_output(said),
+            f"{subject} cannot be installed for {image.platform_name()}: {output}",
+            installers.hint_for_output(output),
         )
 
     def _log(self, line: str) -> None:
@@ -287,9 +285,9 @@ class Installation:
 
 
 def read_task(task: Task, held: Collection[str]) -> Requested:
-    """What the task asks for, with the markers of a lock file evaluated here. InvalidRequirements.
+    """Return the task's requirements; evaluate the markers of a lock file here.
 
-    `held`: packages that stay as they are.
+    `held`: packages that stay. Raise InvalidRequirements.
     """
     if not task.file:
         return requested_list(task.packages)
@@ -299,7 +297,7 @@ def read_task(task: Task, held: Collection[str]) -> Requested:
         holds = image.marker_reader()
         if holds is None:
             raise InvalidRequirements(
-                f"{task.file}: this image has neither pip nor packaging, which read its markers"
+                f"{task.file}: this image lacks pip and packaging; add one to evaluate its markers"
             )
         return read_lock(Path(task.source), task.file, holds, held)
     except OSError as error:

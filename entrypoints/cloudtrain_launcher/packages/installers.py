@@ -1,8 +1,7 @@
-"""The commands of uv and pip that install a job's packages, and what they say when they cannot.
-Standard library only.
+"""Commands of uv and pip that install packages, and hints for their errors. Standard library only.
 
-No requirement and no address is an argument of a process: all are in files and in the environment,
-which other users of the machine do not see.
+Requirements and addresses are passed in files and in the environment, never as arguments, which
+other users of the machine can see.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from cloudtrain_launcher.packages.requirement_files import Requirement, hide_pas
 
 SHOWN_LINES = 8
 SHOWN_CHARS = 240
-"""How many of an installer's last lines are in the message of a failure, and how much of each."""
+"""Number and length of an installer's last lines in an error message."""
 
 _UV_NAMES = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
@@ -31,7 +30,7 @@ _UV_NAMES = {
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
     "PIP_CERT": "SSL_CERT_FILE",
 }
-"""What pip's variables are called by uv, which does not read them."""
+"""pip's variables -> uv's names for them; uv does not read pip's."""
 
 _ELSEWHERE = (
     "TARGET",
@@ -44,11 +43,11 @@ _ELSEWHERE = (
     "CONSTRAINT",
     "REQUIREMENT",
 )
-"""Settings of pip that would install something else, or somewhere else."""
+"""Settings of pip that change what is installed, or the target folder."""
 
 
 class InstallationError(RuntimeError):
-    """The packages of a job cannot be installed; `hint` says what to do about it."""
+    """The packages of a job cannot be installed; `hint` names a solution."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -56,14 +55,12 @@ class InstallationError(RuntimeError):
 
 
 class Files(NamedTuple):
-    """What an installer reads. The files may hold passwords, so that they are in a folder of the
-    job alone.
-    """
+    """Input files of an installer, which may hold passwords: keep them in a private folder."""
 
     requirements: Path
     constraints: Path
     hashed: bool
-    """Whether every requirement has hashes."""
+    """True if every requirement has hashes."""
 
 
 Show = Callable[[str], None]
@@ -71,38 +68,38 @@ Show = Callable[[str], None]
 
 
 def find_uv(environ: Mapping[str, str]) -> str:
-    """The path of uv, where it would find the packages that pip finds; empty: pip is to be used.
+    """Return the path of uv; empty if pip must be used.
 
-    uv reads none of pip's own configuration files, in which an image or a machine may name its
-    index.
+    uv does not read pip's configuration files, which may name the index of an image or a machine.
+    With such a file, only pip finds the right packages.
     """
-    own = any(name.startswith("UV_") and "INDEX" in name for name in environ)
-    if not own and any(file.is_file() for file in pip_files(environ)):
+    has_uv_index = any(name.startswith("UV_") and "INDEX" in name for name in environ)
+    if not has_uv_index and any(file.is_file() for file in pip_files(environ)):
         return ""
     return shutil.which("uv", path=environ.get("PATH")) or ""
 
 
 def uv_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for uv: pip's say the same, unless uv's own are set."""
-    said = {
+    """Return uv's variables; fill unset ones from pip's."""
+    translated = {
         uv: environ[pip] for pip, uv in _UV_NAMES.items() if environ.get(pip) and uv not in environ
     }
-    if "UV_FIND_LINKS" in said:  # pip separates them by spaces
-        said["UV_FIND_LINKS"] = ",".join(said["UV_FIND_LINKS"].split())
-    return {**environ, **said, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+    if "UV_FIND_LINKS" in translated:  # pip separates links by spaces
+        translated["UV_FIND_LINKS"] = ",".join(translated["UV_FIND_LINKS"].split())
+    return {**environ, **translated, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
 def is_without_index(environ: Mapping[str, str]) -> bool:
-    """Whether pip's variable says that only links and local files are to be searched."""
+    """Return whether pip's variable restricts the search to links and local files."""
     return environ.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on"}
 
 
 def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for pip."""
-    kept = {
+    """Return pip's variables."""
+    inherited = {
         name: value
         for name, value in environ.items()
-        if name not in {f"PIP_{each}" for each in _ELSEWHERE}
+        if name not in {f"PIP_{suffix}" for suffix in _ELSEWHERE}
     }
     quiet = {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -110,13 +107,11 @@ def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
         "PIP_PROGRESS_BAR": "off",
         "PIP_NO_COLOR": "1",
     }
-    return {**kept, **quiet, "PIP_USER": "0", "PIP_ROOT_USER_ACTION": "ignore"}
+    return {**inherited, **quiet, "PIP_USER": "0", "PIP_ROOT_USER_ACTION": "ignore"}
 
 
 def install_by_pip(python: Path, files: Files, environ: Mapping[str, str], show: Show) -> None:
-    """Install into the environment of `python`, in which pip sees what it is layered on.
-    InstallationError.
-    """
+    """Install with pip, which also sees packages below the environment. Raise InstallationError."""
     run_pip = [str(python), "-m", "pip"]
     if subprocess.run([*run_pip, "--version"], capture_output=True, check=False).returncode != 0:
         made = subprocess.run([str(python), "-m", "ensurepip"], capture_output=True, check=False)
@@ -124,8 +119,7 @@ def install_by_pip(python: Path, files: Files, environ: Mapping[str, str], show:
             raise InstallationError(
                 "this image has neither uv nor pip", "use an image with one of them"
             )
-    # A file in which everything has hashes is complete: a package that it does not name must not
-    # come either.
+    # With hashes the file is complete: install no package that it does not name.
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
     _run(
         [*run_pip, "install", *how, "-r", str(files.requirements)],
@@ -143,10 +137,9 @@ def install_by_uv(
     environ: Mapping[str, str],
     show: Show,
 ) -> None:
-    """The same by uv, which sees only an environment's own packages: it first resolves against what
-    is below.
+    """Install with uv, which does not see packages below: resolve against those first.
 
-    `lines`: the requirements in `files`. InstallationError.
+    `lines`: the requirements in `files`. Raise InstallationError.
     """
     env = uv_environ(environ)
     install = [
@@ -154,7 +147,7 @@ def install_by_uv(
         "pip",
         "install",
         *(["--no-index"] if is_without_index(environ) else []),
-    ]  # it has no variable for it
+    ]  # uv has no variable for it
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
     below = [*install, "--dry-run", "--break-system-packages", "--python", sys.executable, *how]
     missing = missing_packages(
@@ -189,15 +182,13 @@ _WOULD_INSTALL = re.compile(
 
 
 def missing_packages(output: Sequence[str], lines: Sequence[Requirement]) -> list[str]:
-    """What a dry run of uv would install, as exact requirements; one with hashes or an address as
-    it was written.
-    """
+    """Return exact requirements for a dry run's packages; keep hashes and addresses as written."""
     written = {
-        each.name: each.text
-        for each in lines
-        if each.name and ("--hash" in each.text or " @ " in each.text)
+        line.name: line.text
+        for line in lines
+        if line.name and ("--hash" in line.text or " @ " in line.text)
     }
-    found = [match for match in map(_WOULD_INSTALL.match, output) if match]
+    matches = [match for match in map(_WOULD_INSTALL.match, output) if match]
     return [
         written.get(
             normalised(match["name"]),
@@ -207,14 +198,12 @@ def missing_packages(output: Sequence[str], lines: Sequence[Requirement]) -> lis
                 else f"{match['name']}=={match['version']}"
             ),
         )
-        for match in found
+        for match in matches
     ]
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], show: Show, name: str) -> list[str]:
-    """Run an installer to its end; returns its lines. InstallationError with the last of them where
-    it fails.
-    """
+    """Run an installer and return its output. Raise InstallationError with its last lines."""
     process = subprocess.Popen(
         argv,
         env=dict(environ),
@@ -238,7 +227,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], show: Show, name: str)
 
 
 _OWN_FILE = re.compile(r" ?(\(from )?-r /[^()]* \(line \d+\)\)?")
-"""Where pip found a requirement: a file of ours, which nobody knows."""
+"""Place of a requirement in our own file, which the user does not know."""
 
 _UNTELLING = re.compile(
     r"\s*$|Looking in |Requirement already satisfied|INFO: |Using Python|\[notice\]|To fix this you"
@@ -249,9 +238,7 @@ _UNTELLING = re.compile(
 
 
 def is_telling(line: str) -> bool:
-    """Whether a line of an installer tells something: that what is below an environment stays as it
-    is does not.
-    """
+    """Return whether an output line is informative; notes about unchanged packages are not."""
     return not _UNTELLING.match(line)
 
 
@@ -267,15 +254,15 @@ _NAMED = (
 
 
 def blamed(output: str, lines: Sequence[Requirement]) -> Requirement | None:
-    """The requirement that an installer's output is about; None where it names none of them."""
-    by_name = {each.name: each for each in lines if each.name}
+    """Return the requirement that an installer's output blames; None if it names none."""
+    by_name = {line.name: line for line in lines if line.name}
     for pattern in _NAMED:
         for name in re.findall(pattern, output):
-            if found := by_name.get(normalised(name.split("[")[0])):
-                return found
-    said = output.lower()
+            if requirement := by_name.get(normalised(name.split("[")[0])):
+                return requirement
+    text = output.lower()
     return next(
-        (each for each in lines if each.name and re.search(rf"\b{re.escape(each.name)}\b", said)),
+        (line for line in lines if line.name and re.search(rf"\b{re.escape(line.name)}\b", text)),
         None,
     )
 
@@ -287,21 +274,21 @@ _HINTS = (
     ),
     (
         r"\b(401|403)\b|Unauthorized|Forbidden",
-        "the package index refuses the login: hand it over by secrets, as PIP_INDEX_URL or ${NAME} in requirements.txt",
+        "the package index rejected the login: pass it in secrets, as PIP_INDEX_URL or ${NAME} in requirements.txt",
     ),
     (
         r"name resolution|NewConnectionError|[Cc]onnection (to|refused|timed|reset|error)|timed out|dns error|"
         r"error sending request|Network is unreachable|[Tt]emporary failure",
-        "this node reaches no package index: name one that it reaches (env: {PIP_INDEX_URL: …}), or send the wheels "
+        "this node cannot reach a package index: set a reachable one (env: {PIP_INDEX_URL: …}), or send the wheels "
         "with the job (dependencies: {vendor: true})",
     ),
     (
         r"HASHES|[Hh]ash mismatch|--require-hashes",
-        "the file on the index is not the one that was locked: lock again, or find out why",
+        "the file on the index differs from the locked one: lock again, or find out why",
     ),
     (
         r"conflicting dependencies|[Cc]onflict|depends on torch|torch==",
-        "the image's torch stays as it is: ask for versions that fit it, take another image, or allow the change with "
+        "the image's torch stays: request versions compatible with it, use another image, or allow the change with "
         "dependencies: {replace_torch: true}",
     ),
     (
@@ -319,8 +306,8 @@ _HINTS = (
 
 
 def hint_for_output(output: str) -> str:
-    """What to do about a failure, by what the installer has printed."""
+    """Return a hint for a failure, by the installer's output."""
     return next(
         (hint for pattern, hint in _HINTS if re.search(pattern, output)),
-        "the lines above are the installer's",
+        "see the installer's output above",
     )

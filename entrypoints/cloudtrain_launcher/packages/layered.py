@@ -1,15 +1,13 @@
-"""Environments that are layered on this machine's Python, made once and kept. Standard library
-only.
+"""Environments layered on this machine's Python, created once and kept. Standard library only.
 
-One is a virtual environment whose own packages come first and whose path then goes on with the
-packages below it, the image's torch among them, which are neither copied nor changed. It counts
-once the file `COMPLETE` is in it: what a process that was killed has left, or a full disk, is made
-anew. A lock keeps two from making it at once.
+An environment is a virtual environment with its own packages first and the image's packages, such
+as torch, behind them on the path; those are neither copied nor changed. It is valid once it
+contains the file `COMPLETE`; leftovers of a killed process or a full disk are replaced. A lock
+prevents concurrent creation.
 
-A job runs in a thin layer of its own above the kept environment: what its program installs goes
-there, and ends with the run. The kept files are read-only, and `COMPLETE` holds their state, so
-that an environment which a job has changed all the same (root may write anything) is not used
-again.
+A job runs in a thin layer above the kept environment: packages that its program installs go there
+and vanish with the run. The kept files are read-only, and `COMPLETE` records their state, so that a
+changed environment (root may write anything) is not used again.
 """
 
 from __future__ import annotations
@@ -29,28 +27,26 @@ from typing import Any
 from cloudtrain_launcher.file_locks import locked
 
 COMPLETE = "cloudtrain-complete.json"
-"""The file in an environment that is written last; it tells what was installed."""
+"""Last file written into an environment; it lists the installed packages."""
 
 BELOW = "_cloudtrain_below.pth"
-"""Python reads it at its start: it adds the packages below at the end of the path, with their own
-.pth files.
-"""
+"""File that Python reads at its start, to add the packages below at the end of the path."""
 
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def python_of(environment: Path) -> Path:
-    """Its interpreter."""
+    """Return the environment's interpreter."""
     return environment / "bin" / "python3"
 
 
 def site_of(environment: Path) -> Path:
-    """The folder of its own packages."""
+    """Return the folder of the environment's own packages."""
     return next(environment.glob("lib/python*/site-packages"))
 
 
 def contents(environment: Path) -> dict[str, Any] | None:
-    """What the environment says of itself; None while it is not complete."""
+    """Return the content of `COMPLETE`; None for an incomplete environment."""
     try:
         document = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -60,24 +56,23 @@ def contents(environment: Path) -> dict[str, Any] | None:
 
 
 def is_unchanged(environment: Path) -> bool:
-    """Return whether a complete environment is as it was completed."""
+    """Return whether a complete environment is unchanged."""
     document = contents(environment)
     return document is not None and document.get("state") == _state(environment)
 
 
 @contextmanager
 def making(environment: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Keep other processes from making this environment. `on_wait`: called if one is at it.
-    OSError.
-    """
+    """Lock the creation of this environment. `on_wait`: called before waiting. Raise OSError."""
     environment.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(environment.with_suffix(".lock"), on_wait=on_wait):
         yield
 
 
 def create(environment: Path, below: Sequence[str]) -> None:
-    """An empty one, in place of what is there. `below`: folders of packages that its path goes on
-    with. OSError.
+    """Create an empty environment in place of any existing one. Raise OSError.
+
+    `below`: package folders that follow on its path.
     """
     shutil.rmtree(environment, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
@@ -86,7 +81,7 @@ def create(environment: Path, below: Sequence[str]) -> None:
 
 
 def complete(environment: Path, document: dict[str, Any]) -> None:
-    """Make its files read-only and declare it complete. OSError."""
+    """Make the files read-only and mark the environment as complete. Raise OSError."""
     for path in _files(environment):
         mode = path.lstat().st_mode
         if stat.S_ISREG(mode) and mode & _WRITABLE:
@@ -97,24 +92,22 @@ def complete(environment: Path, document: dict[str, Any]) -> None:
 
 
 def create_layer(layer: Path, environment: Path) -> None:
-    """Make an empty environment for one run above a kept one, whose programs it offers. OSError."""
+    """Create a run's empty environment above a kept one, and offer its programs. Raise OSError."""
     create(layer, [str(site_of(environment))])
     for program in (environment / "bin").iterdir():
-        own = layer / "bin" / program.name
-        if own.exists() or own.is_symlink():
+        copy = layer / "bin" / program.name
+        if copy.exists() or copy.is_symlink():
             continue
         if _is_python(program, environment):
             words = [shlex.quote(str(path)) for path in (python_of(layer), program)]
-            own.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
-            own.chmod(0o755)
+            copy.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
+            copy.chmod(0o755)
         else:
-            own.symlink_to(program)
+            copy.symlink_to(program)
 
 
 def _is_python(program: Path, environment: Path) -> bool:
-    """Return whether a program is run by the environment's interpreter, directly or, as pip does
-    it, by a shell.
-    """
+    """Return whether the environment's interpreter runs a program, directly or through a shell."""
     with program.open("rb") as file:
         head = file.read(4096)
     interpreter = os.fsencode(environment / "bin" / "python")
@@ -122,9 +115,7 @@ def _is_python(program: Path, environment: Path) -> bool:
 
 
 def _files(environment: Path) -> Iterator[Path]:
-    """Yield the files of an environment, in order. Python adds bytecode while jobs run: it is left
-    out.
-    """
+    """Yield the files of an environment in order, without bytecode, which running jobs add."""
     for folder, folders, names in os.walk(environment):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         links = [name for name in folders if Path(folder, name).is_symlink()]
@@ -132,15 +123,13 @@ def _files(environment: Path) -> Iterator[Path]:
 
 
 def _state(environment: Path) -> str:
-    """A digest of all files by name, size and times: any change of a file gives it another change
-    time.
-    """
+    """Return a digest of all names, sizes and change times."""
     digest = sha256()
     for path in _files(environment):
         if path.name.startswith(COMPLETE):
             continue
-        about = path.lstat()
-        times = (about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        status = path.lstat()
+        times = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         digest.update(
             f"{path.relative_to(environment)}\0{times}\n".encode(errors="surrogateescape")
         )
@@ -148,12 +137,12 @@ def _state(environment: Path) -> str:
 
 
 def last_change(environment: Path) -> str:
-    """The file below the environment that was changed last, for people."""
+    """Return the most recently changed file below the environment, for messages."""
     paths = [path for path in _files(environment) if not path.name.startswith(COMPLETE)]
     newest = max(paths, key=lambda path: path.lstat().st_ctime_ns)
     return str(newest.relative_to(environment))
 
 
 def remove(environment: Path) -> None:
-    """Remove it; what cannot be removed is removed before it is made again."""
+    """Remove an environment; leftovers are removed before its next creation."""
     shutil.rmtree(environment, ignore_errors=True)

@@ -1,8 +1,7 @@
-"""uv.lock as requirements: what the project needs, each in the locked version with its hashes.
-Standard library only.
+"""uv.lock as requirements: a project's locked versions with their hashes. Standard library only.
 
-uv's documentation calls the format internal, and versions it: a version that is newer than 1 is
-refused. A node follows the dependencies from the project on, with the markers that hold there.
+uv's documentation calls the format internal and versions it; versions above 1 are rejected. A node
+follows the dependencies from the project, with its own markers.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ def read_lock(
     folder: Path,
     file: str,
     holds: Callable[[str], bool] = lambda _: True,
-    there: Collection[str] = (),
+    provided: Collection[str] = (),
 ) -> Requested:
-    """Return what a uv.lock locks for its project. Raise InvalidRequirements or OSError.
+    """Return the locked requirements of a project. Raise InvalidRequirements or OSError.
 
-    `holds`: whether a marker is true where it is to be installed; by default all are. `there`:
-    packages that the image brings, by normalised names: what only they need is left out.
+    `holds`: evaluates a marker for the target machine; by default all are true. `provided`:
+    normalised names of the image's packages; their exclusive dependencies are left out.
     """
     document = read_toml(folder / file)
     try:
-        return _read_document(document, folder, file, holds, there)
+        return _read_document(document, folder, file, holds, provided)
     except (AttributeError, KeyError, TypeError):
         raise InvalidRequirements(f"{file} does not have the form of a uv.lock") from None
 
@@ -46,24 +45,25 @@ def _read_document(
     folder: Path,
     file: str,
     holds: Callable[[str], bool],
-    there: Collection[str],
+    provided: Collection[str],
 ) -> Requested:
     if document.get("version") != 1:
         raise InvalidRequirements(
-            f"{file} is of version {document.get('version')!r}, and only 1 is known"
+            f"{file} has version {document.get('version')!r}, but only version 1 is supported"
         )
     packages = document.get("package", [])
-    roots = [each for each in packages if _own_folder(each) == "."]
+    roots = [package for package in packages if _own_folder(package) == "."]
     if len(roots) != 1:
         raise InvalidRequirements(
-            f"{file} locks {len(roots)} projects of this folder; one is expected"
+            f"{file} locks {len(roots)} projects of this folder, expected one"
         )
-    needed = list(_needed(roots[0], packages, holds, there))
-    requirements = tuple(_requirement(each, folder, file) for each in needed)
-    if not all(
-        "--hash" in each.text for each in requirements
-    ):  # an installer takes hashes for all, or for none
-        requirements = tuple(_requirement(each, folder, file, hashed=False) for each in needed)
+    needed = list(_needed(roots[0], packages, holds, provided))
+    requirements = tuple(_requirement(package, folder, file) for package in needed)
+    # Installers need hashes for all packages or none.
+    if not all("--hash" in requirement.text for requirement in requirements):
+        requirements = tuple(
+            _requirement(package, folder, file, hashed=False) for package in needed
+        )
     return Requested(requirements, tuple(dict.fromkeys(_indexes(needed, folder))), files=(file,))
 
 
@@ -76,28 +76,28 @@ def _needed(
     root: Mapping[str, Any],
     packages: list[Mapping[str, Any]],
     holds: Callable[[str], bool],
-    there: Collection[str],
+    provided: Collection[str],
 ) -> Iterator[Mapping[str, Any]]:
-    """The packages that the project depends on, directly or not, each once."""
+    """Return the project's direct and indirect dependencies, each once."""
     waiting = [(root, "")]
-    seen = {(id(root), "")}
-    given = {id(root)}
+    queued = {(id(root), "")}
+    yielded = {id(root)}
     while waiting:
         package, extra = waiting.pop(0)
-        if id(package) not in given:
-            given.add(id(package))
+        if id(package) not in yielded:
+            yielded.add(id(package))
             yield package
-        if normalised(package["name"]) in there:
+        if normalised(package["name"]) in provided:
             continue
         optional = package.get("optional-dependencies", {})
         for wish in optional.get(extra, []) if extra else package.get("dependencies", []):
             if not holds(wish.get("marker", "")):
                 continue
-            found = _locked(wish, packages)
+            dependency = _locked(wish, packages)
             for part in ("", *wish.get("extra", [])):
-                if (id(found), part) not in seen:
-                    seen.add((id(found), part))
-                    waiting.append((found, part))
+                if (id(dependency), part) not in queued:
+                    queued.add((id(dependency), part))
+                    waiting.append((dependency, part))
 
 
 def _locked(wish: Mapping[str, Any], packages: list[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -107,7 +107,7 @@ def _locked(wish: Mapping[str, Any], packages: list[Mapping[str, Any]]) -> Mappi
             package.get("version"),
         ):
             return package
-    raise InvalidRequirements(f"uv.lock holds no package {wish['name']}; `uv lock` writes it anew")
+    raise InvalidRequirements(f"uv.lock lacks package {wish['name']}; run `uv lock` again")
 
 
 def _requirement(
@@ -116,7 +116,7 @@ def _requirement(
     name = package["name"]
     source = package.get("source", {})
     files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
-    hashes = sorted({each["hash"] for each in files if "hash" in each}) if hashed else []
+    hashes = sorted({item["hash"] for item in files if "hash" in item}) if hashed else []
     if "git" in source:
         parts = urlsplit(source["git"])
         text = f"{name} @ git+{urlunsplit((*parts[:3], '', ''))}@{parts.fragment}"
@@ -127,14 +127,12 @@ def _requirement(
     else:
         text = f"{name}=={package['version']}"
     return Requirement(
-        " ".join([text, *(f"--hash={each}" for each in hashes)]), normalised(name), file
+        " ".join([text, *(f"--hash={digest}" for digest in hashes)]), normalised(name), file
     )
 
 
 def _indexes(packages: list[Mapping[str, Any]], folder: Path) -> Iterator[str]:
-    """Options for the indexes that packages are locked from, beside PyPI: uv names them in the lock
-    file.
-    """
+    """Yield options for indexes other than PyPI, as the lock file names them."""
     for package in packages:
         index = package.get("source", {}).get("registry", PYPI)
         if index != PYPI:

@@ -1,8 +1,6 @@
-"""What a job asks for: requirements.txt, pyproject.toml or uv.lock, as one list of requirements.
-Standard library only.
+"""Requirements of a job, from requirements.txt, pyproject.toml or uv.lock. Standard library only.
 
-The client reads these files too, for its plan and its checks; it imports this file under another
-name than the launcher does, so this file imports nothing of ours but its neighbours.
+The client reads these files too, for its plan and its checks.
 """
 
 from __future__ import annotations
@@ -17,12 +15,10 @@ from urllib.parse import unquote
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
-"""Files at the top of the source folder that are read without being named; the first one that asks
-for anything.
-"""
+"""Files at the top of the source folder that are read by default; the first with any counts."""
 
 MAX_FILES = 100
-"""Limit of the requirements files that one file includes, directly or not, repetitions counted."""
+"""Maximum number of included files, direct or not, repetitions counted."""
 MAX_DEPTH = 20
 MAX_TOTAL_BYTES = 16 << 20
 
@@ -37,123 +33,115 @@ _HASH = re.compile(r"\s--hash[ =]")
 
 
 class InvalidRequirements(ValueError):
-    """A file cannot be read as what its name says; the message names the file, and the line where
-    there is one.
-    """
+    """A file is not valid for its type; the message names the file and, if known, the line."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One requirement, as an installer takes it."""
+    """One requirement, in an installer's syntax."""
 
     text: str
-    """In one line, without comments, with its hashes."""
+    """One line without comments, with its hashes."""
     name: str
-    """The distribution's normalised name; empty for a path or an address that does not tell."""
+    """The normalised name of the distribution; empty for a path or an address without a name."""
     file: str
-    """Where it is written: a path below the source folder, or `dependencies`."""
+    """Path below the source folder, or `dependencies`."""
     line: int = 0
-    """The line there, from 1; 0: a file that has none for it."""
+    """Line number from 1; 0: unknown."""
     constraint: bool = False
-    """Whether it only restricts the version (`-c`)."""
+    """True if it only restricts the version (`-c`)."""
 
     @property
     def place(self) -> str:
-        """`requirements.txt:3`."""
+        """Return the file and line, such as `requirements.txt:3`."""
         return f"{self.file}:{self.line}" if self.line else self.file
 
     @property
     def shown(self) -> str:
-        """The text for people: without hashes, and without a password in an address."""
+        """Return the text for messages: without hashes and passwords."""
         return hide_passwords(_HASH.split(self.text)[0].strip())
 
     @property
     def has_password(self) -> bool:
-        """Whether an address in it holds a password itself, and not a `${NAME}` in its place."""
-        return any("$" not in found for found in _PASSWORD.findall(self.text) if found != "git")
+        """Return whether an address contains a password, rather than a `${NAME}` placeholder."""
+        return any("$" not in login for login in _PASSWORD.findall(self.text) if login != "git")
 
     @property
     def is_local(self) -> bool:
-        """Whether it is built from files of this machine; a wheel is not, as it is built already."""
+        """Return whether it is built from files of this machine; a wheel is built already."""
         return bool(_EDITABLE.match(self.text)) or ("file:" in self.text and not self.wheel)
 
     @property
     def wheel(self) -> str:
-        """The path of the wheel on this machine that it names; else empty."""
-        found = re.search(r"file://(/\S+\.whl)", self.text)
-        return unquote(found[1]) if found else ""
+        """Return the path of its local wheel; else empty."""
+        match = re.search(r"file://(/\S+\.whl)", self.text)
+        return unquote(match[1]) if match else ""
 
     @property
     def exact(self) -> str:
-        """The version where exactly one is asked for; else empty."""
-        found = re.search(r"^[^;@]*?={2,3}\s*([^\s;,*]+)\s*(;|--hash|$)", self.text)
-        return found[1] if found else ""
+        """Return the pinned version; empty without one."""
+        match = re.search(r"^[^;@]*?={2,3}\s*([^\s;,*]+)\s*(;|--hash|$)", self.text)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True)
 class Requested:
-    """All that a job asks for."""
+    """All requirements of a job."""
 
     requirements: tuple[Requirement, ...] = ()
     options: tuple[str, ...] = ()
-    """Options for the installer that the files hold, such as `--extra-index-url …`."""
+    """Installer options in the files, such as `--extra-index-url …`."""
     option_places: tuple[str, ...] = ()
-    """Where each of them is written, such as `requirements.txt:3`; empty for options that a lock
-    file implies.
-    """
+    """File and line of each option; empty for options that a lock file implies."""
     files: tuple[str, ...] = ()
-    """The files that were read, below the source folder."""
+    """Paths of the files read, below the source folder."""
 
     @property
-    def wanted(self) -> tuple[Requirement, ...]:
-        """Those that are to be installed, without mere constraints."""
-        return tuple(each for each in self.requirements if not each.constraint)
+    def to_install(self) -> tuple[Requirement, ...]:
+        """Return the requirements to install, without constraints."""
+        return tuple(requirement for requirement in self.requirements if not requirement.constraint)
 
     @property
     def is_hashed(self) -> bool:
-        """Whether every requirement has hashes: then nothing else may be installed, and each file
-        is checked.
-        """
-        return bool(self.wanted) and all(_HASH.search(each.text) for each in self.wanted)
+        """Return whether all requirements have hashes: only those are installed, with a check."""
+        return bool(self.to_install) and all(
+            _HASH.search(requirement.text) for requirement in self.to_install
+        )
 
     @property
     def is_local(self) -> bool:
-        """Whether any of them is built from files of the source itself, so that its content is not
-        in its text.
-        """
-        return any(each.is_local for each in self.wanted)
+        """Return whether any is built from the source, so that its text misses its content."""
+        return any(requirement.is_local for requirement in self.to_install)
 
     @property
     def passwords(self) -> tuple[str, ...]:
-        """User names and passwords in addresses."""
-        texts = [*self.options, *(each.text for each in self.requirements)]
+        """Return user names and passwords in addresses."""
+        texts = [*self.options, *(requirement.text for requirement in self.requirements)]
         return tuple(
             part
             for text in texts
-            for found in _PASSWORD.findall(text)
-            for part in (found, *found.split(":"))
+            for login in _PASSWORD.findall(text)
+            for part in (login, *login.split(":"))
         )
 
 
 def hide_passwords(text: str) -> str:
-    """The text with user names and passwords in addresses replaced by `***`."""
+    """Replace user names and passwords in addresses by `***`."""
     return _PASSWORD.sub("***", text)
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as the package index compares it (PEP 503)."""
+    """Return a distribution's name as the package index compares it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requested_list(texts: Iterable[str]) -> Requested:
-    """What `dependencies:` itself lists: lines of a requirements file."""
+    """Parse the lines under `dependencies:`, in the syntax of requirements.txt."""
     return _collect((line, number, "dependencies") for number, line in enumerate(texts, 1))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file; InvalidRequirements where it is none, or where this Python has nothing that
-    reads TOML.
-    """
+    """Read a TOML file. Raise InvalidRequirements for invalid TOML or without a TOML reader."""
     try:
         import tomllib as toml  # type: ignore[import-not-found,unused-ignore]  # Python 3.11
     except ImportError:
@@ -161,8 +149,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             from pip._vendor import tomli as toml  # type: ignore[import-not-found,no-redef,unused-ignore]
         except ImportError:
             why = (
-                "this Python cannot read it: it takes Python 3.11, or pip; requirements.txt is read"
-                " everywhere"
+                "this Python cannot read it: use Python 3.11, install pip, or use requirements.txt"
             )
             raise InvalidRequirements(f"{path.name}: {why}") from None
     try:
@@ -175,23 +162,23 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_project(folder: Path, file: str) -> Requested:
-    """The `dependencies` of a pyproject.toml's `[project]`; none where it has no such table."""
+    """Read `[project] dependencies` of a pyproject.toml; empty without that table."""
     project = read_toml(folder / file).get("project")
     listed = project.get("dependencies", []) if isinstance(project, dict) else []
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        raise InvalidRequirements(f"{file}: project.dependencies is not a list of texts")
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+        raise InvalidRequirements(f"{file}: project.dependencies is not a list of strings")
     if not all(text.strip() for text in listed):
         raise InvalidRequirements(f"{file}: project.dependencies holds an empty text")
     return replace(_collect((text, 0, file) for text in listed), files=(file,))
 
 
 def read_requirements(folder: Path, file: str) -> Requested:
-    """A requirements file and those that it includes."""
+    """Read a requirements file and its includes."""
     return _RequirementsReader(folder).read(file)
 
 
 class _RequirementsReader:
-    """Reads one file and its includes; counts files and bytes, as includes can multiply."""
+    """Reader of one file and its includes, with limits on files and bytes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -199,7 +186,7 @@ class _RequirementsReader:
         self._bytes = 0
 
     def read(self, file: str, around: tuple[str, ...] = (), constraint: bool = False) -> Requested:
-        """Read a file. `around`: the files that include it; `constraint`: by `-c`."""
+        """Read a file. `around`: the files that include it; `constraint`: included by `-c`."""
         requirements: list[Requirement] = []
         options: list[str] = []
         places: list[str] = []
@@ -207,14 +194,14 @@ class _RequirementsReader:
         for line, number in _logical_lines(self._text(file, around)):
             included = _INCLUDE.match(line)
             if included is None or "://" in included["file"]:
-                found = _collect([(line, number, file)], self._folder, constraint)
+                requested = _collect([(line, number, file)], self._folder, constraint)
             else:
                 restricts = constraint or line.startswith(("-c", "--constraint"))
-                found = self._include(included["file"], number, (file, *around), restricts)
-            requirements += found.requirements
-            options += found.options
-            places += found.option_places
-            files += found.files
+                requested = self._include(included["file"], number, (file, *around), restricts)
+            requirements += requested.requirements
+            options += requested.options
+            places += requested.option_places
+            files += requested.files
         return Requested(
             tuple(requirements), tuple(options), tuple(places), tuple(dict.fromkeys(files))
         )
@@ -254,9 +241,7 @@ class _RequirementsReader:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Lines without comments, those that end in a backslash joined; each with the number of its
-    first line.
-    """
+    """Yield joined lines without comments, with the number of their first line."""
     joined = ""
     start = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -277,7 +262,7 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
 def _collect(
     lines: Iterable[tuple[str, int, str]], folder: Path | None = None, constraint: bool = False
 ) -> Requested:
-    """Lines, each with its number and file, sorted into requirements and options."""
+    """Sort numbered lines into requirements and options."""
     requirements = []
     options = []
     places = []
@@ -295,20 +280,19 @@ def _collect(
 
 
 def _absolute(line: str, folder: Path, file: str) -> str:
-    """A path in a line made an address, which holds no spaces: a project's counts from the source
-    folder.
-    """
+    """Replace a path by a URL, which has no spaces; a project's path starts at the source."""
     editable = _EDITABLE.match(line)
     if editable and "://" not in editable["path"]:
         return f"-e {(folder / editable['path']).resolve().as_uri()}"
     links = _FIND_LINKS.match(line)
     if (
+        # like pip: beside the file, or below the working folder
         links and "://" not in links["path"]
-    ):  # as pip does: beside the file, or below the working folder
-        beside = folder / Path(file).parent / links["path"]
+    ):
+        target = folder / Path(file).parent / links["path"]
         return (
             "--find-links"
-            f" {(beside if beside.is_dir() else folder / links['path']).resolve().as_uri()}"
+            f" {(target if target.is_dir() else folder / links['path']).resolve().as_uri()}"
         )
     if not _is_path(line):
         return line
@@ -328,5 +312,5 @@ def _is_path(text: str) -> bool:
 def _name_of(text: str) -> str:
     if text.startswith("-") or _is_path(text) or "://" in text.split()[0]:
         return ""
-    found = _NAME.match(text)
-    return normalised(found["name"]) if found else ""
+    match = _NAME.match(text)
+    return normalised(match["name"]) if match else ""

@@ -1,6 +1,4 @@
-"""What a file of the source asks for, in whichever of the known formats it is. Standard library
-only.
-"""
+"""Reader for a requirements file in any known format. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from cloudtrain_launcher.packages.requirement_files import (
 
 
 def read_requested(folder: Path, file: str) -> Requested:
-    """What a file of the source asks for, by its name. OSError, InvalidRequirements.
+    """Read a requirements file of the source. Raise OSError or InvalidRequirements.
 
-    All of a uv.lock, whatever its markers say: only a node knows which of them hold there.
+    Return all of a uv.lock: only a node can evaluate its markers.
     """
     name = Path(file).name
     if name == "uv.lock":

@@ -1,6 +1,4 @@
-"""One mapping per platform, from what it provides on a node to a `NodeContext`. Standard library
-only.
-"""
+"""Mappings of each platform's variables to a `NodeContext`. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,10 +15,9 @@ PLATFORM = "CLOUDTRAIN_PLATFORM"
 
 
 def plain_context(environ: Mapping[str, str]) -> NodeContext:
-    """Any machine, described by our own variables, as the provider that starts the launcher sets
-    them.
+    """Describe any machine by our own variables, which the provider sets.
 
-    RuntimeError if one is not set, or not a number where it must be.
+    Raise RuntimeError if a variable is missing or not a number.
     """
     node_rank, nodes = (
         require_number(environ, name) for name in ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODES")
@@ -51,15 +48,11 @@ PLATFORMS: dict[str, Callable[[Mapping[str, str]], NodeContext]] = {
     "azureml": azureml_context,
 }
 FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
-"""The file in which a platform reads the reason for a failure; known even if there is no node
-context.
-"""
+"""Readers of the platform's failure file, which is known even without a node context."""
 
 
 def find_node_context(environ: Mapping[str, str]) -> NodeContext:
-    """This node's context, by the platform that CLOUDTRAIN_PLATFORM names; RuntimeError if it
-    cannot be determined.
-    """
+    """Return the context of the platform in CLOUDTRAIN_PLATFORM. Raise RuntimeError if invalid."""
     name = environ.get(PLATFORM, "plain")
     if name not in PLATFORMS:
         raise RuntimeError(f"{PLATFORM} is {name!r}; known: {', '.join(PLATFORMS)}")
@@ -67,7 +60,7 @@ def find_node_context(environ: Mapping[str, str]) -> NodeContext:
 
 
 def find_failure_file(environ: Mapping[str, str]) -> str:
-    """The file in which this platform reads the reason for a failure; empty: none."""
+    """Return the path of the platform's failure file; empty: none."""
     find = FAILURE_FILES.get(environ.get(PLATFORM, "plain"))
     return find(environ) if find else ""
 
@@ -75,10 +68,9 @@ def find_failure_file(environ: Mapping[str, str]) -> str:
 def wait_for_dns(
     host: str, timeout_seconds: float = 900, cancelled: Callable[[], bool] = lambda: False
 ) -> None:
-    """Wait until a host name resolves, which may take minutes on SageMaker; TimeoutError after
-    `timeout_seconds`.
+    """Wait until a host name resolves, which may take minutes on SageMaker.
 
-    Returns early when `cancelled()` is true.
+    Raise TimeoutError after `timeout_seconds`. Return early if `cancelled()` is true.
     """
     deadline = time.monotonic() + timeout_seconds
     delay = 0.2  # seconds

@@ -1,11 +1,9 @@
-"""Azure ML's mapping: from the variables of a PyTorch distribution to a `NodeContext`. Standard
-library only.
+"""Mapping of Azure ML's PyTorch distribution variables to a `NodeContext`. Standard library only.
 
-The variables are those of "Distributed GPU training guide" in the documentation of Azure Machine
-Learning. Azure ML starts one process per node, and its WORLD_SIZE is the number of nodes. Output,
-model and checkpoints are mounts that all nodes share; the job's command passes their paths in our
-own variables. Programs write to the node's own disk instead, beside the code, and the launcher
-copies what they write to the mounts.
+See "Distributed GPU training guide" in the documentation of Azure Machine Learning. Azure ML starts
+one process per node; its WORLD_SIZE is the number of nodes. Output, model and checkpoints are
+mounts shared by all nodes; the job's command passes their paths in our own variables. Programs
+write to the node's own disk, and the launcher copies their files to the mounts.
 """
 
 from __future__ import annotations
@@ -25,27 +23,28 @@ from cloudtrain_launcher.tuned import VARIABLES
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
 STOP_FILE = ".cloudtrain-stop"
-"""A file in the output folder that asks all nodes to stop: Azure ML may end a job without a signal.
-"""
+"""Stop request for all nodes in the output folder: Azure ML may end a job without a signal."""
 
 PUBLISHED_FOLDER = ".cloudtrain-published"
-"""A folder in the output folder, in which the client leaves files for the job while it runs."""
+"""Folder in the output folder with the client's files for the running job."""
 
 UPLOADED_BY_AZURE = ("outputs", "logs")
-"""Subfolders of the job's folder that Azure ML itself uploads ("Save and log files" in its
-documentation). Programs run one folder below it.
+"""Folders of the job that Azure ML itself uploads ("Save and log files" in its documentation).
+
+Programs run one folder below the job's folder.
 """
 
 TRIAL_FOLDER = "CLOUDTRAIN_TRIAL_FOLDER"
-"""The folder of a trial of a sweep job below each of its outputs, instead of the job's name; empty:
-the output itself, in a rehearsal, where each trial has outputs of its own.
+"""Variable with a trial's folder below each output; unset: the job's name.
+
+Empty in a rehearsal, where each trial has separate outputs.
 """
 
 _SIOCGIFADDR = 0x8915
 
 
 def azureml_context(environ: Mapping[str, str]) -> NodeContext:
-    """One node of a command job; RuntimeError if a variable is missing or not valid."""
+    """Describe one node of a command job. Raise RuntimeError for a missing or invalid variable."""
     rank, nodes = _position(environ)
     master = environ["MASTER_ADDR"]
     own_port = "CLOUDTRAIN_MASTER_PORT"
@@ -78,7 +77,7 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts.output_dir}/{STOP_FILE}",
         published=environ.get(PUBLISHED) or f"{mounts.output_dir}/{PUBLISHED_FOLDER}",
-        # with any other code Azure ML ends the peers, too, which may still be saving
+        # With another code Azure ML also ends the peers, which may still be saving.
         stopped_exit_code=0,
         scheduled_events_url=scheduled_events_url(environ),
         linked_dirs={str(Path.cwd() / name): str(parent / name) for name in UPLOADED_BY_AZURE},
@@ -93,26 +92,24 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
 
 
 def _own_folders(environ: Mapping[str, str], job_name: str) -> JobFolders:
-    """The folders of a trial: a sweep job has one output of each kind, which all of its trials
-    share.
-    """
-    own = environ.get(TRIAL_FOLDER, job_name)
-    if not own and TRIAL_FOLDER not in environ:
+    """Return a trial's folders: all trials of a sweep job share its outputs."""
+    subfolder = environ.get(TRIAL_FOLDER, job_name)
+    if not subfolder and TRIAL_FOLDER not in environ:
         raise RuntimeError(
             "Azure ML has not set AZUREML_RUN_ID: trials of the sweep would write to the same"
             " folder"
         )
     shared = job_folders(environ)
-    if not own:
+    if not subfolder:
         return shared
-    output, model, checkpoints = (f"{folder}/{own}" for folder in shared[:3])
+    output, model, checkpoints = (f"{folder}/{subfolder}" for folder in shared[:3])
     for folder in (output, model, checkpoints):
         Path(folder).mkdir(parents=True, exist_ok=True)
     return JobFolders(output, model, checkpoints, shared.inputs)
 
 
 def _position(environ: Mapping[str, str]) -> tuple[int, int]:
-    """This node's rank, and the number of nodes."""
+    """Return this node's rank and the number of nodes."""
     missing = [name for name in ("MASTER_ADDR", "NODE_RANK", "WORLD_SIZE") if not environ.get(name)]
     if missing:
         raise RuntimeError(
@@ -136,37 +133,38 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def own_address(master: str, port: int) -> str:
-    """This node's IPv4 address on the route to the first node; empty if unknown. Nothing is sent."""
+    """Return this node's IPv4 address on the route to the first node; empty if unknown.
+
+    No packet is sent.
+    """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((master, port))
-            found = str(probe.getsockname()[0])
+            address = str(probe.getsockname()[0])
     except (OSError, OverflowError, UnicodeError):
         return ""
-    # A hosts file may map a node's own name to 127.0.1.1, where its peers cannot reach it.
-    return "" if found.startswith("127.") and not master.startswith("127.") else found
+    # A hosts file may map a node's name to 127.0.1.1, which its peers cannot reach.
+    return "" if address.startswith("127.") and not master.startswith("127.") else address
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface that has an IPv4 address; empty if unknown."""
+    """Return the name of the interface with an IPv4 address; empty if unknown."""
     try:
         names = [name for _, name in socket.if_nameindex()]
     except OSError:
         return ""
-    if address.startswith(
-        "127."
-    ):  # the loopback interface has all of them, and shows only the first
+    if address.startswith("127."):  # loopback has all of them, and shows only the first
         return next((name for name in ("lo", "lo0") if name in names), "")
     return next((name for name in names if address and _address_of(name) == address), "")
 
 
 def _address_of(interface: str) -> str:
-    """The IPv4 address of an interface (netdevice(7), Linux); empty if it has none."""
+    """Return the IPv4 address of an interface (netdevice(7), Linux); empty without one."""
     if sys.platform != "linux":
         return ""
     request = struct.pack("16s24x", interface.encode()[:15])
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
-    except OSError:  # it has none
+    except OSError:  # no address
         return ""

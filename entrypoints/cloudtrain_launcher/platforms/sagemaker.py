@@ -1,5 +1,4 @@
-"""SageMaker's mapping: from the folder /opt/ml and a few variables to a `NodeContext`. Standard
-library only.
+"""Mapping of SageMaker's /opt/ml and variables to a `NodeContext`. Standard library only.
 
 The container contract is the developer guide's "Run training with your own algorithm".
 """
@@ -16,23 +15,24 @@ from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext
 from cloudtrain_launcher.host import efa_library_dirs, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
-"""Another folder than /opt/ml, for a rehearsal on a machine without namespaces."""
+"""Replacement for /opt/ml in a rehearsal on a machine without namespaces."""
 
 JOB_CHANNEL = "cloudtrain-job"
 RESUME_CHANNEL = "cloudtrain-resume"
 RESERVED = ("cloudtrain-source", JOB_CHANNEL, RESUME_CHANNEL)
-"""Channels with parts of the job itself, not with inputs."""
+"""Channels with parts of the job itself, not inputs."""
 
 MASTER_PORT = 7777
 
 OBJECTIVE = "_tuning_objective_metric"
-"""A hyperparameter that SageMaker adds to those of a trial that a tuning job has started."""
+"""Hyperparameter that SageMaker adds to each trial of a tuning job."""
 
 RDMA_TYPES = ("ml.p4", "ml.p5", "ml.p6")
-"""Machines whose EFA adapters can write into a GPU's memory, by AWS's "Elastic Fabric Adapter for
-AI/ML". libfabric before 1.18 needs a variable for that on P4. If the variable is set where the
-adapter cannot do it (g4dn, g5, p3dn), libfabric calls abort() (ofiwg/libfabric, pull request 8661);
-if it is not set, libfabric finds out by itself.
+"""Machines with GPUDirect RDMA over EFA (AWS, "Elastic Fabric Adapter for AI/ML").
+
+libfabric before 1.18 needs a variable for that on P4. On machines without RDMA (g4dn, g5, p3dn) the
+variable makes libfabric call abort() (ofiwg/libfabric, pull request 8661). Without the variable
+libfabric detects the feature.
 """
 
 
@@ -41,10 +41,9 @@ def sagemaker_context(
     efa: Callable[[], bool] = has_efa,
     folders: Callable[[], tuple[str, ...]] = efa_library_dirs,
 ) -> NodeContext:
-    """One container of a training job; RuntimeError if its resourceconfig.json or a variable is not
-    valid.
+    """Describe one container of a training job. Raise RuntimeError for invalid settings.
 
-    `efa`: whether there is an EFA adapter. `folders`: of the libraries for it.
+    `efa`: whether an EFA adapter exists. `folders`: its libraries' folders.
     """
     base = base_dir(environ)
     adapter = efa()
@@ -55,8 +54,7 @@ def sagemaker_context(
     channels = f"{base}/input/data"
     job_name = environ.get("TRAINING_JOB_NAME", "")
     chosen = _hyperparameters(f"{base}/input/config/hyperparameters.json")
-    # A tuning job has one folder in S3 for the checkpoints of all trials, which SageMaker brings to
-    # each of them.
+    # All trials of a tuning job share one checkpoint folder in S3, copied to each of them.
     own_folder = f"/{job_name}" if OBJECTIVE in chosen and job_name else ""
     return NodeContext(
         platform="sagemaker",
@@ -64,7 +62,7 @@ def sagemaker_context(
         nodes=len(hosts),
         master_addr=environ.get("CLOUDTRAIN_MASTER_ADDR") or hosts[0],
         master_port=int(port),
-        # c10d sorts the nodes by this text: the platform's names keep its order.
+        # c10d sorts the nodes by this text, so use the platform's names.
         address=environ.get("CLOUDTRAIN_NODE_ADDR") or host,
         interface=interface,
         output_dir=f"{base}/output/data",
@@ -75,7 +73,7 @@ def sagemaker_context(
         job_file=environ.get(JOB_FILE) or f"{channels}/{JOB_CHANNEL}/job.json",
         channel_dir=channels,
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
-        # gethostname() returns `aws` on every node: NCCL would take them all for one machine.
+        # gethostname() returns `aws` on every node, which NCCL would take for one machine.
         published=environ.get(PUBLISHED, ""),
         variables={"NCCL_HOSTID": host, **(_efa_variables(machine) if adapter else {})},
         library_dirs=folders() if adapter else (),
@@ -85,25 +83,23 @@ def sagemaker_context(
 
 
 def base_dir(environ: Mapping[str, str]) -> str:
-    """The absolute path of SageMaker's folder, usually /opt/ml."""
+    """Return the absolute path of SageMaker's folder, usually /opt/ml."""
     return str(Path(environ.get(BASE_DIR) or "/opt/ml").absolute())
 
 
 def failure_file(environ: Mapping[str, str]) -> str:
-    """The path of the file whose first 1,024 characters become the job's FailureReason."""
+    """Return the path of the file whose first 1,024 characters become FailureReason."""
     return f"{base_dir(environ)}/output/failure"
 
 
 def _efa_variables(machine: str) -> dict[str, str]:
-    """libfabric's variables on a machine with an EFA adapter."""
+    """Return libfabric's variables for a machine with an EFA adapter."""
     rdma = {"FI_EFA_USE_DEVICE_RDMA": "1"} if machine.startswith(RDMA_TYPES) else {}
     return {"FI_PROVIDER": "efa", **rdma}
 
 
 def _resources(path: str) -> tuple[str, list[str], str, str]:
-    """From resourceconfig.json: this node's name, all names in rank order, the network interface,
-    the instance type.
-    """
+    """Read resourceconfig.json: this node's name, names by rank, interface and instance type."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
@@ -135,7 +131,7 @@ def _resources(path: str) -> tuple[str, list[str], str, str]:
 
 
 def _hyperparameters(path: str) -> dict[str, str]:
-    """What hyperparameters.json says, by name; empty without such a file."""
+    """Read hyperparameters.json, by name; empty without the file."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
@@ -150,7 +146,7 @@ def _hyperparameters(path: str) -> dict[str, str]:
 
 
 def _channels(folder: str) -> dict[str, str]:
-    """Channels -> their folders. SageMaker has files of its own beside them."""
+    """Return channel -> folder, without SageMaker's own files beside them."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except FileNotFoundError:

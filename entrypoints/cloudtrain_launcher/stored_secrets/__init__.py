@@ -1,9 +1,8 @@
-"""Secrets that a cloud stores, looked up inside the job with the job's identity. Standard library
-only.
+"""Lookup of stored cloud secrets with the job's identity. Standard library only.
 
-A reference says where a secret is stored: `secretsmanager:NAME`, `ssm:NAME` (NAME may be an ARN),
-`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`; `#KEY` after it selects one field of a secret
-that is a JSON object. A value is only returned: it is never in a log, message, file or argument.
+A reference names a secret: `secretsmanager:NAME`, `ssm:NAME` (NAME may be an ARN),
+`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`. A suffix `#KEY` selects one field of a JSON
+object. Values are only returned, never logged, stored or passed as arguments.
 """
 
 from __future__ import annotations
@@ -26,24 +25,22 @@ def look_up(
     environ: Mapping[str, str],
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, str]:
-    """The values of those variables that `environ` does not have yet; RuntimeError that says what
-    to do.
+    """Return the values of all variables missing in `environ`. Raise RuntimeError with a hint.
 
-    `secrets`: variable -> reference. Returns {} as soon as `cancelled()` is true. An endpoint that
-    does not answer may take minutes, so the requests are made in a thread, which is then left
-    behind.
+    `secrets`: variable -> reference. Return {} once `cancelled()` is true. A silent endpoint may
+    take minutes, so a thread makes the requests and is abandoned on cancellation.
     """
     missing = {name: reference for name, reference in secrets.items() if name not in environ}
     if not missing:
         return {}
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     errors: list[BaseException] = []
 
     def work() -> None:
         stores = SecretStores(environ)
         try:
             for name, reference in missing.items():
-                found[name] = _resolve(name, reference, stores)
+                values[name] = _resolve(name, reference, stores)
         except BaseException as error:  # noqa: BLE001  (raised below, in the thread that waits)
             errors.append(error)
 
@@ -55,23 +52,22 @@ def look_up(
         return {}
     if errors:
         raise errors[0]
-    return found
+    return values
 
 
 class SecretStores:
-    """The stores that a reference can name."""
+    """Stores that a reference can name."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._vaults: KeyVault | None = None
 
     def get_secret(self, label: str, store: str, name: str) -> str:
-        """The value of one secret; RuntimeError that begins with `label` and says what to do."""
+        """Return the value of one secret. Raise RuntimeError with `label` and a hint."""
         if store != "keyvault":
             return aws_secrets.get_secret(label, store, name, self._environ)
         if self._vaults is None:
-            # Not at the top: urllib takes longer to import than half of the launcher, and most jobs
-            # do not need it.
+            # A late import: urllib is slow to import and most jobs do not need it.
             from cloudtrain_launcher.stored_secrets.azure import KeyVault
 
             self._vaults = KeyVault(self._environ)
@@ -80,8 +76,8 @@ class SecretStores:
 
 def _resolve(variable: str, reference: str, stores: SecretStores) -> str:
     label = f"secret {variable} ({reference})"
-    store, _, rest = reference.partition(":")
-    name, _, key = rest.partition("#")
+    store, _, name_and_key = reference.partition(":")
+    name, _, key = name_and_key.partition("#")
     if store not in (*aws_secrets.PERMISSIONS, "keyvault") or not name:
         raise RuntimeError(f"secret {variable}: cannot read {reference!r}; write {FORMS}")
     value = stores.get_secret(label, store, name)
@@ -95,7 +91,7 @@ def _resolve(variable: str, reference: str, stores: SecretStores) -> str:
 
 
 def _json_field(label: str, value: str, key: str) -> str:
-    """One field of a secret that is a JSON object. No message contains any of its values."""
+    """Return one field of a JSON secret. Error messages contain none of its values."""
     try:
         document = json.loads(value)
     except ValueError:

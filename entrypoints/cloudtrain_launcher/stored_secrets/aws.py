@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 PERMISSIONS = {
-    "secretsmanager": "secretsmanager:GetSecretValue (and kms:Decrypt for a key of your own)",
+    "secretsmanager": "secretsmanager:GetSecretValue (and kms:Decrypt for a custom key)",
     "ssm": "ssm:GetParameter (and kms:Decrypt for its key)",
 }
-"""Store -> the permissions that the role needs."""
+"""Store -> permissions that the role needs."""
 
 
 def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) -> str:
-    """The value of one secret; RuntimeError that begins with `label` and says what to do.
+    """Return the value of one secret. Raise RuntimeError with `label` and a hint.
 
     `store`: secretsmanager or ssm. `name`: the secret's name or ARN.
     """
@@ -24,7 +24,7 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
         )
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         raise RuntimeError(
-            f"{label} is looked up with boto3, which cannot be imported here ({error}): "
+            f"{label} needs boto3, which cannot be imported here ({error}): "
             "add boto3 to the image, or use an image that has it"
         ) from None
     region = region_of(name, environ)
@@ -42,7 +42,7 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
         raise RuntimeError(f"{label}: {code}; the job's role needs {PERMISSIONS[store]}") from None
     except (errors.BotoCoreError, ValueError) as error:
         raise RuntimeError(
-            f"{label}: {type(error).__name__}: {error}; the job needs a way to {store} (no network"
+            f"{label}: {type(error).__name__}: {error}; let the job reach {store} (no network"
             f" isolation; inside a VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
         ) from None
     if "SecretString" not in answer:
@@ -53,8 +53,9 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
 
 
 def region_of(name: str, environ: Mapping[str, str]) -> str | None:
-    """The region of an ARN, the environment or the job; boto3 itself does not read AWS_REGION. None
-    if unknown.
+    """Return the region of an ARN, the environment or the job; None if unknown.
+
+    boto3 itself does not read AWS_REGION.
     """
     configured = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     return (

@@ -21,34 +21,34 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 PUBLIC_DOMAIN = "vault.azure.net"
-"""The domain of the public cloud's vaults, and the audience of its tokens."""
+"""Domain of the public cloud's vaults, and audience of its tokens."""
 
 ROLE = (
     "the role Key Vault Secrets User on the vault"
     " (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
 )
-NO_IDENTITY = "say `azure: {identity: managed}` in job.yaml, and give the compute an identity"
+NO_IDENTITY = "set `azure: {identity: managed}` in job.yaml, and assign an identity to the compute"
 FORMS = "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
 
 TIMEOUT_SECONDS = 20
 BACKOFF_SECONDS = (0.5, 1.5, 4.0)
-"""Seconds before each retry of what may pass: too many requests, a server error, no answer."""
+"""Delays before retries of temporary errors: too many requests, a server error, no answer."""
 
 MAX_RESPONSE_BYTES = 1 << 20
 
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
-"""A valid header value: http.client would show any other in its error message."""
+"""Valid header values; http.client shows an invalid one in its error message."""
 
 
 class KeyVault:
-    """Reads secrets from vaults, with one token for each cloud."""
+    """Reader of secrets from vaults, with one token per cloud."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._tokens: dict[str, str] = {}
 
     def get_secret(self, label: str, name: str) -> str:
-        """The value of one secret; RuntimeError that begins with `label` and says what to do."""
+        """Return the value of one secret. Raise RuntimeError with `label` and a hint."""
         url = secret_url(label, name)
         cloud = _token_audience(url)
         if cloud not in self._tokens:
@@ -60,9 +60,7 @@ class KeyVault:
         raise RuntimeError(f"{label}: {host} {_explain(status, answer)}")
 
     def _token(self, label: str, resource: str) -> str:
-        """A token of the identity that the job runs as: the user's if there is one, else the
-        compute's.
-        """
+        """Return a token of the job's identity: the user's if available, else the compute's."""
         environ = self._environ
         on_behalf, managed, secret = (
             environ.get(n, "") for n in ("OBO_ENDPOINT", "MSI_ENDPOINT", "MSI_SECRET")
@@ -77,7 +75,7 @@ class KeyVault:
             if environ.get("DEFAULT_IDENTITY_CLIENT_ID"):
                 query["clientid"] = environ["DEFAULT_IDENTITY_CLIENT_ID"]
         url = on_behalf or managed
-        # The endpoint is on the node itself: the request must not go through a proxy.
+        # The endpoint is on the node itself: bypass any proxy.
         status, answer = _get(
             f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", headers, proxy=False
         )
@@ -92,7 +90,7 @@ class KeyVault:
 
 
 def secret_url(label: str, name: str) -> str:
-    """The URL of a secret; RuntimeError that begins with `label` if the name is not valid."""
+    """Return the URL of a secret. Raise RuntimeError with `label` for an invalid name."""
     if name.startswith("https://"):
         match = re.fullmatch(
             r"(https://[A-Za-z0-9.-]+(?::\d+)?/secrets/[A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)/?", name
@@ -107,17 +105,17 @@ def secret_url(label: str, name: str) -> str:
 
 
 def _token_audience(url: str) -> str:
-    """The audience of the token: vaults are at NAME.vault.…, with another domain in each cloud."""
-    _, _, rest = (urlsplit(url).hostname or "").partition(".")
-    return rest if rest.startswith("vault.") else PUBLIC_DOMAIN
+    """Return the token's audience: `vault.` and the domain of the vault's cloud."""
+    _, _, domain = (urlsplit(url).hostname or "").partition(".")
+    return domain if domain.startswith("vault.") else PUBLIC_DOMAIN
 
 
 def _explain(status: int, answer: Mapping[str, Any]) -> str:
-    """What a vault's refusal means, and what to do."""
+    """Explain a vault's error response and how to fix it."""
     code = _code(answer)
     if status == 0:
         return (
-            f"{_unreachable(answer)}; the job needs a way to the vault: its firewall, or a private"
+            f"{_unreachable(answer)}; let the job reach the vault: open its firewall, or add a private"
             " endpoint"
         )
     if status == 403 and "Disabled" in code:
@@ -133,13 +131,13 @@ def _explain(status: int, answer: Mapping[str, Any]) -> str:
         return f"has no such secret or version{code}"
     if status == 401:
         return (
-            f"does not accept the job's identity{code}: is the vault one of another tenant? It also"
-            f" needs {ROLE}"
+            f"does not accept the job's identity{code}: check that the vault belongs to the same"
+            f" tenant. It also needs {ROLE}"
         )
     if 300 <= status < 400:
         return (
-            f"answered with a redirect ({status}), which is not followed with a token: name the"
-            " vault's own address"
+            f"answered with a redirect ({status}), which is not followed with a token: use the"
+            " vault's final address"
         )
     if status == 200:
         return "answered without a value: is it a vault?"
@@ -151,7 +149,7 @@ def _unreachable(answer: Mapping[str, Any]) -> str:
 
 
 def _code(answer: Mapping[str, Any]) -> str:
-    """` (CODE)` for the innermost error code, if it is one word; else empty."""
+    """Return ` (CODE)` with the innermost error code if it is one word; else empty."""
     error: Any = answer.get("error")
     innermost = ""
     while isinstance(error, dict):
@@ -164,7 +162,10 @@ def _code(answer: Mapping[str, Any]) -> str:
 
 
 def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[int, dict[str, Any]]:
-    """Status and JSON object of the answer, after retries; status 0 and `why` if there was none."""
+    """Return the status and JSON object of a response, after retries.
+
+    Return status 0 and an object with `why` if there was no response.
+    """
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if not proxy:
         handlers.append(urllib.request.ProxyHandler({}))
@@ -184,12 +185,12 @@ def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[i
 def _request_once(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request
 ) -> tuple[int, dict[str, Any], bool]:
-    """Status, JSON object, and whether a retry may help."""
+    """Return the status, the JSON object, and whether a retry may help."""
     try:
         try:
             response = opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
-            response = error  # also an answer, and to be closed like one
+            response = error  # also a response to close
         with response:
             status = int(response.status)
             return status, _json(response.read(MAX_RESPONSE_BYTES)), status == 429 or status >= 500
@@ -197,8 +198,8 @@ def _request_once(
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLCertVerificationError):
             why = (
-                f"its certificate is not trusted here: {reason.verify_message}; SSL_CERT_FILE names"
-                " those that are"
+                f"its certificate is not trusted here: {reason.verify_message}; set"
+                " SSL_CERT_FILE to the trusted ones"
             )
             return 0, {"why": why}, False
         why = (reason.strerror or "") if isinstance(reason, OSError) else ""
@@ -210,15 +211,15 @@ def _request_once(
 
 def _json(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Returns a redirect as the answer, instead of following it."""
+    """Handler that returns a redirect as the response."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Never: a token must not be sent elsewhere."""
+        """Return None: a token must not be sent to another server."""
         return
