@@ -1,6 +1,4 @@
-"""A model and data of one's own: whether a tumour is malignant, from 30 measurements of 569
-patients.
-"""
+"""Classify tumours as malignant or benign, from 30 measurements of 569 patients."""
 
 import torch
 from sklearn.datasets import load_breast_cancer
