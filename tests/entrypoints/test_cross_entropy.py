@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cloudtrain_trainer.models.cross_entropy import cross_entropy
+from cloudtrain_trainer.models.decoder import cross_entropy
 
 
 @pytest.mark.parametrize("lead", [0, 14, 17], ids=["unknown", "known", "known well"])

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from cloudtrain_trainer.data.token_files import TokenFiles, token_data
-from cloudtrain_trainer.models.cross_entropy import cross_entropy
 from cloudtrain_trainer.models.decoder import (
     Shape,
     blocks,
+    cross_entropy,
     decoder,
     ends,
     joined,
