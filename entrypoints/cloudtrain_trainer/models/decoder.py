@@ -94,9 +94,9 @@ class Embedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         x = super().forward(tokens)
         device = tokens.device.type
-        known = torch.amp.is_autocast_available(device)  # not so of the meta device
+        has_autocast = torch.amp.is_autocast_available(device)  # not so of the meta device
         if (
-            known
+            has_autocast
             and torch.is_autocast_enabled(device)
             and torch.get_autocast_dtype(device) == torch.bfloat16
         ):
@@ -196,8 +196,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weights = weights_to_convert(self, x.dtype)
         if weights:  # again, with the converted ones
-            again: Tensor = functional_call(self, convert_together(weights, x.dtype), (x,))
-            return again
+            output: Tensor = functional_call(self, convert_together(weights, x.dtype), (x,))
+            return output
         x = x + self.attention(self.attention_norm(x))
         out: Tensor = x + self.feed(self.feed_norm(x))
         return out
@@ -370,14 +370,22 @@ class _FromProbabilities(torch.autograd.Function):
             probabilities = torch.softmax(logits, dim=-1)
         columns = targets[:, None]
         chosen = probabilities.gather(1, columns).float()
-        others = probabilities.scatter_(1, columns, 0.0).sum(1, keepdim=True, dtype=torch.float32)
-        ctx.save_for_backward(probabilities, columns, others)
+        other_probabilities = probabilities.scatter_(1, columns, 0.0).sum(
+            1, keepdim=True, dtype=torch.float32
+        )
+        ctx.save_for_backward(probabilities, columns, other_probabilities)
         logs = chosen.clamp_min_(torch.finfo(torch.bfloat16).tiny).log_()
-        return torch.where(others < 0.5, torch.log1p(-others), logs).mean().neg_()
+        return (
+            torch.where(other_probabilities < 0.5, torch.log1p(-other_probabilities), logs)
+            .mean()
+            .neg_()
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        probabilities, columns, others = ctx.saved_tensors
+        probabilities, columns, other_probabilities = ctx.saved_tensors
         weight = grad / len(columns)
         gradient = probabilities.mul(weight)
-        return gradient.scatter_(1, columns, others.mul(-weight).to(gradient.dtype)), None
+        return gradient.scatter_(
+            1, columns, other_probabilities.mul(-weight).to(gradient.dtype)
+        ), None

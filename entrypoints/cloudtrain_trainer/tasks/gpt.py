@@ -107,20 +107,20 @@ def tokens(data: str, seed: int) -> Tensor:
         )
     if os.environ.get(INPUT):
         folder = Path(os.environ[INPUT])
-        found = read(sorted(path for path in folder.rglob("*") if path.is_file()), MAX_BYTES + 1)
-        if len(found) > MAX_BYTES:
+        text = read(sorted(path for path in folder.rglob("*") if path.is_file()), MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             raise Refused(
                 f"{folder} has more than {MAX_BYTES >> 20} MiB, which every rank reads: use less"
                 " text"
             )
     else:
         folder = Path(sysconfig.get_path("stdlib"))
-        found = read(sorted(folder.glob("*.py")), STDLIB_BYTES)
-    if not len(found):
+        text = read(sorted(folder.glob("*.py")), STDLIB_BYTES)
+    if not len(text):
         raise Refused(
             f"{folder} has no text to train on: give the job an input called text (${INPUT})"
         )
-    return found
+    return text
 
 
 def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:

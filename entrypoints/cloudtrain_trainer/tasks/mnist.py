@@ -94,19 +94,19 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Raises `Refused` if a file is missing, cannot be downloaded, or has another format.
     """
-    given = os.environ.get(INPUT)
-    if given:
-        paths = [Path(given, name) for name in FILES]
+    input_folder = os.environ.get(INPUT)
+    if input_folder:
+        paths = [Path(input_folder, name) for name in FILES]
     else:
         hint = (
             f"give the job an input called mnist with its four files (${INPUT}), or use --data"
             " digits"
         )
         folder = cache_folder("mnist")
-        paths = [fetch(ADDRESS + name, folder, *known, hint) for name, known in FILES.items()]
-    found = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
+        paths = [fetch(ADDRESS + name, folder, *checks, hint) for name, checks in FILES.items()]
+    arrays = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
     for at in (0, 2):
-        images, labels = found[at : at + 2]
+        images, labels = arrays[at : at + 2]
         if images.shape != (len(labels), PIXELS, PIXELS):
             raise Refused(
                 f"{paths[at]} has {tuple(images.shape)} pixels: expected ({len(labels)}, 28, 28),"
@@ -116,7 +116,7 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
             raise Refused(
                 f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}"
             )
-    return found[0], found[1], found[2], found[3]
+    return arrays[0], arrays[1], arrays[2], arrays[3]
 
 
 def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

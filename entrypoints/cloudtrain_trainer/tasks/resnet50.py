@@ -154,9 +154,9 @@ def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], in
     unknown = sorted({path.name for path in validation.iterdir() if path.is_dir()} - set(classes))
     if unknown:
         raise Refused(f"{validation / unknown[0]} is a class that {train} does not have")
-    found = []
+    samples = []
     for part in (train, validation):
-        found.append(
+        samples.append(
             [
                 (str(path), label)
                 for label, name in enumerate(classes)
@@ -164,9 +164,9 @@ def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], in
                 if path.suffix.lower() in EXTENSIONS
             ]
         )
-        if not found[-1]:
+        if not samples[-1]:
             raise Refused(f"{part} has no images in class folders ({' '.join(EXTENSIONS)})")
-    return found[0], found[1], len(classes)
+    return samples[0], samples[1], len(classes)
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -190,11 +190,11 @@ def build(
     """
     tiny = size == "tiny"
     pixels = image_size or (64 if tiny else 224)
-    given = os.environ.get(INPUT)
+    input_folder = os.environ.get(INPUT)
     train: Images | Synthetic
     validation: Images | Synthetic
-    if data == "images" or (data is None and given):
-        if not given:
+    if data == "images" or (data is None and input_folder):
+        if not input_folder:
             raise Refused(
                 f"--data images needs an input called images (${INPUT}), or use --data synthetic"
             )
@@ -202,7 +202,7 @@ def build(
             raise Refused(
                 "images are decoded with Pillow, which is not installed: pip install pillow"
             )
-        files, held_out, classes = read(Path(given))
+        files, held_out, classes = read(Path(input_folder))
         train = Images(files, pixels, seed)
         validation = Images(held_out, pixels)
     else:

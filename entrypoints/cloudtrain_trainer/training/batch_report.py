@@ -55,8 +55,8 @@ def describe(shape: BatchShape, unit: str, device: str, tokens: int = 0) -> list
     who = f"{device}" if shape.group == 1 else f"group of {shape.group} {device}s"
     least = shape.samples // shape.shares
     most = math.ceil(shape.samples / shape.shares)
-    each = str(most) if least == most else f"{least} or {most}"
-    line = f"batch: {shape.samples} {unit} per step over all ranks, {each} per {who}"
+    samples_per_share = str(most) if least == most else f"{least} or {most}"
+    line = f"batch: {shape.samples} {unit} per step over all ranks, {samples_per_share} per {who}"
     if shape.passes > 1:
         line += f", in {shape.passes} micro-batches of {shape.per_pass}"
     return [line, *_too_small(shape, unit, who, tokens)]

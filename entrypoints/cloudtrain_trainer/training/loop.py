@@ -66,12 +66,12 @@ class Loop:
         if task.validation is None and (
             options.patience or options.target_accuracy or options.eval_only
         ):
-            what = (
+            flags = (
                 "--eval-only needs"
                 if options.eval_only
                 else "--patience and --target-accuracy need"
             )
-            raise Refused(f"{what} validation data, which this task does not have")
+            raise Refused(f"{flags} validation data, which this task does not have")
         batch_size = options.batch_size or task.batch_size
         self.workers = loader_processes(
             options.workers, task.workers, available_cores(), self.ranks.local_size
@@ -223,9 +223,9 @@ class Loop:
         """
         every = self.options.eval_every_steps
         step = self.position.step
-        within = every is not None and self.position.samples > 0 and step % every == 0
+        is_due_within_epoch = every is not None and self.position.samples > 0 and step % every == 0
         return (
-            within
+            is_due_within_epoch
             and self.task.validation is not None
             and self.checkpointer.best.evaluated_at != step
         )

@@ -93,10 +93,10 @@ class MicroBatchCache:
         mine = None
         with suppress(OSError, ValueError, AttributeError):
             mine = json.loads(self.path.read_text()).get(self.key)
-        known = [
+        limits = [
             value for value in self.ranks.all_gather(mine) if isinstance(value, int) and value >= 1
         ]
-        return min(known, default=None)
+        return min(limits, default=None)
 
     def write(self, micro_batch: int) -> None:
         """Store a size in samples, by this rank alone: its peers may wait in a collective. OSError
@@ -115,9 +115,9 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
     """
     step = loop.step
     device = loop.device
-    known = cache.read()
-    if known is not None and known < loop.micro_batch:
-        loop.split_to_fit(known)
+    cached = cache.read()
+    if cached is not None and cached < loop.micro_batch:
+        loop.split_to_fit(cached)
         loop.ranks.log(
             f"an earlier start ran out of memory: micro-batches of {loop.micro_batch} samples per"
             f" rank, {step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
@@ -165,9 +165,9 @@ class Trial(NamedTuple):
 
     def largest(self, samples: int) -> int:
         """About how many samples would fit, if so many took this much."""
-        each = max(1.0, (self.peak - self.before) / samples)
+        bytes_per_sample = max(1.0, (self.peak - self.before) / samples)
         return (
-            max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / each))
+            max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / bytes_per_sample))
             if self.total
             else samples
         )

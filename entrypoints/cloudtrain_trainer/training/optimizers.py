@@ -93,7 +93,8 @@ class GroupNumbers:
         """Return the numbers of each group that changed since the start, for a checkpoint."""
         pairs = zip(self._numbers(), self._first, strict=True)
         return [
-            {name: x for name, x in now.items() if x != first.get(name)} for now, first in pairs
+            {name: x for name, x in current.items() if x != first.get(name)}
+            for current, first in pairs
         ]
 
     def restore(self, changed: Sequence[Mapping[str, float]]) -> None:
