@@ -1,6 +1,4 @@
-"""Which files of its folder a Dockerfile may copy: they alone decide what it makes. Pure; in doubt
-it is all.
-"""
+"""Files of its folder that a Dockerfile may copy; in doubt all of them. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +14,11 @@ _EVERYTHING = {"", ".", "/", "./"}
 
 
 class Unclear(Exception):
-    """It holds something that only the builder can resolve."""
+    """A Dockerfile that only the builder can resolve."""
 
 
 def copied_patterns(text: str) -> list[Pattern] | None:
-    """What COPY, ADD and mounted folders name; None where it is everything, or cannot be known from
-    the text alone.
-    """
+    """Return the sources of COPY, ADD and mounts; None if they are everything, or unclear."""
     try:
         return [
             pattern_of(source)
@@ -68,9 +64,7 @@ def _named(instruction: str, rest: str) -> Iterator[str]:
 
 
 def _mounted(rest: str) -> Iterator[str]:
-    """The folders that a RUN sees without a copy: `--mount=type=bind,source=…`, and `bind` is the
-    default.
-    """
+    """Yield the folders that a RUN mounts: `--mount=type=bind,source=…`, and `bind` is the default."""
     for flag in re.findall(r"--mount=(\S+)", rest):
         options = dict(part.partition("=")[::2] for part in flag.split(","))
         if options.get("type", "bind") == "bind" and "from" not in options:

@@ -1,7 +1,7 @@
-"""What a .dockerignore leaves out of a build, by the rules that docker itself has for it. Pure.
+"""Rules of a .dockerignore, as docker reads them. Pure.
 
-Unlike git's: a pattern counts from the context's top, and the last one that fits a path or a folder
-above it decides, so that `!` brings back single files of an ignored folder.
+Unlike in git, a pattern starts at the context's top, and the last one that matches a path or a folder
+above it decides: `!` brings back single files of an ignored folder.
 """
 
 from __future__ import annotations
@@ -18,23 +18,19 @@ ANY = ".*"
 """Within a folder; any number of whole folders; anything."""
 
 FEW = 2
-"""So many wildcards a regular expression takes well; with more it may go back and try again without
-end.
-"""
+"""Maximum wildcards before regex backtracking gets expensive."""
 
 Fits = Callable[[str], object]
-"""Whether a whole path fits."""
+"""Returns whether a whole path matches."""
 
 Pattern = Fits
 
 Rule = tuple[bool, Pattern]
-"""Whether it leaves out (or brings back), and what it fits."""
+"""True for a rule that leaves out, False for one that brings back; and its pattern."""
 
 
 def rules_of(text: str) -> list[Rule]:
-    """The rules of an ignore file, in order. SourceError for a line that docker would refuse as
-    well.
-    """
+    """Return the rules of an ignore file, in order. Raise SourceError for an invalid line."""
     rules: list[Rule] = []
     for raw in text.removeprefix("\ufeff").splitlines():
         line = raw.strip()
@@ -54,21 +50,21 @@ def rules_of(text: str) -> list[Rule]:
 
 
 def pattern_of(text: str) -> Pattern:
-    """What a path of the context fits as a whole; re.error for what is not a valid pattern."""
+    """Return the matcher of a whole path of the context. Raise re.error for an invalid pattern."""
     return matcher(_pieces(posixpath.normpath(text).lstrip("/")))
 
 
 def matches_any(path: str, patterns: Sequence[Pattern]) -> bool:
-    """Whether a path, relative and with slashes, or a folder above it fits one of them."""
-    return any(pattern(each) for each in _with_folders(path) for pattern in patterns)
+    """Return whether a relative path or a folder above it matches one of the patterns."""
+    return any(pattern(part) for part in _with_folders(path) for pattern in patterns)
 
 
 def is_ignored(path: str, rules: Sequence[Rule]) -> bool:
-    """Whether a path, relative and with slashes, is left out."""
+    """Return whether a relative path is left out."""
     above = _with_folders(path)
     ignored = False
     for leaves_out, pattern in rules:
-        if leaves_out != ignored and any(pattern(each) for each in above):
+        if leaves_out != ignored and any(pattern(part) for part in above):
             ignored = leaves_out
     return ignored
 
@@ -79,12 +75,12 @@ def _with_folders(path: str) -> list[str]:
 
 
 def has_exceptions(rules: Sequence[Rule]) -> bool:
-    """Whether files of an ignored folder may be wanted all the same."""
+    """Return whether a rule may bring back files of an ignored folder."""
     return any(not leaves_out for leaves_out, _ in rules)
 
 
 def _pieces(pattern: str) -> list[str]:
-    """Go's `filepath.Match`, and `**` for any number of folders."""
+    """Translate a pattern of Go's `filepath.Match`, and `**` for any number of folders."""
     if re.fullmatch(
         r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern
     ):  # docker looks at the end of the path alone
@@ -121,11 +117,10 @@ def _pieces(pattern: str) -> list[str]:
 
 
 def matcher(pieces: Sequence[str]) -> Fits:
-    """Matches a pattern with many wildcards in time that is linear in the path: all ways are
-    followed at once.
+    """Return a matcher that takes time linear in the path, however many wildcards there are.
 
-    `pieces`: wildcards, and regular expressions of one character each; re.error if one is not
-    valid.
+    `pieces`: wildcards, and regular expressions of one character each. Raise re.error if one is
+    invalid.
     """
     expression = re.compile("".join(pieces), re.DOTALL)
     if sum(piece in (STAR, DEEP, ANY) for piece in pieces) <= FEW:
@@ -137,33 +132,34 @@ def matcher(pieces: Sequence[str]) -> Fits:
 
 
 def _fits(steps: Sequence[str | re.Pattern[str]], path: str) -> bool:
-    """`at` holds every step that may come next; `within` the `DEEP` ones that are in the middle of
-    their folders.
+    """Follow all possible matches at once.
+
+    `at`: every step that may come next; `inner`: the `DEEP` steps in the middle of a folder.
     """
     at = _reach(steps, {0})
-    within = set[int]()
+    inner = set[int]()
     for char in path:
-        inside = {step for step in at if steps[step : step + 1] == [DEEP]} | within
-        then = {step + 1 for step in inside if char == "/"}
+        inside = {step for step in at if steps[step : step + 1] == [DEEP]} | inner
+        after = {step + 1 for step in inside if char == "/"}
         for step in at:
-            wanted = steps[step] if step < len(steps) else ""
-            if wanted == ANY or (wanted == STAR and char != "/"):
-                then.add(step)
-            elif isinstance(wanted, re.Pattern) and wanted.fullmatch(char):
-                then.add(step + 1)
-        at = _reach(steps, then)
-        within = inside
-        if not at and not within:
+            expected = steps[step] if step < len(steps) else ""
+            if expected == ANY or (expected == STAR and char != "/"):
+                after.add(step)
+            elif isinstance(expected, re.Pattern) and expected.fullmatch(char):
+                after.add(step + 1)
+        at = _reach(steps, after)
+        inner = inside
+        if not at and not inner:
             return False
     return len(steps) in at
 
 
-def _reach(steps: Sequence[str | re.Pattern[str]], found: set[int]) -> set[int]:
-    """These, and what comes behind wildcards that stand for nothing."""
-    todo = list(found)
+def _reach(steps: Sequence[str | re.Pattern[str]], reached: set[int]) -> set[int]:
+    """Add the steps behind wildcards that match the empty text."""
+    todo = list(reached)
     while todo:
         step = todo.pop()
-        if step < len(steps) and isinstance(steps[step], str) and step + 1 not in found:
-            found.add(step + 1)
+        if step < len(steps) and isinstance(steps[step], str) and step + 1 not in reached:
+            reached.add(step + 1)
             todo.append(step + 1)
-    return found
+    return reached

@@ -1,6 +1,4 @@
-"""What an image is built from: a Dockerfile, the files it may copy, and arguments; their digest is
-its name.
-"""
+"""Recipe of an image: a Dockerfile, the files it may copy, and arguments. Its digest is its name."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from cloudtrain.images.copied import copied_patterns
 from cloudtrain.images.dockerignore import Rule, has_exceptions, is_ignored, matches_any, rules_of
 
 LOCAL = "cloudtrain"
-"""What images that we build are called on this machine."""
+"""Local name of images that we build."""
 
 KINDS = ("cuda", "cpu")
 """Our own image, for GPUs or for CPUs."""
@@ -32,7 +30,7 @@ _TAG_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """All that decides the result of a build, as far as this machine knows: a base's tag may move."""
+    """Inputs of a build that this machine knows; a base's tag may move."""
 
     dockerfile: str
     kind: str = ""
@@ -42,12 +40,10 @@ class Recipe:
     platform: str = ""
     """`linux/amd64`; empty for this machine's own."""
     digest: str
-    """sha256 of all that, and of every file and folder that the Dockerfile copies, executable bits
-    included.
+    """sha256 of the other fields and of every file and folder that the Dockerfile copies.
 
-    Of permissions it is what git keeps: the others are those of the umask under which the files
-    came here. Not of a folder `.git`, in which git writes as it likes: one that is copied must not
-    change the name every time.
+    Of the permissions only the executable bits count: the others come from a umask. A folder `.git`
+    does not count: git changes it all the time.
     """
 
     @property
@@ -62,7 +58,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """What it is called on this machine."""
+        """Local name of the image."""
         return f"{LOCAL}:{self.tag}"
 
     def to_json(self) -> dict[str, Any]:
@@ -71,12 +67,12 @@ class Recipe:
 
 
 def from_json(document: Mapping[str, Any]) -> Recipe:
-    """What `to_json` gave, read back."""
+    """Read the result of `to_json`."""
     return Recipe(**{**document, "args": tuple(document["args"])})
 
 
 def our_recipe(kind: str, args: Sequence[str] = (), platform: str = "") -> Recipe:
-    """Our own image, for GPUs (`cuda`) or for CPUs (`cpu`)."""
+    """Return the recipe of our image, for GPUs (`cuda`) or for CPUs (`cpu`)."""
     own = (f"TORCH={kind}", *((f"BASE_IMAGE={_CPU_BASE}",) if kind == "cpu" else ()))
     return recipe_of(bundled("docker") / "Dockerfile", (*own, *args), platform, kind)
 
@@ -88,8 +84,9 @@ def recipe_of(
     kind: str = "",
     limit: int | None = None,
 ) -> Recipe:
-    """The recipe of a Dockerfile. SourceError when its folder cannot be read, or holds more than
-    `limit` bytes.
+    """Return the recipe of a Dockerfile.
+
+    Raise SourceError if its folder is unreadable, or larger than `limit` bytes.
     """
     given = dict(arg.partition("=")[::2] for arg in args)
     digest = sha256(repr((dockerfile.name, sorted(given.items()), platform)).encode())
@@ -124,10 +121,9 @@ def recipe_of(
 
 
 def payload_archive() -> bytes:
-    """What our own image has besides the files of docker/: launcher and trainer, for `docker run
-    IMAGE train`.
+    """Pack launcher and trainer for our image: `docker run IMAGE train` runs them.
 
-    The same bytes for the same files, whichever machine packs them, and when.
+    The same files give the same bytes on any machine at any time.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -141,7 +137,7 @@ def payload_archive() -> bytes:
 
 
 def _rules(dockerfile: Path) -> list[Rule]:
-    """Of the ignore file of this very Dockerfile, or else of its folder."""
+    """Read the ignore file of this Dockerfile, or else of its folder."""
     for file in (
         dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
         dockerfile.with_name(".dockerignore"),
@@ -152,9 +148,7 @@ def _rules(dockerfile: Path) -> list[Rule]:
 
 
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
-    """The Dockerfile itself, and what the build may copy: files, links and the folders they are in,
-    none of git's.
-    """
+    """Return the Dockerfile, and the files, links and folders that the build may copy."""
     found = {dockerfile: dockerfile.stat()}
     named = copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
     top = dockerfile.parent
@@ -189,7 +183,7 @@ def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result
 
 
 def _mode(info: os.stat_result) -> int:
-    """The bits that change what an image does."""
+    """Return the permission bits that change an image."""
     if not stat.S_ISREG(info.st_mode):
         return 0
     return info.st_mode & (stat.S_IXUSR | stat.S_ISUID | stat.S_ISGID)

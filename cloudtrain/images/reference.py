@@ -28,7 +28,7 @@ class Address:
     """An image's address taken apart, as the distribution specification reads it."""
 
     registry: str
-    """Host and port; Docker Hub's where none is named."""
+    """Host and port; Docker Hub's by default."""
     repository: str
     """The path in the registry: `library/python`, `team/train`."""
     reference: str
@@ -40,17 +40,15 @@ class ResolvedImage:
     """The image of a run, looked up, or built and pushed, right before the start."""
 
     address: str
-    """What the request names: by digest where we have pushed it, else as it was planned."""
+    """Address in the request: by digest if we pushed the image, else as planned."""
     planned: str
-    """What the plan calls it."""
+    """Address in the plan."""
     digest: str = ""
-    """`sha256:…` of what is there under that address; empty where it is not known."""
+    """`sha256:…` of the image at that address; empty if unknown."""
 
 
 def parse_address(text: str) -> Address:
-    """The parts of an address. What stands before the first slash is a registry if it looks like a
-    host.
-    """
+    """Split an address. The part before the first slash is a registry if it looks like a host."""
     name, _, digest = text.partition("@")
     head, slash, rest = name.partition("/")
     is_host = bool(slash) and ("." in head or ":" in head or head == "localhost")
@@ -69,5 +67,5 @@ def without_tag(text: str) -> str:
 
 
 def is_loopback(registry: str) -> bool:
-    """Whether it is on this machine, where engines speak plain HTTP to it."""
+    """Return whether a registry is on this machine, where engines use plain HTTP."""
     return re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", registry) is not None

@@ -1,6 +1,4 @@
-"""Which image a spec selects for one provider, and the recipe where it is one that we build. Reads
-only the disk.
-"""
+"""Selection of a spec's image for one provider, and the recipe of an image that we build."""
 
 from __future__ import annotations
 
@@ -18,36 +16,30 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
 
 CLOUD_PLATFORM = "linux/amd64"
-"""What all machines of both clouds run but those with NVIDIA's own processors, whatever your own
-machine is.
-"""
+"""Platform of all machines of both clouds, except those with NVIDIA's processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedImage:
-    """What a job runs in."""
+    """Image of a job."""
 
     address: str
-    """An address in a registry, a local name, or what else its provider reads; empty where it is
-    not known.
-    """
+    """Address in a registry, local name, or another name for the provider; empty if unknown."""
     recipe: Recipe | None = None
-    """How it is built, where we build it. Its address ends in a tag then: the digest is known when
-    it was pushed.
-    """
+    """Recipe of an image that we build. Its address ends in a tag: a push makes the digest known."""
     contents: ImageContents | None = field(default=None, compare=False, repr=False)
-    """What it brings, where its provider knows that of its own image."""
+    """Packages of a provider's image, if known."""
 
     @property
     def known_contents(self) -> ImageContents | None:
-        """What it brings; None for an image that is not known: somebody's own."""
+        """Packages of the image; None for an unknown image."""
         if self.recipe is None:
             return self.contents
         return our_contents(self.recipe.kind) if self.recipe.kind else None
 
 
 class ImageSelection(NamedTuple):
-    """What a spec selects for one provider."""
+    """Selection of a spec for one provider."""
 
     path: Keys
     """The field that selects it."""
@@ -56,14 +48,12 @@ class ImageSelection(NamedTuple):
 
     @property
     def is_build(self) -> bool:
-        """Whether a Dockerfile is named, and not an address."""
+        """Whether the selection is a Dockerfile, not an address."""
         return self.path[-1] == "build"
 
 
 def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelection:
-    """What `image:` says for a provider: a Dockerfile, the provider's entry, or `auto` where it has
-    none.
-    """
+    """Return the selection of `image:`: a Dockerfile, the provider's entry, or `auto`."""
     if not isinstance(image, Mapping):
         return ImageSelection(("image",), image)
     if "build" in image:
@@ -74,9 +64,7 @@ def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelectio
 def recipe_for(
     selected: ImageSelection, settings: Settings, *, gpu: bool, platform: str = ""
 ) -> tuple[Recipe | None, list[Issue]]:
-    """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong
-    with it.
-    """
+    """Return the recipe of our image (`auto`) or of the named Dockerfile, and its issues."""
     at, text = selected
     try:
         if not selected.is_build:
@@ -101,7 +89,7 @@ def recipe_for(
 
 
 def planned_build(recipe: Recipe | None, repository: str = "") -> PlannedImage:
-    """An image that we build: where it is to be, and from what."""
+    """Return an image that we build, with its address and recipe."""
     if recipe is None:
         return PlannedImage("")
     return PlannedImage(f"{repository}:{recipe.tag}" if repository else recipe.name, recipe)
