@@ -12,7 +12,6 @@ from cloudtrain_job import activity, emit_event, log_metrics
 from cloudtrain_launcher.events import Resumed
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints.checkpointer import Checkpointer
-from cloudtrain_trainer.checkpoints.compile_cache import CompileCache
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
 from cloudtrain_trainer.data.streams import Stream, StreamBatches
@@ -77,10 +76,6 @@ class Loop:
             options.workers, task.workers, available_cores(), self.ranks.local_size
         )
         self.step = Step(task, strategy, options, batch_size)
-        self.compile_cache = CompileCache(
-            checkpoints.folder, self.ranks, checkpoints.run if self.step.compiles else ""
-        )
-        self.compile_cache.load()
         self._make_batches()
         self.epochs = options.epochs or task.epochs
         steps = self.epochs * self.batches.samples_per_epoch // batch_size
@@ -160,7 +155,6 @@ class Loop:
                 self.profiler.before_step(self.position.step + 1)
             self.step.train_step(batches, self.position.step, self.steps)
             self.ranks.begin_training(self.options.timeout)
-            self.compile_cache.step_done()
             self.position = Position(
                 self.position.step + 1, self.position.epoch, self.position.samples + batch_size
             )
