@@ -1,4 +1,4 @@
-"""A model whose large tensors are made later has the very numbers of one that is built at once."""
+"""A model that ranks share has the very numbers of one that a process builds whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.models.deferred import MIN_NUMBERS, record
+from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.initial_model import InitialModel
 
@@ -20,15 +20,13 @@ CPU = torch.device("cpu")
 
 
 class Manifold(nn.Module):
-    """Initial weights in many ways: drawn, computed, from a generator of its own, in part, copied,
-    by rejection.
-    """
+    """Initial weights in many ways: drawn, computed, in part, copied, by rejection."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.tril(torch.ones(90, 90)).view(1, 1, 90, 90))
         self.drawn = nn.Parameter(torch.randn(100, 100) * 0.02)
-        nn.init.normal_(self.drawn[:50], generator=torch.Generator().manual_seed(7))
+        nn.init.normal_(self.drawn[:50])
         self.embedding = nn.Embedding(300, 64, padding_idx=3)
         self.head = nn.Linear(64, 300, bias=False)
         self.head.weight = self.embedding.weight
@@ -41,7 +39,6 @@ class Manifold(nn.Module):
             self.orthogonal.weight[3:5].mul_(3)
             self.wide.weight[:, 7].fill_(1.0)
         self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(100, 100))
-        self.rates = [rate.item() for rate in torch.linspace(0, 1, 10)]
         for part in self.recurrent.weight_ih_l0.chunk(4):  # type: ignore[operator]
             nn.init.xavier_uniform_(part)
         self.small = nn.Linear(100, 100).to(torch.bfloat16)
@@ -55,6 +52,24 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def build(create: Callable[[], nn.Module], *argv: str) -> nn.Module:
+    """Build the model as rank 0 of ranks that share it."""
+    initial = InitialModel(create, parse(list(argv)), Ranks(), True)
+    initial.place(initial.model, CPU)
+    return initial.model
+
+
+def assert_same_tensors(model: nn.Module, expected: dict[str, Tensor]) -> None:
+    found = tensors(model)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
+        assert (tensor.stride(), tensor.dtype) == (
+            expected[name].stride(),
+            expected[name].dtype,
+        ), name
+
+
 @pytest.mark.parametrize(
     "create",
     [
@@ -65,32 +80,18 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     ],
     ids=["many ways", "gpt", "resnet50", "mnist"],
 )
-def test_tensors_that_are_made_later_have_the_numbers_of_those_made_at_once(
-    create: Callable[[], nn.Module],
+def test_a_shared_model_has_the_numbers_of_one_process(
+    create: Callable[[], nn.Module], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    model = build(create, "--seed", "3")
     torch.manual_seed(3)
-    expected = tensors(create())
-    next_number = torch.rand(())
-    torch.manual_seed(3)
-    model, recording = record(create)
-    assert torch.equal(torch.rand(()), next_number), "what is drawn after the model must not change"
-    found = tensors(model)
-    assert found.keys() == expected.keys()
-    for name in sorted(found, reverse=True):  # the order does not matter
-        view = recording.view(found[name])
-        assert (view is not None) == found[name].is_meta
-        assert view or found[name].numel() < MIN_NUMBERS, f"{name} has memory"
-        made = found[name] if view is None else recording.make(view)
-        assert torch.equal(made, expected[name]), name
-        assert (made.stride(), made.dtype) == (expected[name].stride(), expected[name].dtype), name
+    assert_same_tensors(model, tensors(create()))
+    assert capfd.readouterr().out == "", "it is not built whole"
 
 
-def initial_model(create: Callable[[], nn.Module], *argv: str) -> tuple[nn.Module, list[str]]:
-    """The model as a rank places it that shares it with others, and what was said."""
-    said: list[str] = []
-    initial = InitialModel(create, parse(list(argv)), True, said.append)
-    initial.place(initial.model, CPU)
-    return initial.model, said
+def test_tied_weights_stay_tied() -> None:
+    model = build(Manifold)
+    assert model.head.weight is model.embedding.weight  # type: ignore[union-attr]
 
 
 class KeepsTable(nn.Module):
@@ -100,54 +101,39 @@ class KeepsTable(nn.Module):
         self.table = torch.rand(90, 90)
 
 
-def test_a_model_is_placed_with_its_values_and_tied_weights_stay_tied() -> None:
-    model, said = initial_model(Manifold)
-    torch.manual_seed(0)
-    expected = tensors(Manifold())
-    assert said == []
-    assert all(torch.equal(value, expected[name]) for name, value in tensors(model).items())
-    assert model.head.weight is model.embedding.weight  # type: ignore[union-attr]
-    kept, _ = initial_model(KeepsTable)
-    torch.manual_seed(0)
-    fresh = KeepsTable()
-    assert isinstance(kept.table, Tensor)
-    assert isinstance(fresh.table, Tensor)
-    assert torch.equal(kept.table, fresh.table), "it is not a buffer, so nobody else would make it"
+class KeepsTables(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(90, 90)
+        self.tables = {"first": [torch.rand(90)]}
 
 
-def takes_values() -> nn.Module:
-    model = nn.Linear(90, 90)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[1.0] * 90] * 90))
-    return model
-
-
-def hides_a_tensor() -> nn.Module:
-    hidden = torch.rand(90, 90)
-    model = nn.Linear(90, 90)
-    model.register_forward_hook(lambda *_: hidden.sum())
-    return model
+class ReadsValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(90, 90)
+        self.scale = self.linear.weight.norm().item()
 
 
 @pytest.mark.parametrize(
     ("create", "reason"),
     [
-        (takes_values, r"weights are taken from a tensor of shape \(90, 90\)"),
-        (hides_a_tensor, "keeps a tensor elsewhere than in its parameters and buffers"),
+        (KeepsTable, "table is a tensor, but not a parameter or buffer"),
+        (KeepsTables, "tables is a tensor, but not a parameter or buffer"),
+        (ReadsValues, r"Tensor.item\(\) cannot be called on meta tensors"),
     ],
 )
-def test_a_model_that_cannot_be_recorded_is_built_whole_and_that_is_said_once(
-    create: Callable[[], nn.Module], reason: str
+def test_a_model_that_needs_values_is_built_whole(
+    create: Callable[[], nn.Module], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model, said = initial_model(create)
+    model = build(create)
     torch.manual_seed(0)
-    expected = tensors(create())
-    assert all(torch.equal(value, expected[name]) for name, value in tensors(model).items())
-    (line,) = said
-    assert line.startswith(
-        "every rank builds the whole model in host memory before it keeps its part: "
-    )
-    assert re.search(reason, line)
+    expected = create()
+    assert_same_tensors(model, tensors(expected))
+    if isinstance(expected, KeepsTable):
+        assert torch.equal(model.table, expected.table)  # type: ignore[arg-type]
+    output = capfd.readouterr().out
+    assert re.search(f"every rank builds the whole model in host memory: {reason}", output)
 
 
 def test_a_models_own_mistake_is_its_own_error() -> None:
@@ -158,9 +144,9 @@ def test_a_models_own_mistake_is_its_own_error() -> None:
         raise LookupError("of the model")
 
     with pytest.raises(Refused, match=r"^no$"):
-        initial_model(refuses)
+        build(refuses)
     with pytest.raises(LookupError, match="of the model"):
-        initial_model(fails)
+        build(fails)
 
 
 def test_given_weights_are_placed_instead(tmp_path: Path) -> None:
@@ -170,11 +156,8 @@ def test_given_weights_are_placed_instead(tmp_path: Path) -> None:
         given["mask"],
     )  # one name of two, and a tensor that keeps the model's own
     torch.save(given, tmp_path / "given.pt")
-    model, said = initial_model(
-        Manifold, "--weights", str(tmp_path / "given.pt"), "--partial-weights"
-    )
+    model = build(Manifold, "--weights", str(tmp_path / "given.pt"), "--partial-weights")
     found = model.state_dict()
     assert all(torch.equal(found[name], value) for name, value in given.items())
     assert torch.equal(found["embedding.weight"], given["head.weight"])
     assert torch.equal(found["mask"], Manifold().state_dict()["mask"])
-    assert len(said) == 1

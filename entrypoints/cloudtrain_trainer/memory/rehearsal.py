@@ -174,7 +174,7 @@ class RehearsedStep(Step):
         return model
 
     def initial_model(self) -> InitialModel:
-        return InitialModel(self.task.model, self.options, False, self.strategy.ranks.log)
+        return InitialModel(self.task.model, self.options, self.strategy.ranks, False)
 
     def place(self, module: nn.Module, device: torch.device | None = None) -> None:
         """It is there already, but for a stage that one process holds on another device."""

@@ -1,79 +1,80 @@
-"""The model that training starts with. Ranks that share one make only their own parts of it,
-whatever it is.
+"""The model that training starts with.
 
-The numbers are those of a model that one process builds whole, bit for bit.
+Ranks that share a model build it on the meta device, where it has shapes and no memory. Rank 0 also
+builds it with values, in host memory, and sends one tensor after the other; each rank keeps its
+part. So the numbers are those of a model that one process builds whole, bit for bit.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from cloudtrain_trainer import state
 from cloudtrain_trainer.checkpoints import starting_weights
-from cloudtrain_trainer.models.deferred import Recording, Unsupported, record
-from cloudtrain_trainer.models.operations import View
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
+
+META = torch.device("meta")
+TENSORS_OF_MODULE = ("_parameters", "_buffers", "_modules")
+
+
+class _Layout(NamedTuple):
+    """A parameter or buffer of the whole model."""
+
+    names: list[str]
+    """A tied tensor has several."""
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 class InitialModel:
     """A model with the initial weights of `--seed`, or those of `--weights`.
 
-    `shares`: whether this rank needs only a part of the model. Then large tensors of `model` are on
-    the meta device until `place` makes them. A model that cannot be built so is built whole, on the
-    CPU, which `say` is told.
+    `shares`: whether a rank needs only a part of the model. Then the tensors of `model` are on the
+    meta device until `place` gives them memory and values. If the model cannot be built on the meta
+    device, every rank builds it whole on the CPU.
     """
 
     def __init__(
         self,
         create: Callable[[], nn.Module],
         options: Options,
+        ranks: Ranks,
         shares: bool,
-        say: Callable[[str], None],
     ) -> None:
-        self._options = options
-        self._recording = Recording()
-        self._views = dict[str, View]()
-        state.seed_generators(options.seed)  # all ranks start with the same weights
-        if not (shares and self._record(create, say)):
-            self.model = create()
+        self._ranks = ranks
+        self._layouts: list[_Layout] = []
+        self._values: dict[str, Tensor] = {}
+        self.model: nn.Module
+        whole: nn.Module | None = None
+        if not (shares and self._build_on_meta(create)) or ranks.rank == 0:
+            state.seed_generators(options.seed)  # all ranks start with the same weights
+            whole = create()
+        if whole is not None and not self._layouts:
+            self.model = whole
         if options.weights is not None:
-            say(starting_weights.check(self.model, options.weights, options.partial_weights))
-            if not self._views:
-                starting_weights.read(self.model, options.weights)
-
-    def _record(self, create: Callable[[], nn.Module], say: Callable[[str], None]) -> bool:
-        """Whether the model could be built without its large tensors."""
-        try:
-            model, recording = record(create)
-            self._views = _views(model, recording)
-        except Refused:
-            raise
-        except Exception as error:  # noqa: BLE001  (a mistake of the model itself comes again when it is built whole)
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            say(
-                "every rank builds the whole model in host memory before it keeps its part:"
-                f" {first}"
-            )
-            state.seed_generators(self._options.seed)
-            return False
-        self.model = model
-        self._recording = recording
-        return True
+            line = starting_weights.check(self.model, options.weights, options.partial_weights)
+            ranks.log(line)
+            if whole is not None:
+                starting_weights.read(whole, options.weights)
+        if whole is not None and self._layouts:
+            self._values = {names[0]: tensor for names, tensor in _named_tensors(whole)}
 
     def place(self, module: nn.Module, device: torch.device) -> None:
-        """Move the model, or a stage of it, to the device, in place; what has no values yet is made
-        there.
+        """Move the model, or a stage of it, to the device, in place, with its values.
 
-        Of a tensor that is sharded, only this rank's shard is made there: one tensor at a time is
-        whole, on the CPU.
+        Of a sharded tensor only this rank's shard stays on the device: one tensor at a time is
+        whole. Called by all ranks that share the model.
         """
-        if not self._views:
+        if not self._layouts:
             module.to(device)
             return
 
@@ -82,36 +83,67 @@ class InitialModel:
 
         with _same_objects():
             module._apply(on_device)  # type: ignore[no-untyped-call]
-        path = self._options.weights
-        given = set() if path is None else starting_weights.read(module, path)
-        for names, tensor in _named_tensors(module):
-            if not given.intersection(names) and names[0] in self._views:
-                starting_weights.copy_part(tensor, self._recording.make(self._views[names[0]]))
+        targets = {name: tensor for names, tensor in _named_tensors(module) for name in names}
+        for layout in self._layouts:
+            whole = self._receive(layout, device)
+            target = next((targets[name] for name in layout.names if name in targets), None)
+            if target is not None:
+                starting_weights.copy_part(target, whole)
+
+    def _build_on_meta(self, create: Callable[[], nn.Module]) -> bool:
+        """Build the model without values. Return False if it cannot be built so."""
+        try:
+            with META:
+                model = create()
+            name = _hidden_tensor(model)
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001  (the model's own mistake comes again when it is built whole)
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            return self._builds_whole(reason)
+        if name:
+            return self._builds_whole(f"{name} is a tensor, but not a parameter or buffer")
+        self.model = model
+        self._layouts = [
+            _Layout(names, tensor.shape, tensor.dtype) for names, tensor in _named_tensors(model)
+        ]
+        return True
+
+    def _builds_whole(self, reason: str) -> bool:
+        self._ranks.log(f"every rank builds the whole model in host memory: {reason}")
+        return False
+
+    def _receive(self, layout: _Layout, device: torch.device) -> Tensor:
+        """Return the values of a tensor, which rank 0 sends."""
+        if self._ranks.rank == 0:
+            whole = self._values[layout.names[0]].detach().to(device).contiguous()
+        else:
+            whole = torch.empty(layout.shape, dtype=layout.dtype, device=device)
+        if self._ranks.size > 1:
+            dist.broadcast(whole, src=0)
+        return whole
 
 
-def _views(model: nn.Module, recording: Recording) -> dict[str, View]:
-    """How each large parameter and buffer is made, by name. Raises `Unsupported` if a tensor cannot
-    be made later.
+def _hidden_tensor(model: nn.Module) -> str:
+    """Return the name of an attribute with a tensor on the meta device; empty if there is none.
+
+    No state dict has it, so that it would never get values.
     """
-    found = {}
-    for names, tensor in _named_tensors(model):
-        view = recording.view(tensor)
-        if view is not None:
-            found.update(dict.fromkeys(names, view))
-        elif tensor.is_meta:
-            raise Unsupported(f"{names[0]} is on the meta device, without values")
-    for module in model.modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, Tensor) and (view := recording.view(value)):
-                vars(module)[name] = recording.make(view)
-    gc.collect()
-    if recording.living() - {view.memory for view in found.values()}:
-        raise Unsupported("the model keeps a tensor elsewhere than in its parameters and buffers")
-    return found
+    named = {id(tensor) for _, tensor in _named_tensors(model)}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            leaves = [] if name in TENSORS_OF_MODULE else tree_leaves(value)
+            if any(_is_on_meta(leaf) and id(leaf) not in named for leaf in leaves):
+                return f"{path}.{name}" if path else name
+    return ""
+
+
+def _is_on_meta(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_meta
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
-    """Each parameter and buffer once, with all of its names: a tied one has several."""
+    """Yield each parameter and buffer once, with all of its names."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
     for named in (module.named_parameters, module.named_buffers):
@@ -124,7 +156,7 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
 
 @contextmanager
 def _same_objects() -> Iterator[None]:
-    """Parameters that get memory stay the same objects, so that tied ones stay tied, and FSDP knows
+    """Keep parameters the same objects when they get memory: tied ones stay tied, and FSDP finds
     its own.
     """
     before = torch.__future__.get_swap_module_params_on_conversion()

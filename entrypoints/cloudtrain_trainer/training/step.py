@@ -91,10 +91,9 @@ class Step:
 
     def initial_model(self) -> InitialModel:
         """Return the model before it is distributed."""
-        options = self.options
         strategy = self.strategy
         return InitialModel(
-            self.task.model, options, strategy.shard_group_size > 1, strategy.ranks.log
+            self.task.model, self.options, strategy.ranks, strategy.shard_group_size > 1
         )
 
     def _make_optimizer(self) -> None:
