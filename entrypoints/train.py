@@ -68,10 +68,6 @@ def train(options: Options, folders: Folders) -> NoReturn:
     from cloudtrain_trainer.training.loop import Loop
 
     ranks = Ranks(options.start_timeout)
-    if options.strategy == rules.AUTO:
-        from cloudtrain_trainer.memory.auto import choose
-
-        options = choose(options, ranks, sys.argv[1:])
     strategy = strategies.build(ranks, options)
     configure_threads(ranks, deterministic=options.deterministic)
     strategy.start()

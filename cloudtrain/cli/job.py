@@ -50,11 +50,6 @@ Examples:
     help="Estimate what a GPU must hold, with torch: your model is built here.",
 )
 @click.option(
-    "--measure",
-    is_flag=True,
-    help="The same for your own script: its first steps run here, on the CPU.",
-)
-@click.option(
     "--forecast",
     "seconds",
     is_flag=False,
@@ -76,7 +71,6 @@ def check_command(
     as_: str | None,
     online: bool,
     memory: bool,
-    measure: bool,
     seconds: int | None,
     as_json: bool,
     **options: Any,
@@ -101,13 +95,13 @@ def check_command(
     )
 
     loaded = load_job(job, options)
-    preview = (memory or measure) and not as_json
+    preview = memory and not as_json
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder, preview=preview)
     if (
         preview and plan.target.placeholders and not plan.is_rehearsal
     ):  # an estimate needs no account
         raise_errors(offline_issues(plan))
-        print_prose("\n".join(memory_lines(_memory_report(plan, measure=measure))))
+        print_prose("\n".join(memory_lines(_memory_report(plan))))
         plan = api.plan(
             loaded, provider, as_=as_, data_dir=folder
         )  # says which settings are missing
@@ -129,7 +123,7 @@ def check_command(
         for note in notes:
             error.add_note(note)
         raise
-    report = _memory_report(plan, measure=measure) if memory or measure else None
+    report = _memory_report(plan) if memory else None
     first_steps = first_steps_of(loaded, plan, seconds) if seconds else None
     if as_json:
         found = _found(plan, notes, checks if online else None, report)
@@ -161,15 +155,12 @@ def _found(
     return found | ({"memory": report.to_json()} if report else {})
 
 
-def _memory_report(plan: Plan, *, measure: bool) -> MemoryReport:
-    """The estimate, which takes seconds to a minute: a terminal shows what is done meanwhile."""
+def _memory_report(plan: Plan) -> MemoryReport:
+    """Return the estimate, which takes seconds to a minute, with a line on a terminal meanwhile."""
     from cloudtrain.submission.memory import estimate_memory
 
-    own = plan.spec.entrypoint if measure else None
-    with working(
-        f"running the first steps of {own}" if own else "building the model, without values"
-    ):
-        return estimate_memory(plan, measure=measure)
+    with working("building the model, without values"):
+        return estimate_memory(plan)
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")

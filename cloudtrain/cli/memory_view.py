@@ -12,11 +12,10 @@ def memory_lines(report: MemoryReport) -> list[str]:
     if report.reason:
         return [f"memory: no estimate: {report.reason}"]
     of = "GPU" if report.gpu else "process"
-    lines = [report.chosen] if report.chosen else []
-    lines.append(
+    lines = [
         f"memory per {of}: about {gib(report.expected)} ({gib(report.low)} to"
         f" {gib(report.high)}){_against(report)}"
-    )
+    ]
     parts = ", ".join(
         f"{name} {size / 2**20:,.0f} MiB" for name, size in (report.parts or {}).items()
     )

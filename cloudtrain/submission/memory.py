@@ -21,10 +21,9 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.settings import DEFAULT_PROVIDER
-from cloudtrain.submission.job_packages import PackagesMissing, python_with_packages
-from cloudtrain.submission.torch_program import ask_program
 
 GIB = 1 << 30
+PROGRAM = "cloudtrain_trainer.memory"
 SECONDS = 600
 """How long an answer may take; it takes seconds for a model of usual size."""
 
@@ -34,7 +33,7 @@ class MemoryReport:
     """What one rank needs, or why nothing can be said."""
 
     reason: str = ""
-    """Why there is no estimate, and what to do; empty if there is one."""
+    """Why there is no estimate; empty if there is one."""
     low: int = 0
     expected: int = 0
     high: int = 0
@@ -46,8 +45,6 @@ class MemoryReport:
     """`fits`, `may not fit`, `does not fit`; empty where the memory is not known."""
     parts: Mapping[str, int] | None = None
     """Bytes of parameters, gradients, optimizer and activations."""
-    chosen: str = ""
-    """What `--strategy auto` takes."""
     remedies: tuple[str, ...] = ()
     """What would make it fit, each computed."""
 
@@ -62,50 +59,19 @@ class MemoryReport:
             **(self.parts or {}),
         }
         found |= {"memory": self.memory or None, "gpu": self.gpu, "verdict": self.verdict}
-        return found | {"chosen": self.chosen, "remedies": list(self.remedies)}
+        return found | {"remedies": list(self.remedies)}
 
 
-def estimate_memory(plan: Plan, *, measure: bool) -> MemoryReport:
-    """What a rank of the plan needs. The user's model is built, and with `measure` the user's
-    script is run, here.
-
-    On the CPU, and in a process of its own. `measure`: whether a job that is not the shared
-    trainer's may be run for its first steps.
-    """
+def estimate_memory(plan: Plan) -> MemoryReport:
+    """Return what a rank of the plan needs. The user's model is built, on the CPU."""
+    if plan.spec.entrypoint is not None:
+        reason = f"only the shared trainer can be estimated, not {plan.spec.entrypoint}"
+        return MemoryReport(reason=reason)
     python, refusal = _python(plan)
     if refusal:
         return MemoryReport(reason=refusal)
     row, request = _machine(plan)
-    if plan.spec.entrypoint is None:
-        program = "cloudtrain_trainer.memory"
-        request |= {"argv": list(plan.spec.args.argv), "alternatives": True}
-        request["devices"] = max(1, plan.gpus // max(1, plan.processes))
-    elif measure and plan.spec.entrypoint.endswith(".ipynb"):
-        return MemoryReport(
-            reason=f"{plan.spec.entrypoint} is a notebook, of which --measure runs no steps"
-        )
-    elif measure:
-        program = "cloudtrain_trainer.memory.script"
-        request |= {
-            "path": plan.spec.entrypoint,
-            "argv": list(plan.spec.args.argv),
-            "parent": os.getpid(),
-        }
-    else:
-        what = f"{plan.spec.entrypoint} is your own program"
-        return MemoryReport(
-            reason=(
-                f"{what}: --measure runs its first steps here, on the CPU, and counts what they"
-                " hold"
-            )
-        )
-    if not measure:
-        return _report(_ask(python, program, request, plan), plan, row, str(request["gpu"]))
-    try:
-        with python_with_packages(python, plan) as python_of_job:
-            answer = _ask(python_of_job, program, request, plan)
-    except PackagesMissing as error:
-        return MemoryReport(reason=str(error))
+    answer = _ask(python, {**request, "argv": list(plan.spec.args.argv)}, plan)
     return _report(answer, plan, row, str(request["gpu"]))
 
 
@@ -156,8 +122,8 @@ def _free_here() -> int:
         return 0
 
 
-def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """The program's answer, or `error` with a sentence."""
+def _ask(python: str, request: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the answer of the trainer's program, or `error` with a sentence."""
     entrypoints = bundled("entrypoints")
     root = Path(plan.context.source.root)
     env = {
@@ -166,23 +132,32 @@ def _ask(python: str, program: str, request: Mapping[str, Any], plan: Plan) -> d
         **_inputs(plan),
         "PYTHONPATH": os.pathsep.join(map(str, (entrypoints, entrypoints / "job", root))),
     }
-    who = plan.spec.entrypoint or python
+    command = [python, "-W", "ignore", "-m", PROGRAM, json.dumps(request)]
     try:
-        answer = ask_program(
-            [python, "-W", "ignore", "-m", program, json.dumps(request)], env, root, SECONDS
+        result = subprocess.run(
+            command,
+            cwd=root,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"{who} gave no answer within {SECONDS // 60} minutes, and was ended"}
+        return {"error": f"{python} gave no answer within {SECONDS // 60} minutes"}
     except OSError as error:
         return {"error": f"{python} cannot be run: {error}"}
-    if "No module named 'torch'" in f"{answer.found.get('error')} {answer.errors}":
-        return {
-            "error": (
-                f"{python} has no torch: pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"
-            )
-        }
-    said = f": {answer.errors[-300:]}" if answer.errors else ""
-    return answer.found or {"error": f"{who} {answer.how}{said}"}
+    if "No module named 'torch'" in result.stdout + result.stderr:
+        hint = "pip install 'cloudtrain[train]', or set CLOUDTRAIN_PYTHON"
+        return {"error": f"{python} has no torch: {hint}"}
+    try:
+        answer: dict[str, Any] = json.loads((result.stdout.strip().splitlines() or [""])[-1])
+    except ValueError:
+        errors = result.stderr.strip()[-300:]
+        return {"error": f"{python} ended with exit code {result.returncode}: {errors}"}
+    return answer
 
 
 def _inputs(plan: Plan) -> dict[str, str]:
@@ -212,7 +187,7 @@ def _report(answer: Mapping[str, Any], plan: Plan, row: Instance | None, gpu: st
         remedies += _other_machines(plan, row, high)
     return MemoryReport(
         low=low, expected=expected, high=high, memory=memory, gpu=gpu, verdict=found["verdict"], parts=parts,
-        chosen=answer.get("text", ""), remedies=tuple(remedies),
+        remedies=tuple(remedies),
     )  # fmt: skip
 
 

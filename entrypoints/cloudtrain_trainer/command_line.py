@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cloudtrain_trainer import rules
 from cloudtrain_trainer.flag_values import (
     factory,
     non_negative_int,
@@ -132,13 +131,9 @@ def _add_what(parser: Parser) -> None:
     )
     group.add_argument(
         "--strategy",
-        choices=[*strategy_names(), rules.AUTO],
+        choices=strategy_names(),
         default="ddp" if distributed else "single",
-        help=(
-            "how training is distributed; auto: ddp, else fsdp, else with --recompute, each with"
-            " smaller micro-batches where needed: the first that is estimated to fit into memory;"
-            " default: ddp with several processes, else single"
-        ),
+        help="how training is distributed; default: ddp with several processes, else single",
     )
     group.add_argument(
         "--seed",

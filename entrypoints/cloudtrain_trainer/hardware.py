@@ -4,14 +4,12 @@ memory, torch.compile.
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,33 +95,6 @@ def total_memory(devices: Sequence[torch.device]) -> int:
     )
 
 
-def memory_per_rank(device: torch.device, local_size: int) -> int:
-    """Bytes for one rank: those of its GPU, or its share of the host's memory that is free or
-    limited; 0: not known.
-    """
-    if device.type == "cuda":
-        return total_memory([device])
-    free = [limit for path in CGROUP_LIMITS if (limit := _number_in(path)) is not None]
-    with suppress(OSError, ValueError):
-        free.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(free, default=0) // local_size
-
-
-def _number_in(path: Path) -> int | None:
-    """None where there is no such file, or no limit in it (`max`)."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def gpu_model(name: str) -> str:
-    """The model in a GPU's name, such as H100 of `NVIDIA H100 80GB HBM3`; the name itself if it is
-    not known.
-    """
-    return next((part.split()[0] for part in (*PEAK_TFLOPS, "A10") if part in name), name)
-
-
 def check_compiler(device: torch.device) -> None:
     """Raise `Refused` if the system has no compiler: torch.compile generates C++ for CPUs and C for
     GPUs.
@@ -136,12 +107,6 @@ def check_compiler(device: torch.device) -> None:
             " cloudtrain.toml, for `image: auto`)"
         )
 
-
-CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-"""Where a container finds how much memory it may take, in either version of control groups."""
 
 COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
 """torch's default backend, which needs a compiler."""

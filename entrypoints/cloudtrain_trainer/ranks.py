@@ -56,8 +56,6 @@ class Ranks:
         `backend`: auto, nccl, gloo or mpi. Raises `Refused` if this machine or this torch does not
         support it.
         """
-        if dist.is_initialized():  # `--strategy auto` has joined it already
-            return
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
         self._check_backend(backend)

@@ -13,9 +13,6 @@ USER_TASK = "model"
 is used.
 """
 
-AUTO = "auto"
-"""The value of `--strategy` that leaves the choice to memory/plans.py."""
-
 ONE_PROCESS = {
     "single": "trains in one process",
     "dp": "drives all GPUs from one process",
@@ -147,7 +144,7 @@ def _check_flags(options: Options) -> None:
     piped = options.strategy == "pipeline" or (options.strategy == "hybrid" and options.stages)
     if options.microbatches and not piped:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
-    if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp", AUTO):
+    if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
         raise Refused(
             f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp"
             " bf16"

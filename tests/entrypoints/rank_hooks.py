@@ -162,17 +162,3 @@ def check_gathered_weights(rank: int) -> None:
         (Loop, "resume", compare_and_resume),
     ):
         setattr(owner, name, replacement)
-
-
-RANK_MEMORY = "RANK_MEMORY"
-"""The variable that says how many bytes each rank has for `--strategy auto`, in the order of the
-ranks.
-"""
-
-
-def have_memory(rank: int) -> None:
-    """Tell this rank that it has so much memory, whatever this machine has."""
-    from cloudtrain_trainer import hardware
-
-    size = int(os.environ[RANK_MEMORY].split()[rank])
-    hardware.memory_per_rank = lambda device, local_size: size  # noqa: ARG005

@@ -27,7 +27,6 @@ UNBOUNDED = {
     "providers/local/": "a file of the system, or of a run that goes on",
     "source/results.py": "files that are copied, block by block",
     "submission/memory.py": "a file of the system",
-    "submission/job_packages.py": "a result that the installer has just written",
     "submission/wheels.py": "a report that pip has just written",
     "sweeps/optuna_study.py": "a study that is copied, block by block",
     "testing/": "files of the checks themselves",

@@ -11,9 +11,8 @@ import torch.distributed as dist
 
 from cloudtrain_trainer import trees
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.memory.alone import World
 from cloudtrain_trainer.memory.device import precision
-from cloudtrain_trainer.memory.rehearsal import rehearse
+from cloudtrain_trainer.memory.rehearsal import World, rehearse
 from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from tests.entrypoints.loss_curves import begin

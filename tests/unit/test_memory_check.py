@@ -15,7 +15,6 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import memory
 from cloudtrain.submission.memory import GIB, _free_here, estimate_memory
 from tests.support.in_process import call
-from tests.support.wheels import make_wheel, offline
 
 HELD = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": 20 * GIB}
 
@@ -32,8 +31,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The requests; the answer is 24 GiB of tensors, which a T4 has not."""
     found: list[dict[str, Any]] = []
 
-    def ask(python: str, program: str, request: dict[str, Any], plan: Plan) -> dict[str, Any]:
-        found.append({"program": program, **request})
+    def ask(python: str, request: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        found.append(request)
         needed = [24 * GIB, 25 * GIB, 30 * GIB]
         other = {
             "strategy": "ddp",
@@ -54,11 +53,10 @@ def test_the_machine_of_the_plan_is_asked_about(
     plan = planned(
         tmp_path, "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\n"
     )
-    report = estimate_memory(plan, measure=False)
+    report = estimate_memory(plan)
     assert asked == [
         {
-            "program": "cloudtrain_trainer.memory", "ranks": 8, "per_node": 4, "gpu": "T4", "gpu_gib": 16.0,
-            "argv": ["--task", "gpt"], "alternatives": True, "devices": 1,
+            "ranks": 8, "per_node": 4, "gpu": "T4", "gpu_gib": 16.0, "argv": ["--task", "gpt"],
         }
     ]  # fmt: skip
     lines = memory_lines(report)
@@ -73,91 +71,13 @@ def test_the_machine_of_the_plan_is_asked_about(
     assert report.to_json()["verdict"] == "does not fit"
 
 
-def test_a_program_of_ones_own_is_run_only_if_that_is_asked_for(
-    asked: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_program_of_ones_own_has_no_estimate(asked: list[dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("")
-    plan = planned(
-        tmp_path, "name: g\nentrypoint: train.py\nargs: {lr: 1}\nresources: {gpus: 1, gpu: T4}\n"
-    )
-    assert (
-        "--measure runs its first steps here"
-        in memory_lines(estimate_memory(plan, measure=False))[0]
-    )
+    plan = planned(tmp_path, "name: g\nentrypoint: train.py\nresources: {gpus: 1, gpu: T4}\n")
+    (line,) = memory_lines(estimate_memory(plan))
+    assert line == ("memory: no estimate: only the shared trainer can be estimated, not train.py")
     assert not asked
-    estimate_memory(plan, measure=True)
-    assert (asked[0]["program"], asked[0]["path"]) == (
-        "cloudtrain_trainer.memory.script",
-        "train.py",
-    )
-
-
-def test_a_notebook_is_not_run_as_a_script(asked: list[dict[str, Any]], tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.ipynb").write_text(
-        '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
-    )
-    plan = planned(tmp_path, "name: g\nentrypoint: train.ipynb\nresources: {gpus: 1, gpu: T4}\n")
-    assert estimate_memory(plan, measure=True).reason.startswith("train.ipynb is a notebook")
-    assert not asked
-
-
-def test_a_module_is_measured_in_the_environment_of_its_job(tmp_path: Path) -> None:
-    package = tmp_path / "job" / "pkg"
-    package.mkdir(parents=True)
-    (package / "train.py").write_text(
-        "import os, torch\nfrom pathlib import Path\n"
-        "layer = torch.nn.Linear(int(os.environ['WIDTH']), 1, bias=False)\n"
-        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
-        "Path(os.environ['CLOUDTRAIN_MODEL_DIR'], 'first.txt').write_text('step 0')\n"
-        "while True:\n"
-        "    layer(torch.ones(1, layer.in_features)).sum().backward()\n"
-        "    optimizer.step()\n"
-    )
-    text = "name: g\nentrypoint: -m pkg.train\nenv: {WIDTH: '250000'}\nresources: {processes: 1}\n"
-    report = estimate_memory(planned(tmp_path, text, "local"), measure=True)
-    assert report.reason == ""
-    assert (report.parts or {})["parameters"] == 1_000_000
-
-
-def test_a_job_is_measured_with_its_requirements(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_PACKAGES_DIR", str(tmp_path / "packages"))
-    for name, value in offline(tmp_path / "wheels").items():
-        monkeypatch.setenv(name, value)
-    make_wheel(tmp_path / "wheels", "width_of_layer", "250.0")
-    job = tmp_path / "job"
-    job.mkdir()
-    (job / "requirements.txt").write_text("width_of_layer\n")
-    (job / "train.py").write_text(
-        "import torch, width_of_layer\n"
-        "layer = torch.nn.Linear(1000 * int(float(width_of_layer.VERSION)), 1, bias=False)\n"
-        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
-        "while True:\n"
-        "    layer(torch.ones(1, layer.in_features)).sum().backward()\n"
-        "    optimizer.step()\n"
-    )
-    text = "name: g\nentrypoint: train.py\nresources: {processes: 1}\n"
-    report = estimate_memory(planned(tmp_path, text, "local"), measure=True)
-    assert report.reason == ""
-    assert (report.parts or {})["parameters"] == 1_000_000
-
-    (job / "requirements.txt").write_text("width_of_layer==1.0\n")
-    reason = estimate_memory(planned(tmp_path, text, "local"), measure=True).reason
-    assert "width_of_layer==1.0" in reason
-
-
-def test_where_ones_own_code_fails_its_line_is_named(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").write_text(
-        "import torch\ntorch.nn.Linear(2, 2)(torch.ones(3))\n"
-    )
-    plan = planned(tmp_path, "name: g\nentrypoint: train.py\nresources: {processes: 1}\n", "local")
-    reason = estimate_memory(plan, measure=True).reason
-    assert reason.startswith("train.py: RuntimeError: ")
-    assert reason.endswith(" (train.py:2)")
 
 
 def test_a_python_without_torch_says_what_to_install(
@@ -168,10 +88,7 @@ def test_a_python_without_torch_says_what_to_install(
         "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
     )
     plan = planned(tmp_path, "name: g\nresources: {processes: 1}\n")
-    assert (
-        "no torch: pip install 'cloudtrain[train]'"
-        in memory_lines(estimate_memory(plan, measure=False))[0]
-    )
+    assert "no torch: pip install 'cloudtrain[train]'" in memory_lines(estimate_memory(plan))[0]
 
 
 def test_a_task_of_ours_is_estimated_on_this_machine(
@@ -183,7 +100,7 @@ def test_a_task_of_ours_is_estimated_on_this_machine(
         "name: g\nargs: {task: digits, batch-size: 8}\nresources: {processes: 2}\n",
         "local",
     )
-    report = estimate_memory(plan, measure=False)
+    report = estimate_memory(plan)
     assert (report.reason, report.gpu, report.verdict) == ("", "", "fits")
     assert 0 < report.low < report.expected < report.high < 2 * GIB
 

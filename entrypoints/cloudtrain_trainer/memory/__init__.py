@@ -1,3 +1,1 @@
-"""How much memory a rank will need, found before it is paid for: a rank is rehearsed on tensors
-without values.
-"""
+"""Estimate the memory of a rank before it is paid for, by a rehearsal on tensors without values."""

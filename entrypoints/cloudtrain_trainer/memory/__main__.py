@@ -1,7 +1,6 @@
-"""Says what a training would take, as JSON on the last line of stdout: for `cloudtrain check
---memory` and `auto`.
+"""Print what a training would take, as JSON on the last line of stdout: `cloudtrain check --memory`.
 
-Its argument is a `Request` as JSON. It computes on the CPU alone, and starts no rank.
+The argument is a `Request` as JSON. It computes on the CPU alone, and starts no rank.
 """
 
 from __future__ import annotations
@@ -10,117 +9,139 @@ import json
 import os
 import sys
 import warnings
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.options import Options
+
+MAX_ACCUMULATE = 1024
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked."""
+    """A command line of the trainer, and the machine for it."""
 
     argv: list[str]
-    """The trainer's command line."""
     ranks: int
     per_node: int
     gpu: str = ""
     """The GPU's model; empty for a CPU."""
-    memory: int = 0
-    """Bytes per rank; 0: not known."""
     gpu_gib: float = 0
-    """Instead: the GiB in the GPU's name."""
-    devices: int = 1
-    """GPUs that one process drives."""
-    alternatives: bool = False
-    """Whether to look for what would fit, if this does not."""
+    """The GiB in the GPU's name."""
+    memory: int = 0
+    """Instead: bytes per rank; 0: unknown."""
 
 
 def main(argument: str) -> dict[str, Any]:
-    """The answer: `plan`, `fits`, and `alternatives`; or `refused` or `error` with a sentence."""
+    """Return `plan`, `memory` and `alternatives`; or `refused` or `error` with a sentence."""
     request = Request(**json.loads(argument))
     os.environ.update(
-        WORLD_SIZE=str(request.ranks), LOCAL_WORLD_SIZE=str(request.per_node), RANK="0", LOCAL_RANK="0",
+        WORLD_SIZE=str(request.ranks),
+        LOCAL_WORLD_SIZE=str(request.per_node),
+        RANK="0",
+        LOCAL_RANK="0",
         CUDA_VISIBLE_DEVICES="",
-    )  # fmt: skip
-    from cloudtrain_trainer.memory.raised import one_line
+    )
+    from cloudtrain_trainer.arguments import parse
+    from cloudtrain_trainer.memory import device
     from cloudtrain_trainer.rules import Refused
 
+    memory = request.memory or device.usable(request.gpu, request.gpu_gib)
     try:
-        return _answer(request)
+        options = parse(request.argv)
+        plan = _plan(options, request, memory)
+        alternatives = []
+        if plan["verdict"] not in ("fits", ""):
+            alternatives = list(_alternatives(options, request, memory))
     except Refused as reason:
         return {"refused": str(reason)}
     except Exception as error:  # noqa: BLE001  (a model of the user's may raise anything)
-        return {"error": one_line(error)}
+        first_line = (str(error).splitlines() or [""])[0]
+        return {"error": f"{type(error).__name__}: {first_line[:300]}"}
+    return {"plan": plan, "memory": memory, "alternatives": alternatives}
 
 
-def _answer(request: Request) -> dict[str, Any]:
-    from cloudtrain_trainer import rules
-    from cloudtrain_trainer.arguments import parse
-    from cloudtrain_trainer.memory import device, plans
+def _plan(options: Options, request: Request, memory: int) -> dict[str, Any]:
+    """Return what a rank takes with these options."""
+    from cloudtrain_trainer.memory import device
+    from cloudtrain_trainer.memory.live_bytes import CUDA_BLOCK
+    from cloudtrain_trainer.memory.rehearsal import World, rehearse
 
-    options = parse(request.argv)
-    memory = request.memory or device.usable(request.gpu, request.gpu_gib)
-    where = device.Device(memory, request.gpu)
-    search = plans.Search(_rehearsed(request), where, request.ranks)
-    if options.strategy == rules.AUTO:
-        plan, fits = search.cheapest(options, request.per_node)
-        text = plans.chosen_text(plan, fits, where)
-        return {"plan": asdict(plan), "fits": fits, "memory": memory, "text": text}
-    plan = search.plan(options)
-    answer: dict[str, Any] = {
-        "plan": asdict(plan),
-        "fits": plan.verdict == "fits",
-        "memory": memory,
+    held = rehearse(
+        options,
+        World(request.ranks, request.per_node),
+        like_gpu=bool(request.gpu),
+        amp=device.precision(options.amp, request.gpu),
+        block=CUDA_BLOCK if request.gpu else 1,
+    )
+    need = device.needed(held.peak, request.gpu, request.ranks)
+    return {
+        "strategy": options.strategy,
+        "accumulate": options.accumulate,
+        "recompute": options.recompute,
+        "held": {**vars(held), "activations": held.activations},
+        "needed": need,
+        "verdict": device.verdict(need, memory),
     }
-    if request.alternatives and plan.verdict not in ("fits", ""):
-        answer["alternatives"] = [
-            asdict(other) for other in _alternatives(search, options, request)
-        ]
-    return answer
 
 
-def _alternatives(search: Any, options: Any, request: Request) -> list[Any]:
-    """What would fit: smaller micro-batches, recomputing, sharding, and what auto would take."""
+def _alternatives(options: Options, request: Request, memory: int) -> Iterator[dict[str, Any]]:
+    """Yield plans that fit: smaller micro-batches, recomputation, sharding."""
     from cloudtrain_trainer import rules
 
     changes: list[dict[str, Any]] = [{}, {"recompute": "blocks"}]
-    if request.ranks > 1 and options.strategy != "fsdp":
-        changes.append({"strategy": "fsdp"})
     if request.ranks > 1:
-        changes.append({"strategy": "fsdp", "recompute": "blocks"})
-    found: list[Any] = []
+        changes += [{"strategy": "fsdp"}, {"strategy": "fsdp", "recompute": "blocks"}]
+    tried: list[Options] = []
     for change in changes:
         changed = replace(options, **change)
+        if changed in tried:
+            continue
+        tried.append(changed)
         try:
             rules.check(changed, request.ranks, request.per_node)
-            fitting = search.smaller(changed)
+            plan = _with_smaller_parts(changed, request, memory)
         except rules.Refused:
             continue
-        if fitting is not None and fitting not in found:
-            found.append(fitting)
-    return found
+        if plan is not None:
+            yield plan
 
 
-def _rehearsed(request: Request) -> Any:
-    from cloudtrain_trainer.memory import device
-    from cloudtrain_trainer.memory.alone import World
-    from cloudtrain_trainer.memory.live_bytes import BLOCK
-    from cloudtrain_trainer.memory.rehearsal import rehearse
+def _with_smaller_parts(options: Options, request: Request, memory: int) -> dict[str, Any] | None:
+    """Return the first plan that fits with more accumulation steps; None if none does."""
+    candidates = [options]
+    while _can_split(candidates[-1], request.ranks):
+        candidates.append(replace(options, accumulate=candidates[-1].accumulate * 2))
+    smallest = _plan(candidates[-1], request, memory)
+    if smallest["verdict"] != "fits":
+        return None
+    for candidate in candidates[:-1]:
+        plan = _plan(candidate, request, memory)
+        if plan["verdict"] == "fits":
+            return plan
+    return smallest
 
-    world = World(request.ranks, request.per_node, request.devices)
 
-    def run(options: Any, limit: int) -> Any:
-        amp = device.precision(options.amp, request.gpu)
-        block = BLOCK if request.gpu else 1
-        return rehearse(
-            options, world, like_gpu=bool(request.gpu), amp=amp, block=block, limit=limit
-        )
+def _can_split(options: Options, ranks: int) -> bool:
+    """Return whether each rank has a sample for twice as many accumulation steps."""
+    from cloudtrain_trainer import rules
 
-    return run
+    count = options.accumulate * 2
+    if count > MAX_ACCUMULATE or options.strategy in ("pipeline", "hybrid"):
+        return False
+    batch = options.batch_size
+    if batch is None:
+        if options.task not in rules.TASKS:
+            return False
+        batch = rules.capabilities(options.task, options.task_options).batch_size
+    return count * ranks <= batch
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    found = main(sys.argv[1])
-    print("\n" + json.dumps(found))
+    answer = main(sys.argv[1])
+    print("\n" + json.dumps(answer))
     sys.stdout.flush()
     os._exit(0)  # torch may abort while it tears down its groups

@@ -1,6 +1,4 @@
-"""Counts the bytes of tensors that are alive, now and at most, while a program runs: with values or
-without.
-"""
+"""Count the bytes of tensors without values that are alive, now and at most."""
 
 from __future__ import annotations
 
@@ -14,47 +12,32 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cloudtrain_trainer.memory.device import Exceeded
-from cloudtrain_trainer.memory.scratch import scratch, with_workspace
-
-BLOCK = 512
-"""CUDA's caching allocator of torch rounds each tensor up to so many bytes (kMinBlockSize)."""
+CUDA_BLOCK = 512
+"""torch's CUDA allocator rounds each tensor up to a multiple of this (kMinBlockSize)."""
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, the memory of every tensor that an operation makes is counted until it is freed.
+    """Count the memory of every tensor that an operation makes, until it is freed.
 
-    Where tensors have no values, an operation that asks for one gets 1: a count, a scale, a loss.
-    `block`: memory is rounded up to a multiple of so many bytes.
+    An operation that asks for a value gets 1: a count, a scale, a loss. `block`: memory is rounded
+    up to a multiple of it.
     """
 
-    def __init__(
-        self, block: int = 1, *, values: bool = False, gloo: bool = False, limit: int = 0
-    ) -> None:
-        """`values`: whether the tensors have values. `gloo`: whether to add what it takes, as on a
-        CPU.
-
-        `limit`: bytes alive above which `Exceeded` is raised; 0: none.
-        """
+    def __init__(self, block: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now: dict[int, int] = {}
-        self.peaks: dict[int, int] = {}
-        """By number of the device: bytes alive, and the most of them since the start or `restart`.
-        """
+        self.now = 0
+        self.peak = 0
         self._block = block
-        self._values = values
-        self._gloo = gloo
-        self._limit = limit
-        self._sizes: dict[int, tuple[int, int]] = {}
+        self._sizes: dict[int, int] = {}
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> LiveBytes:
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             result = self._resize(storage, size)
-            self._count(storage, 0)
+            self._count(storage)
             return result
 
-        # FSDP frees and makes gathered parameters so, which is no operation on tensors.
+        # FSDP frees and allocates gathered parameters so, which is no operation on tensors.
         torch.UntypedStorage.resize_ = resize  # type: ignore[assignment, method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -63,91 +46,54 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    @property
-    def peak(self) -> int:
-        """Of the device that held most."""
-        return max(self.peaks.values(), default=0)
-
-    def restart(self) -> None:
-        """Look for the peak from here on."""
-        self.peaks = dict(self.now)
-
     @contextmanager
     def as_if_before(self) -> Iterator[None]:
-        """What is made inside and stays counts as if it had been there at the peak before; what
-        does not stay, not.
-
-        Nothing is too much inside: DTensor finds out shapes there by tensors that exist for a
-        rehearsal alone.
-        """
-        peaks = dict(self.peaks)
-        before = dict(self.now)
-        limit = self._limit
-        self._limit = 0
+        """Count what is made inside and stays as if it had been there at the peak before."""
+        peak = self.peak
+        before = self.now
         yield
-        self._limit = limit
-        for device, now in self.now.items():
-            self.peaks[device] = max(now, peaks.get(device, 0) + now - before.get(device, 0))
+        self.peak = max(self.now, peak + self.now - before)
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Count tensors that were made before."""
         for tensor in tensors:
-            self._count(tensor.untyped_storage(), tensor.device.index or 0)
+            self._count(tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "_local_tensor") or kind.__name__ == "DTensor" for kind in types):
-            return (
-                NotImplemented  # it computes with the tensors that it holds, which come here then
-            )
+            return NotImplemented  # its operations on local tensors come here, too
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _one(args[0])
-        result = self._call(func, args, kwargs or {})
-        if not self._values:
-            result = with_workspace(func._schema.name, args, result)
+        result = _call(func, args, kwargs or {})
         for tensor in _tensors((result,)):
             if tensor.layout is torch.strided:
-                self._count(tensor.untyped_storage(), tensor.device.index or 0)
-        self._add_scratch(func, args, result)
+                self._count(tensor.untyped_storage())
         return result
 
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Tensors that have values keep them until they meet one that has none: meshes of devices
-        look at them.
-        """
-        if self._values:
-            return func(*args, **kwargs)
-        given = [*_tensors(args), *_tensors(kwargs.values())]
-        if not given or any(isinstance(tensor, FakeTensor) for tensor in given):
-            return func(*args, **kwargs)
-        with unset_fake_temporarily():
-            return func(*args, **kwargs)
-
-    def _add_scratch(self, func: Any, args: Any, result: Any) -> None:
-        needed = scratch(func._schema.name, args, result, gloo=self._gloo)
-        if not needed:
-            return
-        device = next((x.device.index or 0 for x in args if isinstance(x, Tensor)), 0)
-        self.peaks[device] = max(self.peaks.get(device, 0), self.now.get(device, 0) + needed)
-
-    def _count(self, storage: torch.UntypedStorage, device: int) -> None:
+    def _count(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         size = -(-storage.nbytes() // self._block) * self._block
-        device, before = self._sizes.get(key, (device, 0))
         if key not in self._sizes:
             weakref.finalize(storage, self._forget, key)
-        self._sizes[key] = device, size
-        now = self.now[device] = self.now.get(device, 0) + size - before
-        self.peaks[device] = max(self.peaks.get(device, 0), now)
-        if self._limit and now > self._limit:
-            raise Exceeded
+        self.now += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self.peak = max(self.peak, self.now)
 
     def _forget(self, key: int) -> None:
-        device, size = self._sizes.pop(key)
-        self.now[device] -= size
+        self.now -= self._sizes.pop(key)
+
+
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    """Compute with values if all tensors have them: meshes of devices look at theirs."""
+    tensors = [*_tensors(args), *_tensors(kwargs.values())]
+    if not tensors or any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        return func(*args, **kwargs)
+    with unset_fake_temporarily():
+        return func(*args, **kwargs)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Those among arguments and in lists of them: operations take no other structures."""
+    """Yield the tensors among arguments and in lists of them; operations take no others."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -156,16 +102,16 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _one(tensor: Tensor) -> float | int | bool:
-    """In place of a value that is not there: 1, of the tensor's type; False as a flag."""
+    """Return 1 of the tensor's type; False for a flag."""
     if tensor.dtype is torch.bool:
         return False
     return 1.0 if tensor.dtype.is_floating_point else 1
 
 
 def sizes(tensors: Iterable[Tensor]) -> int:
-    """The bytes of tensors, of a shared one once; of a sharded one those of this rank."""
-    found: dict[int, int] = {}
+    """Return the bytes of tensors: of a shared one once, of a sharded one those of this rank."""
+    by_tensor: dict[int, int] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        found[id(tensor)] = local.numel() * local.element_size()
-    return sum(found.values())
+        by_tensor[id(tensor)] = local.numel() * local.element_size()
+    return sum(by_tensor.values())
