@@ -84,11 +84,11 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     until: Timestamp = 0.0
     """When they will be released; 0: unknown."""
     seconds: Seconds | None = None
-    """Billed time so far."""
+    """Billed time up to now."""
     by: str = ""
     """The job that uses them, or has used them."""
     billing: Billing | None = None
-    """The cost of the run and its machines so far."""
+    """The cost of the run and its machines up to now."""
 
 
 class LimitTooLow(Event, type="limit_too_low", writer=CLIENT, requires="time"):

@@ -110,7 +110,7 @@ def is_user_code(file: str, folder: Path, payload: Path) -> bool:
 
 
 def _syntax_error_frame(error: BaseException) -> Frame:
-    """Return the place of a SyntaxError, whose file has no frame in the traceback."""
+    """Return the place of a SyntaxError, whose file lacks a frame in the traceback."""
     if not isinstance(error, SyntaxError):
         return Frame("", 0, "")
     file, line, code = (getattr(error, name, None) for name in ("filename", "lineno", "text"))

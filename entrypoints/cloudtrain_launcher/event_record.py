@@ -1,7 +1,7 @@
 """Base classes of events: frozen records with checked fields. Standard library only.
 
 A subclass of `Record` is a frozen dataclass with keyword-only fields. Fields without a default are
-required. Unset fields are not written, so a record is written as it was read from JSON.
+required. Unset fields are not written, so a record from JSON is written unchanged.
 """
 
 from __future__ import annotations

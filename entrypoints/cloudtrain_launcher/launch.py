@@ -211,7 +211,7 @@ class Launcher:
             self._finish(packages)
 
     def _connect_peers(self) -> None:
-        """Open the channel by which a trial's first node reports its end to the other nodes."""
+        """Open the channel that reports the end of a trial's first node to the other nodes."""
         address = self.context.master_addr
         port = self.context.master_port + PORT_OFFSET
         if not self.job.trial or self.context.nodes == 1:

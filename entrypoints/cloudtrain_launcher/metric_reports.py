@@ -15,7 +15,7 @@ class MetricReports:
         """Start at the `count` and `position` of the trial's earlier runs."""
         self.metric = metric
         self.count = count
-        """Return the number of reports so far."""
+        """Return the number of counted reports."""
         self.position = position
         """Return the step of the latest report, or its epoch without a step, or None."""
 

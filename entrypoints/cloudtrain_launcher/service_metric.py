@@ -1,7 +1,7 @@
 """Reports of a trial to the platform's MLflow server, for comparison in its sweep.
 
 See "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning: a sweep job
-reads its objective from MLflow. The requests equal those of mlflow 3 with azureml-mlflow 1.62;
+reads its objective from MLflow. The requests equal mlflow 3's calls with azureml-mlflow 1.62;
 tokens are replaced as in `azureml_utils.R` of Microsoft's azureml-examples. The image needs neither
 package. Standard library only.
 """

@@ -34,7 +34,7 @@ _frozen_before = 0
 
 
 def ignore_frozen() -> None:
-    """Remember the objects frozen so far (gc.freeze): they stay shared and untouched."""
+    """Remember the frozen objects (gc.freeze): they stay shared and untouched."""
     global _frozen_before
     _frozen_before = gc.get_freeze_count()
 

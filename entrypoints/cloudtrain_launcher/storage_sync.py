@@ -26,7 +26,7 @@ SYNCED_TYPES = (stat.S_IFREG, stat.S_IFLNK)
 """Regular files and symbolic links."""
 
 LINK_SUFFIX = ".cloudtrain-link"
-"""Suffix of a file in storage with the target of a symbolic link: a datastore has no links."""
+"""Suffix of a file in storage with the target of a symbolic link: a datastore lacks links."""
 
 JOURNAL_NAME = "levelled"
 """Journal in the launcher's scratch folder of changes made for peers in the checkpoint folder.

@@ -57,7 +57,7 @@ class Trial:
 
 
 class TrialWatch:
-    """Counter of a trial's reports that decides at its rungs; later reports have no effect.
+    """Counter of a trial's reports that decides at its rungs; later reports are ignored.
 
     `published`: see `NodeContext`. `report` is called with events, and `end` with `pruned`,
     `paused` or `measured` to end the job here.

@@ -1,4 +1,4 @@
-"""Packages of this machine's Python, and those that no job may replace. Standard library only.
+"""Packages of this machine's Python, some of which no job may replace. Standard library only.
 
 An image is chosen for its torch with the matching libraries of CUDA and Triton. Another torch takes
 gigabytes and may not work with the machine's driver.

@@ -261,7 +261,7 @@ class Installation:
         """Return the variables that restrict an installer to the wheels sent with the job."""
         if not self.task.wheels:
             return {}
-        # A URL has no spaces, so that pip does not split it.
+        # A URL is free of spaces, so that pip does not split it.
         wheels = Path(self.task.wheels).resolve().as_uri()
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_FIND_LINKS": wheels}
 

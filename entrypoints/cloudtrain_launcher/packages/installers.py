@@ -147,7 +147,7 @@ def install_by_uv(
         "pip",
         "install",
         *(["--no-index"] if is_without_index(environ) else []),
-    ]  # uv has no variable for it
+    ]  # uv lacks a variable for it
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
     below = [*install, "--dry-run", "--break-system-packages", "--python", sys.executable, *how]
     missing = missing_packages(

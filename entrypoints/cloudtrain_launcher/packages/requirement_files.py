@@ -280,7 +280,7 @@ def _collect(
 
 
 def _absolute(line: str, folder: Path, file: str) -> str:
-    """Replace a path by a URL, which has no spaces; a project's path starts at the source."""
+    """Replace a path by a URL without spaces; a project's path starts at the source."""
     editable = _EDITABLE.match(line)
     if editable and "://" not in editable["path"]:
         return f"-e {(folder / editable['path']).resolve().as_uri()}"

@@ -164,7 +164,7 @@ def _code(answer: Mapping[str, Any]) -> str:
 def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[int, dict[str, Any]]:
     """Return the status and JSON object of a response, after retries.
 
-    Return status 0 and an object with `why` if there was no response.
+    Return status 0 and an object with `why` without a response.
     """
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if not proxy:
