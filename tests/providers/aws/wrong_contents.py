@@ -21,18 +21,6 @@ ROWS = [
         job="inputs: {train: 'azureml://x'}\n",
     ),
     row(
-        "input without a place",
-        "1:10",
-        "inputs.train: has no URI for provider aws",
-        job="inputs: {train: {local: ./data}}\n",
-    ),
-    row(
-        "input of a reserved name",
-        "1:10",
-        "inputs.cloudtrain-job: names that begin with cloudtrain- are reserved",
-        job="inputs: {cloudtrain-job: 's3://b/x/'}\n",
-    ),
-    row(
         "one object streamed",
         "1:10",
         "inputs.train: s3://b/x.csv is one object",
@@ -72,22 +60,10 @@ ROWS = [
         job="env: {SAGEMAKER_BASE_DIR: /tmp}\n",
     ),
     row(
-        "secret without a place",
-        "1:11",
-        "secrets.TOKEN: has no URI for provider aws",
-        job="secrets: {TOKEN: {local: 'env:TOKEN'}}\n",
-    ),
-    row(
         "tag of AWS's own",
         "1:8",
         "tags.aws:team: names that begin with aws: are reserved by AWS",
         job="tags: {'aws:team': x}\n",
-    ),
-    row(
-        "tag of ours",
-        "1:8",
-        "tags.cloudtrain-run: names that begin with cloudtrain- are reserved",
-        job="tags: {cloudtrain-run: x}\n",
     ),
     row(
         "tag with a strange character",
@@ -108,11 +84,5 @@ ROWS = [
         "1:1",
         "tags: has 58 items, at most 50, 8 of them set by cloudtrain",
         job="tags:\n" + many(50, "t#: x"),
-    ),
-    row(
-        "checkpoints on this machine",
-        "1:15",
-        "checkpoints.uri: './ckpt' is not an S3 URI",
-        job="checkpoints: {uri: ./ckpt}\n",
     ),
 ]
