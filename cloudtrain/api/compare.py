@@ -72,31 +72,31 @@ def settings_of(run: Run) -> dict[str, Any]:
     be read.
     """
     record = RunRecord(run.folder)
-    found = dict[str, Any]()
+    settings = dict[str, Any]()
     with suppress(StorageError):
-        found = {
+        settings = {
             "provider": record.provider,
             **_flat(record.spec),
             "source": record.source_digest[:12] or None,
         }
-    argv = found.pop("args.argv", None)
-    if isinstance(found.pop("args.values", None), list) and isinstance(argv, list):
+    argv = settings.pop("args.argv", None)
+    if isinstance(settings.pop("args.values", None), list) and isinstance(argv, list):
         values, rest = argument_values([str(word) for word in argv])
-        found |= {f"args.{name}": value for name, value in values.items()}
-        found["args"] = shlex.join(rest) or None
-    named = {name.replace("args.values.", "args."): value for name, value in found.items()}
+        settings |= {f"args.{name}": value for name, value in values.items()}
+        settings["args"] = shlex.join(rest) or None
+    named = {name.replace("args.values.", "args."): value for name, value in settings.items()}
     return {name: hide_setting(name, value) for name, value in named.items() if value is not None}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in values.items():
-        found |= (
+        settings |= (
             _flat(value, f"{prefix}{key}.")
             if isinstance(value, Mapping) and value
             else {f"{prefix}{key}": value}
         )
-    return found
+    return settings
 
 
 def _series_json(series: Series) -> dict[str, Any]:

@@ -53,12 +53,12 @@ def fetch_results(
     with storing(target, f"cloudtrain fetch {run.run_id} ANOTHER_FOLDER"):
         try:
             draft.mkdir(parents=True)
-            found = provider.fetch(run, state, names, draft, progress, left_out.append)
-            if found:
-                put_in_place(draft, target, found)
+            artifacts = provider.fetch(run, state, names, draft, progress, left_out.append)
+            if artifacts:
+                put_in_place(draft, target, artifacts)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    if not found:
+    if not artifacts:
         raise _no_files(state, left_out)
     if note is not None:
         for text in left_out:

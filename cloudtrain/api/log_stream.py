@@ -63,13 +63,13 @@ class LogStream:
         """So many of the lines that are there, the latest first; all of them count as read, also
         where that is 0.
         """
-        found: list[LogLine] = []
+        lines: list[LogLine] = []
         for line in self._reader.read_backward():
-            if len(found) >= count:
+            if len(lines) >= count:
                 break
             if self._is_wanted(line):
-                found.append(line)
-        return found
+                lines.append(line)
+        return lines
 
     def fresh(self) -> Iterator[LogLine]:
         """The lines that are new since the last call. CloudError when the cloud does not give them."""

@@ -59,12 +59,12 @@ def find_run(
         return Run(store.open(name))
     except RunNotFound as unknown:
         try:
-            found = import_remote_runs(provider, run_id=name, data_dir=data_dir)
+            imported = import_remote_runs(provider, run_id=name, data_dir=data_dir)
         except CloudError as error:
             raise CloudError(
                 f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code
             ) from error
-        if not found:
+        if not imported:
             raise
         return Run(store.open(name))
 
@@ -97,17 +97,17 @@ def import_remote_runs(
         for line in known_lines
         if line["submitted"] or line["state"] not in ENDED
     }
-    known = KnownRuns(
+    known_runs = KnownRuns(
         states=states, synced_until={} if run_id or everything else _read_synced_until(store)
     )
     new = []
-    for job in get_provider(name).discover_runs(settings, run_id, known):
+    for job in get_provider(name).discover_runs(settings, run_id, known_runs):
         if (store.runs_dir / job.run_id).is_dir():
             _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
         else:
             new += _create_run_folder(store, job)
     if not run_id:
-        _write_synced_until(store, known.synced_until)
+        _write_synced_until(store, known_runs.synced_until)
     return new
 
 
@@ -147,8 +147,8 @@ def _read_synced_until(store: RunStore) -> dict[str, float]:
     without the file.
     """
     try:
-        kept = json.loads(read_regular_file(store.data_dir / _SYNCED_UNTIL_FILE))
-        return {str(place): float(when) for place, when in kept.items()}
+        synced_until = json.loads(read_regular_file(store.data_dir / _SYNCED_UNTIL_FILE))
+        return {str(place): float(when) for place, when in synced_until.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 

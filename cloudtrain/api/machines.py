@@ -82,47 +82,60 @@ def machine_offers(
     known. UsageError names what there is no machine of; SpecError, what is wrong with a table of
     prices.
     """
-    wanted = _gpu_name(filters.gpu)
+    gpu_name = _gpu_name(filters.gpu)
     rows = [
         row
         for provider in cloud_names(filters.provider)
         for row in instances(provider)
-        if row.gpus and (not wanted or wanted in names_of(row)) and filters.gpus in (None, row.gpus)
+        if row.gpus
+        and (not gpu_name or gpu_name in names_of(row))
+        and filters.gpus in (None, row.gpus)
     ]
     if filters.min_memory_bytes is not None:
         least = filters.min_memory_bytes / 2**30 * 0.995  # vendors round
         rows = [row for row in rows if row.gpu_memory_gib and row.gpu_memory_gib >= least]
-    found = _priced(rows, filters.region, settings)
+    offers_found = _priced(rows, filters.region, settings)
     if filters.max_usd_per_hour is not None:
-        found = [
-            each for each in found if each.price and each.price.usd <= filters.max_usd_per_hour
+        offers_found = [
+            offer
+            for offer in offers_found
+            if offer.price and offer.price.usd <= filters.max_usd_per_hour
         ]
-    return sorted(found, key=_ORDER[order])
+    return sorted(offers_found, key=_ORDER[order])
 
 
 def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[MachineOffer]:
     """Each machine in the regions that are asked for. UsageError for a region of which no price is
     known.
     """
-    found: list[MachineOffer] = []
+    offers_found: list[MachineOffer] = []
     known: set[str] = set()
     for provider in PROVIDERS:
-        own = [row for row in rows if row.provider == provider]
+        provider_rows = [row for row in rows if row.provider == provider]
         regions = known_regions(provider, settings)
         known.update(regions)
         if not region:
             home = _market(provider, own_region(provider, settings), settings)
-            found += [_offer(row, home) or _known_elsewhere(row, home, settings) for row in own]
+            offers_found += [
+                _offer(row, home) or _known_elsewhere(row, home, settings) for row in provider_rows
+            ]
             continue
-        markets = [_market(provider, each, settings) for each in regions if region in (ALL, each)]
-        offers = {row: [each for market in markets if (each := _offer(row, market))] for row in own}
-        found += [each for row in own for each in offers[row] or _unknown(row, markets)]
+        markets = [
+            _market(provider, offer, settings) for offer in regions if region in (ALL, offer)
+        ]
+        offers = {
+            row: [each for market in markets if (each := _offer(row, market))]
+            for row in provider_rows
+        }
+        offers_found += [
+            offer for row in provider_rows for offer in offers[row] or _unknown(row, markets)
+        ]
     if region and region != ALL and region not in known:
         hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
         raise UsageError(
             f"no price in {region!r} is known; prices are known in {_listed(known)}", hint=hint
         )
-    return found
+    return offers_found
 
 
 def _listed(regions: set[str]) -> str:
@@ -138,12 +151,12 @@ def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
     """The prices in force in a region. SpecError when a table of them cannot be read: no price
     takes its place.
     """
-    found = regional_prices(provider, region, settings)
-    if found.problems:
+    offers_found = regional_prices(provider, region, settings)
+    if offers_found.problems:
         raise SpecError(
-            [issue.at(settings.origins.get(issue.field, "")) for issue in found.problems]
+            [issue.at(settings.origins.get(issue.field, "")) for issue in offers_found.problems]
         )
-    return found
+    return offers_found
 
 
 def own_region(provider: str, settings: Settings) -> str:
@@ -163,8 +176,10 @@ def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
     """
     shipped = {row.region for row in instances(provider)}
     table, _ = user_prices(settings.get("prices"))
-    own = {region for name, region in table if region and find_instance(provider, name)}
-    return tuple(sorted(shipped | own | {*listed_regions(settings.get("data_dir"), provider)}))
+    provider_rows = {region for name, region in table if region and find_instance(provider, name)}
+    return tuple(
+        sorted(shipped | provider_rows | {*listed_regions(settings.get("data_dir"), provider)})
+    )
 
 
 def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
@@ -179,12 +194,12 @@ def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
 
 def _known_elsewhere(row: Instance, home: RegionalPrices, settings: Settings) -> MachineOffer:
     market = price_in_another_region(row.instance_type, home, settings)
-    found = _offer(row, market) if market else None
-    return found or MachineOffer(machine=row, region=home.region, price=None)
+    offers_found = _offer(row, market) if market else None
+    return offers_found or MachineOffer(machine=row, region=home.region, price=None)
 
 
 def _unknown(row: Instance, markets: Sequence[RegionalPrices]) -> list[MachineOffer]:
-    return [MachineOffer(machine=row, region=each.region, price=None) for each in markets[:1]]
+    return [MachineOffer(machine=row, region=offer.region, price=None) for offer in markets[:1]]
 
 
 def cloud_names(name: str) -> Sequence[str]:
@@ -219,9 +234,9 @@ def _by_price(offer: MachineOffer, usd: float | None) -> tuple[bool, float, str,
 _ORDER: dict[str, Callable[[MachineOffer], Any]] = {
     "price": lambda each: _by_price(each, each.price.usd if each.price else None),
     "gpu-price": lambda each: _by_price(each, each.usd_per_gpu),
-    "memory": lambda each: (
-        -(each.machine.gpu_memory_gib or 0),
-        *_by_price(each, each.usd_per_gpu),
+    "memory": lambda offer: (
+        -(offer.machine.gpu_memory_gib or 0),
+        *_by_price(offer, offer.usd_per_gpu),
     ),
     "name": lambda each: (each.machine.provider, each.machine.instance_type, each.region),
 }

@@ -127,9 +127,9 @@ class RunMonitor:
         if not state.laps.first or state.laps.time - state.laps.first < TOLD_FROM_SECONDS:
             return
         self._terms = self._terms or terms_of(self.folder)
-        found = forecast(state, self._terms, now=now) if self._terms.seconds else None
-        if found is not None and (message := told_once(found, state.run_id)):
-            event = LimitTooLow(time=now, message=message, raised=raised_limit(found))
+        estimate = forecast(state, self._terms, now=now) if self._terms.seconds else None
+        if estimate is not None and (message := told_once(estimate, state.run_id)):
+            event = LimitTooLow(time=now, message=message, raised=raised_limit(estimate))
             self.history.take([Observation(events=[event])], unstored_ok=True)
 
     def sync_logs(self, *, retry: bool) -> CloudError | StorageError | None:

@@ -224,7 +224,7 @@ class Run:
 
         False: the job does not exist yet. CloudError when the stop cannot be sent.
         """
-        again = f"cloudtrain stop {self.id} asks again"
+        rerun = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
             try:
                 return self._monitor.provider.stop(self.folder, state, self._monitor.record_stop)
@@ -233,7 +233,7 @@ class Run:
             if not failure.transient:
                 break
             time.sleep(RETRY_SECONDS * 2**attempt)
-        hint = f"{failure.hint}; {again}" if failure.hint else again
+        hint = f"{failure.hint}; {rerun}" if failure.hint else rerun
         raise CloudError(
             f"{self.id} was not told to stop: {failure.message}", hint=hint, code=failure.code
         ) from failure
@@ -273,12 +273,12 @@ class Run:
         Of a run whose end has been seen, only those that exist.
         """
         state = self.cached_status()
-        found = self._monitor.provider.artifacts(self.folder, state)
-        left = state.results
+        artifacts = self._monitor.provider.artifacts(self.folder, state)
+        results = state.results
         return (
-            found
-            if left is None
-            else {name: place for name, place in found.items() if name in left}
+            artifacts
+            if results is None
+            else {name: place for name, place in artifacts.items() if name in results}
         )
 
     def native(self) -> Any:
@@ -301,8 +301,8 @@ class Run:
         from cloudtrain.submission.context import archive_of
         from cloudtrain.submission.submit import submit
 
-        again = self.plan_again(overrides, fresh=fresh, provider=provider)
-        return Run(submit(again, archive=archive_of(again)))
+        rerun = self.plan_again(overrides, fresh=fresh, provider=provider)
+        return Run(submit(rerun, archive=archive_of(rerun)))
 
     def plan_again(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None

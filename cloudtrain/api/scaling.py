@@ -79,28 +79,28 @@ def scaled_plans(
     """A plan for each number of ranks, all checks passed. UsageError or RefusedError with all that
     stands in the way, of all numbers of ranks together.
     """
-    found = {}
+    values = {}
     problems = dict[str, list[int]]()
     is_usage = False
     for ranks in sizes:
         try:
             plan = scaled_plan(make, base, ranks, most=max(sizes), weak=weak)
             raise_errors(preflight(plan))
-            found[ranks] = plan
+            values[ranks] = plan
         except (UsageError, RefusedError) as error:
             is_usage = is_usage or isinstance(error, UsageError)
             problems.setdefault(error.render(), []).append(ranks)
     if problems:
         text = "\n".join(f"with {_listed(ranks)}: {what}" for what, ranks in problems.items())
         raise UsageError(text) if is_usage else RefusedError(text)
-    return found
+    return values
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    *others, last = map(str, sizes)
+    *all_but_last, last = map(str, sizes)
     return (
-        f"{', '.join(others)} and {last} ranks"
-        if others
+        f"{', '.join(all_but_last)} and {last} ranks"
+        if all_but_last
         else f"{last} {'rank' if last == '1' else 'ranks'}"
     )
 
@@ -155,20 +155,20 @@ def _batch(base: Plan, ranks: int) -> str:
     known.
     """
     values = base.spec.args.values
-    given: Mapping[str, object] = values if isinstance(values, Mapping) else {}
-    batch = given.get("batch-size")
-    own = base.spec.resources.nodes * base.processes
+    arguments: Mapping[str, object] = values if isinstance(values, Mapping) else {}
+    batch = arguments.get("batch-size")
+    own_ranks = base.spec.resources.nodes * base.processes
     if base.spec.entrypoint is not None or not isinstance(batch, int):
         hint = (
             "args: {batch-size: N}, the trainer's, for all ranks; a program of one's own chooses"
             " its batch itself"
         )
         raise UsageError("--weak needs args.batch-size in the job", hint=hint)
-    if batch % own:
+    if batch % own_ranks:
         raise UsageError(
-            f"--weak: a batch of {batch} is no whole number of samples for each of {own} ranks"
+            f"--weak: a batch of {batch} is no whole number of samples for each of {own_ranks} ranks"
         )
-    return f"args.batch-size={batch // own * ranks}"
+    return f"args.batch-size={batch // own_ranks * ranks}"
 
 
 def threads_each(base: Plan, most: int) -> int | None:
@@ -209,8 +209,8 @@ def measurement_of(
 
 def _reported_rates(run: Run) -> tuple[float, ...]:
     """The throughputs that a program has reported, without the first ones."""
-    found = [value for point in run.metrics() if (value := point.values.get(METRIC)) is not None]
-    counted = found[WARM_UP_REPORTS:] if len(found) > WARM_UP_REPORTS else []
+    values = [value for point in run.metrics() if (value := point.values.get(METRIC)) is not None]
+    counted = values[WARM_UP_REPORTS:] if len(values) > WARM_UP_REPORTS else []
     return tuple(value for value in counted if math.isfinite(value) and value > 0)
 
 
@@ -224,11 +224,11 @@ def _communication(state: RunState) -> float | None:
 def joined(first: Measurement | None, second: Measurement) -> Measurement:
     """Two turns with the same number of ranks; one that failed adds nothing but its run."""
     if first is None or not second.turns:
-        kept = second if first is None or not first.turns else first
-        return kept if first is None else replace(kept, runs=(*first.runs, *second.runs))
+        chosen = second if first is None or not first.turns else first
+        return chosen if first is None else replace(chosen, runs=(*first.runs, *second.runs))
     if not first.turns:
         return replace(second, runs=(*first.runs, *second.runs))
-    both = [each for each in (first.communication, second.communication) if each is not None]
+    both = [value for value in (first.communication, second.communication) if value is not None]
     return replace(
         second,
         turns=(*first.turns, *second.turns),

@@ -1,3 +1,1 @@
-"""Runs on disk: one folder each, with documents written once and events appended only; state is
-their fold.
-"""
+"""Runs on disk: documents are written once, events are appended, state is their fold."""

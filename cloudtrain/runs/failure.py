@@ -1,4 +1,4 @@
-"""Why a run failed: the first cause among what its nodes report, in one line."""
+"""First cause of a failure among the reports of all nodes, in one line."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ def first_cause(
 
 
 def failed_process(cause: Cause) -> str:
-    """`rank 3 (node 1)`, or `node 0` for what no rank did."""
+    """Return `rank 3 (node 1)`, or `node 0` without a rank."""
     return f"rank {cause.rank} (node {cause.node})" if cause.rank >= 0 else f"node {cause.node}"
 
 
 def explain(state: RunState) -> str:
-    """Why a run ended as it did, in one line: the first failing rank and what it raised. Empty when
-    it succeeded.
-    """
+    """Return why a run ended, in one line: the first failing rank and its error. "" on success."""
     cause = state.error
     if cause is None:
         return state.reason

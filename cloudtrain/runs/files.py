@@ -1,6 +1,4 @@
-"""Files of the data folder: private to this user, locked while written, read a block at a time; and
-their JSON.
-"""
+"""Private files of the data folder: locked while written, read in blocks; and their JSON."""
 
 from __future__ import annotations
 
@@ -20,46 +18,42 @@ from cloudtrain.runs.locks import locked
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 OTHERS_MASK = 0o077
-"""The permissions of group and others, all of which are taken away."""
+"""Permissions of group and others, all removed."""
 
 _PRIVATE_NAMES = ("runs", "sources", "cache", "leftovers", "index.jsonl", "rehearsals.jsonl")
 
 BLOCK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
-"""A longer line is cut off there."""
+"""Longer lines are cut off here."""
 
 DATA_DIR_HINT = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, readable by this user only. OSError when the disk
-    refuses.
-    """
+    """Make a folder and its parents, readable only by this user. May raise OSError."""
     missing = []
     while not folder.exists():  # below a file the disk says what is wrong
         missing.append(folder)
         folder = folder.parent
-    for each in reversed(missing):
-        each.mkdir(FOLDER_MODE, exist_ok=True)
+    for folder in reversed(missing):
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """An `opener` for `open` that creates files which only this user can read."""
+    """Opener for `open` that creates files only this user can read."""
     return os.open(path, flags, FILE_MODE)
 
 
 def restrict_permissions(data_dir: Path) -> None:
-    """Take away permissions that an earlier version left to others; files of other users stay as
-    they are.
-    """
+    """Remove permissions of others on files of this user, left by earlier versions."""
     for name in _PRIVATE_NAMES:
         with suppress(OSError):  # it does not exist, or the disk has no permissions
-            about = os.lstat(data_dir / name)
-            mode = stat.S_IMODE(about.st_mode)
+            status = os.lstat(data_dir / name)
+            mode = stat.S_IMODE(status.st_mode)
             if (
                 mode & OTHERS_MASK
-                and about.st_uid == os.geteuid()
-                and not stat.S_ISLNK(about.st_mode)
+                and status.st_uid == os.geteuid()
+                and not stat.S_ISLNK(status.st_mode)
             ):
                 (data_dir / name).chmod(mode & ~OTHERS_MASK)
 
@@ -67,9 +61,7 @@ def restrict_permissions(data_dir: Path) -> None:
 def read_lines(
     file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[bytes, int]]:
-    """The complete lines after a byte offset, without line ends; each with the offset of the line
-    after it.
-    """
+    """Yield the complete lines after a byte offset, each with the offset after it."""
     file.seek(offset)
     rest = b""
     left_out = 0
@@ -86,9 +78,7 @@ def read_lines(
 def read_lines_backward(
     file: IO[bytes], end: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[bytes]:
-    """The complete lines before a byte offset at which a line ends, the last one first, without
-    line ends.
-    """
+    """Yield the complete lines before a byte offset, the last one first."""
     position = end - 1
     rest = b""
     while position > 0:
@@ -104,7 +94,7 @@ def read_lines_backward(
 
 
 def end_of_lines(file: IO[bytes]) -> int:
-    """The byte offset after the last complete line; 0 where there is none."""
+    """Return the byte offset after the last complete line, or 0."""
     position = file.seek(0, os.SEEK_END)
     while position > 0:
         size = min(BLOCK_BYTES, position)
@@ -117,7 +107,7 @@ def end_of_lines(file: IO[bytes]) -> int:
 
 
 def strict_json(value: object, **options: Any) -> str:
-    """JSON text; NaN and infinities, which JSON lacks (RFC 8259, section 6), become null."""
+    """Return JSON text. NaN and infinities, which JSON lacks (RFC 8259), become null."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
     except ValueError:
@@ -125,7 +115,7 @@ def strict_json(value: object, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """A JSON value with None in place of every float that is not finite."""
+    """Return a JSON value with None for every float that is not finite."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -134,14 +124,12 @@ def finite(value: Any) -> Any:
 
 
 def as_text(document: object) -> str:
-    """A JSON document as it is stored in the run folder, indented for people."""
+    """Return a JSON document as stored in the run folder, indented."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Write a file that only this user can read, whole at once: nobody reads it half-written.
-    OSError.
-    """
+    """Write a private file atomically. May raise OSError."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     with open(temporary, "wb", opener=private_opener) as draft:
         draft.write(encode_json(text))
@@ -150,7 +138,7 @@ def replace_text(file: Path, text: str) -> None:
 
 @contextmanager
 def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
-    """Turn an OSError into a StorageError that names the file. `hint`: where to write instead."""
+    """Turn an OSError into a StorageError with the file name. `hint`: another place to write."""
     try:
         yield
     except CloudtrainError:
@@ -163,17 +151,14 @@ def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
 
 
 def encode_json(text: str) -> bytes:
-    """JSON text as UTF-8. Half a surrogate pair, which JSON may hold and UTF-8 may not, stays
-    JSON's escape for it.
-    """
+    """Return JSON text as UTF-8. Lone surrogates stay JSON escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def append_lines(path: Path, lines: str, *, durable: bool) -> None:
-    """Append whole lines of JSON in one piece, under a lock. `durable`: flushed to the disk before
-    this returns.
+    """Append whole JSON lines under a lock. Raise StorageError if the disk refuses.
 
-    StorageError when the disk refuses.
+    `durable`: flush to the disk before returning.
     """
     with storing(path), locked(path, flags=os.O_RDWR | os.O_APPEND) as file:
         size = os.fstat(file).st_size

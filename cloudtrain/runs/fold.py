@@ -1,4 +1,4 @@
-"""Computes the state of a run from its events. Pure."""
+"""State of a run, computed from its events. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ MAX_WARNINGS = 20
 
 
 def fold(run_id: str, new_events: Iterable[Event], state: RunState | None = None) -> RunState:
-    """Apply events, in order, to a state, which is changed in place (a new one by default), and
-    return it.
+    """Apply events in order to a state, in place (default: a new one), and return it.
 
-    An event that comes twice, as one that was read from a log again, counts once: (node, rank, seq)
-    names it.
+    An event that was read twice counts once: (node, rank, seq) identifies it.
     """
     state = state or RunState(run_id=run_id)
     for event in new_events:

@@ -1,4 +1,4 @@
-"""One run on disk: documents that are written once, events that are only appended."""
+"""A run on disk: documents written once, events only appended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ start.
 """
 
 MAX_EVENT_BYTES = 1 << 24
-"""The longest event that is read."""
+"""Maximum length of an event."""
 
 E = TypeVar("E", bound=Event)
 
@@ -38,7 +38,7 @@ _DAMAGED_HINT = "the run's folder was changed by hand, or its disk failed"
 
 
 class RunFolder:
-    """One run on disk."""
+    """A run on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,10 +48,9 @@ class RunFolder:
     def document(
         self, name: str, required: Mapping[str, type | tuple[type, ...]] | None = None
     ) -> dict[str, Any]:
-        """One of the JSON documents that the submit wrote. `required`: the types of what it must
-        hold, by dotted paths.
+        """Return a JSON document of the submit. Raise StorageError if it is damaged.
 
-        StorageError when it cannot be read, or lacks something that is required.
+        `required`: types of required values by dotted path.
         """
         try:
             document = json.loads(self.text(name))
@@ -68,7 +67,7 @@ class RunFolder:
         return document
 
     def text(self, name: str) -> str:
-        """One of these documents as text. StorageError when it cannot be read."""
+        """Return a document as text. Raise StorageError if it cannot be read."""
         try:
             return read_regular_file(self.path / name).decode("utf-8")
         except OSError as error:
@@ -77,7 +76,7 @@ class RunFolder:
             raise self.damaged(f"{name} cannot be read: {error}") from None
 
     def damaged(self, what: str) -> StorageError:
-        """The error that says that the run's folder is not as it was written."""
+        """Return the error for a damaged run folder."""
         return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
 
     def is_being_submitted(self) -> bool:
@@ -98,17 +97,16 @@ class RunFolder:
         return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
 
     def was_submitted_by_a_dead_process(self) -> bool:
-        """Return whether the process that has submitted the run is known, and does not live any
-        more.
+        """Return whether the submitting process is known and dead.
 
-        A living one may have started the job without a word of it on a full disk.
+        A living one may have started the job without recording it on a full disk.
         """
         submitter = self._submitter()[0]
         is_gone = submitter is not None and submitter.is_alive() is not True
         return is_gone and not self.is_being_submitted()
 
     def _submitter(self) -> tuple[ProcessIdentity | None, float]:
-        """The process that submits, or has submitted, the run; and how many seconds ago it began."""
+        """Return the submitting process and its age in seconds."""
         path = self.path / SUBMIT_LOCK
         try:
             submitter = ProcessIdentity.from_json(json.loads(read_regular_file(path)))
@@ -117,10 +115,9 @@ class RunFolder:
             return None, 0.0
 
     def append(self, *events: Event, durable: bool = False) -> None:
-        """Append events, one line of JSON each, under a lock. `durable`: flushed to the disk before
-        this returns.
+        """Append events under a lock. Raise StorageError if the disk refuses.
 
-        StorageError when the disk refuses.
+        `durable`: flush to the disk before returning.
         """
         lines = "".join(
             strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events
@@ -128,30 +125,26 @@ class RunFolder:
         append_lines(self.events_file, lines, durable=durable)
 
     def events(self) -> list[Event]:
-        """All events so far, in the order they were appended. StorageError when they cannot be
-        read.
-        """
+        """Return all events in order. Raise StorageError if they cannot be read."""
         return list(self.each_event())
 
     def each_event(self) -> Iterator[Event]:
-        """All events one by one: memory is needed for the longest event, not for the whole file."""
+        """Yield all events one by one, in memory for one event."""
         return (event for event, _ in self.events_from(0) if event is not None)
 
     def events_since(self, offset: int, max_bytes: int | None = None) -> tuple[list[Event], int]:
-        """The events appended after a byte offset, about `max_bytes` of them, and the next offset."""
-        found = []
+        """Return about `max_bytes` of events after a byte offset, and the next offset."""
+        events_read = []
         begin = offset
         for event, offset in self.events_from(begin):
             if event is not None:
-                found.append(event)
+                events_read.append(event)
             if max_bytes is not None and offset - begin >= max_bytes:
                 break
-        return found, offset
+        return events_read, offset
 
     def events_end(self) -> int:
-        """The byte offset after the last event; 0 where there is none. StorageError when they
-        cannot be read.
-        """
+        """Return the byte offset after the last event, or 0. May raise StorageError."""
         try:
             with open_regular_file(self.events_file) as file:
                 return end_of_lines(file)
@@ -176,15 +169,13 @@ class RunFolder:
             raise self._unreadable(error) from None
 
     def last_event(self, kind: type[E]) -> E | None:
-        """The latest event of a class, None where there is none; looked for from the end of the
-        file.
-
-        StorageError when they cannot be read.
-        """
+        """Return the last event of a class, or None. May raise StorageError."""
         try:
             with open_regular_file(self.events_file) as file:
-                found = map(parse, read_lines_backward(file, end_of_lines(file), MAX_EVENT_BYTES))
-                return next((event for event in found if isinstance(event, kind)), None)
+                events_read = map(
+                    parse, read_lines_backward(file, end_of_lines(file), MAX_EVENT_BYTES)
+                )
+                return next((event for event in events_read if isinstance(event, kind)), None)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -23,7 +23,7 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms
 
 HOLDS = "19 of 20"
-"""How often the real time is meant to be in the interval."""
+"""Target share of runs whose real time is in the interval."""
 
 EVALUATION = 0.1, 0.35, 1.1
 """What an evaluation of a batch takes at least, likely and at most, as a part of a step with as
@@ -37,17 +37,13 @@ part of it. It shrinks as more of the run passes without any.
 """
 
 END = 0.0, 1.0, 6.0
-"""Seconds from the last step, evaluation and checkpoint to the end of the run: the model is
-written, processes end.
-"""
+"""Seconds from the last step, evaluation and checkpoint to the end of the run."""
 
 LONGEST_SECONDS = 1e10
-"""Of three hundred years nothing is said."""
+"""Longer forecasts are not shown: three hundred years."""
 
 TOLD_FROM_SECONDS = 60.0
-"""Training must have gone on for so long, after its first step, before anybody is told without
-asking.
-"""
+"""Minimum training time, after the first step, before an unrequested forecast."""
 
 _Part = tuple[float, float, float]
 """At least, likely, at most; seconds."""
@@ -62,13 +58,13 @@ class Span:
     high: float
 
     def scaled(self, factor: float, more: float = 0.0) -> Span:
-        """The same in another unit, with something added."""
+        """Return the span in another unit, plus an offset."""
         return Span(
             self.low * factor + more, self.likely * factor + more, self.high * factor + more
         )
 
     def to_json(self) -> dict[str, float]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "low": round(self.low, 3),
             "likely": round(self.likely, 3),
@@ -81,40 +77,35 @@ class Ending:
     """A limit that ends a run before its last step."""
 
     certainty: Literal["sure", "likely", "possible"]
-    """What is beyond the limit. sure: all of the interval; likely: the likely time; possible: the
-    interval's end.
-    """
+    """Part of the interval beyond the limit: sure (all), likely (likely time), possible (end)."""
     limit: str
     """`limits.max_cost` or `limits.max_runtime`; empty: the platform's own."""
     seconds: float
-    """From the start of the run to that."""
+    """Seconds from the start of the run to the limit."""
     step: int
-    """How far it gets, about."""
+    """Approximate last step."""
     needs: float
-    """What the limit must be for the end of the interval: US dollars of `limits.max_cost`, else
-    seconds.
-    """
+    """Limit that the end of the interval needs: US dollars for `limits.max_cost`, else seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What is to be expected of a run that goes on."""
+    """Forecast for a running job."""
 
     total: Span
-    """Seconds from its start to its end, without waiting for machines again."""
+    """Seconds from start to end, without further waits for machines."""
     left: Span
-    """Seconds from now on."""
+    """Remaining seconds."""
     usd: Span | None
-    """What it costs in all at list price; None: nothing is billed, or the price is not known."""
+    """Total cost at list price; None if free or unknown."""
     step: int
     steps: int
-    """Where it is, and where it ends."""
+    """Current step and last step."""
     seen_steps: int
     seen_seconds: float
-    """What the pace was taken from."""
+    """Duration of the laps behind the pace."""
     trend: Literal["slower", "faster", ""] = ""
-    """Whether steps get slower or faster all along: the interval then reaches to where that leads.
-    """
+    """True if steps get slower or faster all the time; the interval then includes it."""
     unseen: tuple[str, ...] = ()
     """`evaluating`, `saving`: what is still to come for the first time, so that the interval is
     wider.
@@ -122,7 +113,7 @@ class Forecast:
     ending: Ending | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "total_seconds": self.total.to_json(),
             "left_seconds": self.left.to_json(),
@@ -138,9 +129,7 @@ class Forecast:
 
 
 def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Forecast | None:
-    """The forecast at `now`, a Unix timestamp; None where the number of steps is not known, or too
-    few were seen.
-    """
+    """Return the forecast at `now`, a Unix timestamp, or None with too little information."""
     try:
         found = _forecast(state, terms, now)
     except (ArithmeticError, ValueError):  # a program may report numbers that no run has
@@ -177,8 +166,8 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
             unseen.append(activity)
             part = 0.0, 0.0, UNSEEN[activity] * rest * pace * rest / steps
         parts.append(part)
-    others = (seen for activity, seen in laps.pauses.items() if activity not in UNSEEN)
-    parts += [_repeated(seen, _times(state, seen, steps)) for seen in others]
+    other_pauses = (seen for activity, seen in laps.pauses.items() if activity not in UNSEEN)
+    parts += [_repeated(seen, _times(state, seen, steps)) for seen in other_pauses]
     done = max(0.0, laps.time + laps.paused - state.started - state.waited)
     elapsed = max(done, (state.waiting_since or now) - state.started - state.waited)
     rest_of_all = _sum(parts)
@@ -203,15 +192,13 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
 
 
 def seconds_left(state: RunState, now: float) -> float | None:
-    """How long the rest takes, for where there is room for one number; None where the number of
-    steps is not known.
-    """
+    """Return the likely remaining seconds, or None if the number of steps is unknown."""
     found = forecast(state, now=now)
     return found.left.likely if found else state.eta_seconds(now)
 
 
 def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
-    """The evaluations that are still to come; None where nothing is known of them."""
+    """Return the remaining evaluations, or None if nothing is known about them."""
     laps = state.laps
     schedule = state.schedule
     seen = laps.pauses.get("evaluating")
@@ -231,7 +218,7 @@ def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
 
 
 def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
-    """The same of checkpoints."""
+    """Return the remaining checkpoints, or None if nothing is known about them."""
     laps = state.laps
     schedule = state.schedule
     seen = laps.pauses.get("saving")
@@ -246,7 +233,7 @@ def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
 
 
 def _times(state: RunState, seen: Pauses, steps: float) -> int:
-    """How often pauses come again that came at even intervals."""
+    """Return how often regular pauses will occur again."""
     laps = state.laps
     every = max(1.0, seen.steps / seen.count)
     return int((steps - laps.step + laps.trained - seen.steps) / every + 0.25)
@@ -264,7 +251,7 @@ def _sum(parts: Sequence[_Part]) -> Span:
 
 
 def _ending(terms: Terms, total: Span, done: float, step: int, rest: float) -> Ending | None:
-    """What the limit on time, or on money as a time, means for the run."""
+    """Return the effect of the time limit, or of the cost limit as time."""
     if not terms.seconds or terms.seconds >= total.high:
         return None
     needs = total.high

@@ -1,4 +1,4 @@
-"""A forecast in words, for every place that shows one."""
+"""Forecasts in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDS = {"sure": "will stop", "likely": "will probably stop", "possible": "may st
 
 
 def in_all(found: Forecast) -> str:
-    """`1 h 52 min in all (1 h 45 min to 2 h 3 min), 11.40 USD (10.70 to 12.50)`."""
+    """Return `1 h 52 min in all (1 h 45 min to 2 h 3 min), 11.40 USD (10.70 to 12.50)`."""
     text = (
         f"{format_duration(found.total.likely)} in all ({_interval(found.total, format_duration)})"
     )
@@ -24,9 +24,7 @@ def in_all(found: Forecast) -> str:
 
 
 def caveat(found: Forecast) -> str:
-    """`no evaluation was seen yet`: what makes the interval wider than it will be; empty if nothing
-    does.
-    """
+    """Return the reason for a wide interval, such as `no evaluation was seen yet`, or ""."""
     kinds = " and no ".join(UNSEEN[kind] for kind in found.unseen)
     trend = (
         f"steps get {found.trend}, and the interval reaches to where that leads"
@@ -37,12 +35,12 @@ def caveat(found: Forecast) -> str:
 
 
 def shown(found: Forecast) -> str:
-    """The forecast in one line, with what there is to say about it."""
+    """Return the forecast in one line with its caveat."""
     return "; ".join(filter(None, (in_all(found), caveat(found))))
 
 
 def limit_warning(found: Forecast) -> str:
-    """What a limit does to the run, and what the run would need; empty if it ends before."""
+    """Return the effect of a limit and the limit that the run needs, or ""."""
     ending = found.ending
     if ending is None:
         return ""
@@ -52,7 +50,7 @@ def limit_warning(found: Forecast) -> str:
 
 
 def told_once(found: Forecast, run_id: str) -> str:
-    """The warning of a limit with what to type next, where it is at least likely; else empty."""
+    """Return the warning of a likely limit with the next command, or ""."""
     if found.ending is None or found.ending.certainty == "possible":
         return ""
     raised = shlex.join(["cloudtrain", "rerun", run_id, "--set", raised_limit(found)])
@@ -60,7 +58,7 @@ def told_once(found: Forecast, run_id: str) -> str:
 
 
 def raised_limit(found: Forecast) -> str:
-    """`limits.max_cost=13 USD`: enough for the end of the interval; empty where no limit ends it."""
+    """Return `limits.max_cost=13 USD`, enough for the end of the interval, or ""."""
     if found.ending is None:
         return ""
     needs = found.ending.needs

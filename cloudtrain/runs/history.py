@@ -1,6 +1,4 @@
-"""The one place that writes what was observed of a run, each event and line once, and the state
-that they add up to.
-"""
+"""Writer of observations of a run: each event and line once, and the resulting state."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ from cloudtrain.runs.state import RunState
 
 
 class History:
-    """The events of one run, and the state that they add up to: `state` is one object, changed in
-    place.
-    """
+    """Events of a run and their state. `state` is one object, changed in place."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -36,9 +32,7 @@ class History:
         self._offset = 0
 
     def read(self) -> RunState:
-        """The state by all events that are there now; only new ones are read. StorageError when
-        that fails.
-        """
+        """Return the state of all events. Read only new ones. May raise StorageError."""
         return fold(self.folder.run_id, self._new_events(), self.state)
 
     def take(
@@ -88,7 +82,7 @@ class History:
             self.unstored = self.unstored or error
 
     def record(self, observation: Observation) -> None:
-        """Write one observation down, flushed to the disk before this returns: see `Record`."""
+        """Write one observation durably: see `Record`."""
         self.take([observation], durable=True)
 
     def _new_events(self) -> Iterator[Event]:
@@ -101,10 +95,9 @@ class History:
 
 
 def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) -> bool:
-    """Append what `read` returns to the run's log files and events, part by part. False: another
-    process does it.
+    """Append new log parts to files and events. False: another process does it.
 
-    StorageError when the disk refuses.
+    Raise StorageError if the disk refuses.
     """
     with log_reader_lock(run) as is_owner:
         if is_owner:
@@ -133,14 +126,12 @@ class LogSync:
         self._sizes: dict[str, int] = dict((last and last.sizes) or {})
 
     def add(self, part: LogPart) -> None:
-        """Append lines of a node, and record how far their log was read. StorageError when the disk
-        refuses.
-        """
+        """Append a node's lines and record the log position. May raise StorageError."""
         events: list[Event] = []
         text = bytearray()
         for when, line in part.lines:
-            found, output = split_events([line], part.node)
-            events += found
+            job_events, output = split_events([line], part.node)
+            events += job_events
             for output_line in output:
                 text += format_timestamp(when).encode() + b" " + output_line + b"\n"
         path = log_file(self._run.path, part.node)
@@ -157,9 +148,7 @@ class LogSync:
 
 @contextmanager
 def log_reader_lock(run: RunFolder) -> Iterator[bool]:
-    """Lock the reading of the run's logs; False when another process has the lock. StorageError if
-    the disk refuses.
-    """
+    """Lock the reading of the run's logs; False if it is taken. May raise StorageError."""
     path = run.path / "logs" / "reading.lock"
     with storing(path):
         path.parent.mkdir(exist_ok=True)

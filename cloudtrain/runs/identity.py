@@ -1,4 +1,4 @@
-"""The identity of a process, which the client shares with the launcher (process_identity.py)."""
+"""Identity of a process, shared with the launcher (process_identity.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""An index with one line for each ended run, so that listing thousands of runs opens one file.
+"""Index with one line per ended run, so that a list opens one file.
 
-It is a cache: the run folders say which runs there are, and a run that the index lacks is read from
-its folder.
+It is a cache: run folders decide, and missing runs are read from their folders.
 """
 
 from __future__ import annotations
@@ -46,71 +45,66 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "ended": (*_TIME, type(None)),
     "kept_until": (*_TIME, type(None)),
 }
-"""The types of a summary's fields; those not named here are texts."""
+"""Types of a summary's fields; the others are texts."""
 _MISSING = object()
 _MAX_TIMESTAMP = 253_402_300_800
 """The year 10,000, as a Unix timestamp."""
 
 DAMAGED = "damaged"
-"""Listed as the state of a run that cannot be read."""
+"""Listed state of an unreadable run."""
 
 
 def summaries(store: RunStore) -> list[dict[str, Any]]:
-    """A summary of every run, newest first. A run that has not ended is read from its own events.
+    """Return a summary of every run, newest first. Raise StorageError for the whole folder.
 
-    StorageError when the folder of all runs cannot be read; a run that cannot be read is listed as
-    damaged.
+    A run that has not ended is read from its own events. An unreadable run is listed as damaged.
     """
     ids = set(store.ids())
-    known = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
+    indexed = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
     fresh = []
-    for run_id in ids - known.keys():
+    for run_id in ids - indexed.keys():
         folder = RunFolder(store.runs_dir / run_id)
         try:
             state = fold(run_id, folder.each_event())
         except StorageError as error:
-            known[run_id] = _damaged(folder, error.message)
+            indexed[run_id] = _damaged(folder, error.message)
             continue
         if not state.created:
-            known[run_id] = _damaged(folder, "its events do not tell how it began")
+            indexed[run_id] = _damaged(folder, "its events do not tell how it began")
             continue
-        known[run_id] = summary(state)
+        indexed[run_id] = summary(state)
         if _belongs(state):
-            fresh.append(known[run_id])
+            fresh.append(indexed[run_id])
     if fresh:
         _append(store, fresh)
-    return sorted(known.values(), key=lambda s: s["created"], reverse=True)
+    return sorted(indexed.values(), key=lambda s: s["created"], reverse=True)
 
 
 def index_run(folder: RunFolder, state: RunState) -> None:
-    """Add a run to the index when it has ended. An error of the disk is ignored: the index is a
-    cache.
-    """
+    """Add an ended run to the index. Disk errors are ignored."""
     if _belongs(state):
         _append(RunStore(folder.path.parents[1]), [summary(state)])
 
 
 def forget_run(folder: RunFolder) -> None:
-    """Delete the index when a run goes on that it may list as ended; it is written again."""
+    """Delete the index when an ended run continues. It is written again later."""
     with suppress(OSError):
         (RunStore(folder.path.parents[1]).data_dir / "index.jsonl").unlink()
 
 
 def _belongs(state: RunState) -> bool:
-    """Whether nothing will change any more: a job that counts as not started may be found after
-    all.
-    """
+    """Return whether a run is final. A job that counts as not started may still appear."""
     return state.has_ended and not state.may_have_started
 
 
 def summary(state: RunState) -> dict[str, Any]:
-    """The fields of a state that a list shows; times are Unix timestamps."""
+    """Return the fields of a state for a list. Times are Unix timestamps."""
     state_json = state.to_json()
     return {field: state_json[field] for field in _FIELDS}
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
-    """The summary of a run that cannot be read, with the time of its folder."""
+    """Return the summary of an unreadable run, with the time of its folder."""
     try:
         created = folder.path.stat().st_mtime
     except OSError:
@@ -120,7 +114,7 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
 
 
 def _is_valid(line: Any) -> bool:
-    """Whether a line of the index has all fields of a summary, with values that can be."""
+    """Return whether a line of the index has all fields with possible values."""
     return (
         isinstance(line, dict)
         and all(

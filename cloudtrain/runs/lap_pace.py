@@ -107,10 +107,10 @@ def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
 
 def _put_together(laps: Sequence[Lap], seconds: float) -> list[Lap]:
     """Neighbours put together until they are as long."""
-    found: list[Lap] = []
+    merged: list[Lap] = []
     for lap in laps:
-        if found and found[-1].seconds < seconds:
-            last = found.pop()
+        if merged and merged[-1].seconds < seconds:
+            last = merged.pop()
             lap = Lap(lap.end, last.steps + lap.steps, last.seconds + lap.seconds)
-        found.append(lap)
-    return found
+        merged.append(lap)
+    return merged

@@ -1,8 +1,8 @@
-"""How fast a run trains: its laps, each from one report of a step to the next, and its pauses.
+"""Training speed of a run: laps between reports of steps, and pauses.
 
-A lap is training alone. What the first rank does in between, such as `evaluating` and `saving`, is
-a pause of its own; what a process does in its first steps (memory is allocated, kernels are chosen,
-models compiled) is warm-up.
+A lap contains only training. Other activities of the first rank, such as `evaluating` and `saving`,
+are pauses. The first steps of a process (memory allocation, kernel selection, compilation) are
+warm-up.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RECENT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Steps that followed each other."""
+    """Consecutive steps."""
 
     end: float
-    """The last of them."""
+    """Last step."""
     steps: float
     seconds: float
-    """Without the pauses between them."""
+    """Seconds without pauses."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Pauses:
 
     count: int = 0
     seconds: float = 0.0
-    """Together."""
+    """Sum of all pauses."""
     longest: float = 0.0
     shortest: float = 0.0
     steps: float = 0.0
@@ -46,7 +46,7 @@ class Pauses:
     """
 
     def add(self, seconds: float, steps: float) -> None:
-        """Another one."""
+        """Add a pause."""
         self.shortest = min(self.shortest, seconds) if self.count else seconds
         self.count = self.count + 1
         self.seconds = self.seconds + seconds
@@ -55,7 +55,7 @@ class Pauses:
 
     @property
     def mean(self) -> float:
-        """Seconds of one."""
+        """Mean seconds of a pause."""
         return self.seconds / self.count if self.count else 0.0
 
 
@@ -64,19 +64,19 @@ class Laps:
     """The laps and pauses of a run, by the reports of its first rank, in bounded memory."""
 
     laps: list[Lap] = field(default_factory=list)
-    """Oldest first, without warm-up."""
+    """Laps without warm-up, oldest first."""
     pauses: dict[str, Pauses] = field(default_factory=dict)
-    """By activity."""
+    """Pauses by activity."""
     warm_up: float = 0.0
     """Seconds of the first steps of each process, as far as they were reported one by one."""
     first: float = 0.0
-    """When the run reported its first step, as a Unix timestamp; 0: not yet."""
+    """Time of the first reported step as a Unix timestamp; 0: none yet."""
     time: float = 0.0
-    """When the latest step was reported."""
+    """Time of the last reported step."""
     step: float = 0.0
-    """That step."""
+    """Last reported step."""
     trained: float = 0.0
-    """Steps from report to report, of all processes."""
+    """Steps between reports, of all processes."""
     paused: float = 0.0
     """Seconds of pauses since then that are over."""
     _reported: bool = False
@@ -87,7 +87,7 @@ class Laps:
     """What goes on, and since when."""
 
     def reported(self, time: float, step: float | None) -> None:
-        """A step was reported; one before the latest begins anew."""
+        """Add a reported step. An earlier step than the last starts anew."""
         if step is None or not math.isfinite(step):
             return
         if self._reported and (step < self.step or time < self.time):
@@ -115,7 +115,7 @@ class Laps:
             self._pause = activity, time
 
     def restart(self, step: float = 0.0) -> None:
-        """Another process takes over, from a checkpoint of that step; the laps that were seen stay."""
+        """Start a new process at a checkpoint's step, and keep the laps."""
         self._reported = False
         self._begin = step
         self._pause = None
@@ -123,7 +123,7 @@ class Laps:
 
     @property
     def steps(self) -> float:
-        """Steps in the laps."""
+        """Number of steps in the laps."""
         return sum(lap.steps for lap in self.laps)
 
     @property

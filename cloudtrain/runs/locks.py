@@ -1,4 +1,4 @@
-"""Locks on files, which the client shares with the launcher (file_locks.py, which explains them)."""
+"""File locks, shared with the launcher (file_locks.py explains them)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Log files of a run, one for each node, with a timestamp on every line; and the events among a
-node's lines.
-"""
+"""Log files of a run, one per node, with timestamps; and the events among the lines."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ TIMESTAMP_CHARACTERS = 24
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a job's log."""
+    """A line of a job's log."""
 
     time: float
     """Unix timestamp."""
@@ -36,11 +34,11 @@ class LogLine:
     """`rank 3`, `node 0` (the launcher), `torchrun`; empty for other lines."""
     text: str
     kind: str = ""
-    """`metrics` or `progress`: it stands for an event with numbers; empty: it was printed."""
+    """`metrics` or `progress` for an event with numbers; empty for output."""
 
     @property
     def rank(self) -> int | None:
-        """The rank that printed it; None for the launcher's and torchrun's own lines."""
+        """Rank that printed it; None for the launcher and torchrun."""
         return int(self.source[5:]) if self.source.startswith("rank ") else None
 
 
@@ -50,7 +48,7 @@ _TAG = re.compile(
 
 
 def log_line(time: float, node: int, raw: str) -> LogLine:
-    """A line as the launcher wrote it, its source split from its text. `time`: Unix timestamp."""
+    """Split a launcher line into source and text. `time`: Unix timestamp."""
     match = _TAG.match(raw)
     if match is None:
         return LogLine(time, node, "", raw)
@@ -78,19 +76,19 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[b
 
 
 def log_file(run: Path, node: int) -> Path:
-    """The path of a node's log file, which may not exist yet."""
+    """Return the path of a node's log file, which may not exist yet."""
     return run / "logs" / f"node-{node}.log"
 
 
 class LogReader:
-    """All nodes' lines, merged by time. Each call goes on where the one before it stopped."""
+    """Lines of all nodes, merged by time. Each call continues after the previous one."""
 
     def __init__(self, run: RunFolder) -> None:
         self._folder = run.path / "logs"
         self._offsets: dict[Path, int] = {}
 
     def read_batch(self) -> list[LogLine]:
-        """The next lines, at most BATCH_LINES; empty when all that is there has been read."""
+        """Return the next lines, at most BATCH_LINES; empty at the end."""
         found = []
         size = 0
         for line in self.read_all():
@@ -101,7 +99,7 @@ class LogReader:
         return found
 
     def read_all(self) -> Iterator[LogLine]:
-        """All lines that are there and were not read yet. StorageError when a file cannot be read."""
+        """Return all unread lines. Raise StorageError if a file cannot be read."""
         with ExitStack() as stack:
             parts = [self._forwards(node, path, _open(path, stack)) for node, path in self._files()]
             for _, path, offset, line in heapq.merge(*parts, key=lambda part: part[0]):
@@ -122,7 +120,7 @@ class LogReader:
                 yield line
 
     def _files(self) -> list[tuple[int, Path]]:
-        """The log files by node; files of other names are ignored."""
+        """Return the log files by node. Other files are ignored."""
         try:
             names = [(_LOG_FILE.fullmatch(path.name), path) for path in self._folder.iterdir()]
         except FileNotFoundError:
@@ -175,12 +173,12 @@ def _parse_line(raw: bytes, node: int) -> LogLine:
 
 
 def format_timestamp(seconds: float) -> str:
-    """A Unix timestamp as `2026-11-21T02:04:34.447Z`, 24 characters."""
+    """Return a Unix timestamp as `2026-11-21T02:04:34.447Z`, 24 characters."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
 
 
 def parse_timestamp(text: str) -> float:
-    """The Unix timestamp in such a text; 0 when it is none."""
+    """Return the Unix timestamp of such a text, or 0."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

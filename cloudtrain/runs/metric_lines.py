@@ -1,4 +1,4 @@
-"""The lines of a log that stand for reported metrics and progress: `step 100  loss 0.25`."""
+"""Log lines for reported metrics and progress: `step 100 loss 0.25`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from cloudtrain.units import format_number
 
 
 def metric_line(event: Event) -> bytes | None:
-    """The line of the log for an event, `[rank 0 metrics] step 100  loss 0.25`; None for an event
-    without numbers.
-    """
+    """Return `[rank 0 metrics] step 100 loss 0.25` for an event, or None without numbers."""
     if isinstance(event, Metrics):
         kind = "metrics"
         text = metrics_text(event)

@@ -1,4 +1,4 @@
-"""A folder of a run or a sweep comes into being: complete with its documents, or not at all."""
+"""Atomic creation of the folder of a run or a sweep, with its documents."""
 
 from __future__ import annotations
 

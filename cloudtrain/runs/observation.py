@@ -1,6 +1,4 @@
-"""What a provider has observed of a run: events and log lines. The provider returns it, `History`
-writes it down.
-"""
+"""Observations of a run: events and log lines of a provider, written by `History`."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ if TYPE_CHECKING:
     from cloudtrain.runs.events import Event
 
 Positions = Mapping[str, Mapping[str, Any]]
-"""How far each log of a job was read, by the log's name in its cloud."""
+"""Position in each log of a job, by the log's name in its cloud."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogPart:
-    """Some lines of one log, and the position after them."""
+    """Lines of one log and the position after them."""
 
     node: int
     lines: Sequence[tuple[float, bytes]]
@@ -25,7 +23,7 @@ class LogPart:
     stream: str
     """The log's name in its cloud."""
     position: Mapping[str, Any]
-    """The position after these lines, in the cloud's own terms; plain JSON."""
+    """Position after these lines in the cloud's own form; plain JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +41,4 @@ class Observation:
 
 
 Record = Callable[[Observation], None]
-"""Writes an observation to the disk and applies it to the run's state before it returns.
-StorageError otherwise.
-"""
+"""Writer of an observation to disk and state. May raise StorageError."""

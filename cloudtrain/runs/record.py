@@ -1,6 +1,4 @@
-"""The documents that a submit wrote, read back as types. A document that lacks something is
-reported as damaged.
-"""
+"""Typed readers of a submit's documents. An incomplete document is reported as damaged."""
 
 from __future__ import annotations
 
@@ -55,9 +53,9 @@ class PlanRecord:
     """The part of a stored plan that a rerun is made from."""
 
     provider: str
-    """The name of the provider that runs it. StorageError if the plan does not say."""
+    """Name of the provider that runs it. May raise StorageError."""
     target: str
-    """The provider whose request it is."""
+    """Provider of the request."""
     is_rehearsal: bool
     name: str
     overrides: tuple[str, ...]
@@ -66,9 +64,7 @@ class PlanRecord:
 
 
 class RunRecord:
-    """The documents of one run; its plan is read once. StorageError wherever one is not what was
-    written.
-    """
+    """Documents of a run. Damaged ones raise StorageError. The plan is read once."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -89,12 +85,12 @@ class RunRecord:
 
     @property
     def provider(self) -> str:
-        """The name of the provider that runs it. StorageError if the plan does not say."""
+        """Name of the provider that runs it. May raise StorageError."""
         return self._read("provider", str)
 
     @property
     def name(self) -> str:
-        """The name of its job. StorageError if the plan does not say."""
+        """Name of the job. May raise StorageError."""
         return self._read("spec.name", str)
 
     @property
@@ -125,7 +121,7 @@ class RunRecord:
 
     @property
     def version(self) -> str:
-        """The version of cloudtrain that planned it."""
+        """Version of cloudtrain that planned it."""
         return str(self._plan.get("version") or "")
 
     @property
@@ -168,7 +164,7 @@ class RunRecord:
 
     @property
     def grace_seconds(self) -> int:
-        """The seconds from SIGTERM to SIGKILL when the job is stopped."""
+        """Seconds from SIGTERM to SIGKILL at a stop."""
         return self._read("target.grace_seconds", int)
 
     def config(self, kind: type[Config]) -> Config:
@@ -235,7 +231,7 @@ class RunRecord:
 
 
 def part_of(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """What a document has below these keys; empty where there is nothing."""
+    """Return the part of a document below these keys, or {}."""
     found: Any = document
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""Run ids. A plan makes one, and needs nothing else of the run store."""
+"""Run ids, which a plan creates without the run store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_run_id(data_dir: Path, name: str) -> str:
-    """An unused run id: the job's name and four random letters or digits, `digits-k2x9`."""
+    """Return an unused run id: the job's name and four random characters, `digits-k2x9`."""
     while True:
         run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
         if not (data_dir / "runs" / run_id).exists():

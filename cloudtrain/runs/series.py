@@ -1,4 +1,4 @@
-"""The metrics of a run as series: every reported point, and the best value of each metric."""
+"""Metrics of a run as series: all points and the best value of each metric."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HIGHER_IS_BETTER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """The metrics of one report."""
+    """Metrics of one report."""
 
     time: float
     """Unix timestamp, by the clock of the machine that reported it."""
@@ -34,7 +34,7 @@ class MetricPoint:
     """By name; a value may be NaN or infinite."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "time": self.time,
             "step": self.step,
@@ -48,18 +48,18 @@ def metric_points(events: Iterable[Event]) -> list[MetricPoint]:
     once.
     """
     seen = SeenEvents()
-    found = []
+    result = []
     for event in events:
         if isinstance(event, Metrics) and (
             event.seq is None or seen.add(event.node, event.rank, event.seq)
         ):
-            found.append(MetricPoint(event.time, event.step, event.epoch, event.values))
-    return found
+            result.append(MetricPoint(event.time, event.step, event.epoch, event.values))
+    return result
 
 
 @dataclass(slots=True)
 class Series:
-    """One metric over a run: its first, latest, smallest and largest value, each as (value, step)."""
+    """First, last, lowest and highest value of a metric, each as (value, step)."""
 
     name: str
     first: tuple[float, float | None]
@@ -88,13 +88,13 @@ def series_of(points: Iterable[MetricPoint]) -> dict[str, Series]:
     """Each metric by its name, in the order in which they were first reported. NaN is never the
     best value.
     """
-    found: dict[str, Series] = {}
+    result: dict[str, Series] = {}
     for point in points:
         for name, value in point.values.items():
             at = (value, point.step)
-            known = found.get(name)
-            if known is None or math.isnan(known.low[0]):
-                found[name] = Series(name, known.first if known else at, at, at, at)
+            series = result.get(name)
+            if series is None or math.isnan(series.low[0]):
+                result[name] = Series(name, series.first if series else at, at, at, at)
             else:
-                known._add(value, point.step)
-    return found
+                series._add(value, point.step)
+    return result

@@ -1,4 +1,4 @@
-"""The state of a run. `cloudtrain.runs.fold` computes it from the events."""
+"""State of a run, computed by `cloudtrain.runs.fold`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Curve:
     latest: float = 0.0
 
     def add(self, value: float) -> None:
-        """The next value."""
+        """Add a value."""
         if self.count % self.stride == 0:
             self.points.append(value)
         self.count = self.count + 1
@@ -96,15 +96,15 @@ class SeenEvents:
 
 @dataclass(kw_only=True, slots=True)
 class RunState:
-    """A run, by its events. Times are Unix timestamps, 0 when not known yet."""
+    """State of a run by its events. Times are Unix timestamps, 0 if unknown."""
 
     run_id: str
     state: str = "submitting"
     """submitting, pending, running, stopping, then one of succeeded, failed, stopped."""
     reason: str = ""
-    """Why it ended, in words, when it did not simply succeed."""
+    """Reason for the end, unless it just succeeded."""
     error: Cause | None = None
-    """The root cause of a failure, where a node has reported it."""
+    """Root cause of a failure, if a node reported it."""
     name: str = ""
     provider: str = ""
     contract: str = ""
@@ -114,11 +114,11 @@ class RunState:
     started: float = 0
     ended: float = 0
     ref: dict[str, Any] | None = field(default=None, repr=False)
-    """What finds the job again, in the provider's own way; None before it is started."""
+    """Provider's reference to the job; None before the start."""
     requested: float = 0
     """When the latest request that creates a job was sent to a cloud; 0: none was."""
     adopted: bool = False
-    """Whether another machine started it."""
+    """True if another machine started it."""
     owner: str = ""
     """Who did, if the cloud says it; empty for runs of this machine."""
     instance: str = ""
@@ -211,7 +211,7 @@ class RunState:
         launcher began.
         """
         doing = self.activities.values()
-        return min(doing, key=lambda each: (each.rank != 0, each.time), default=None)
+        return min(doing, key=lambda activity: (activity.rank != 0, activity.time), default=None)
 
     @property
     def position(self) -> Progress:
@@ -237,7 +237,7 @@ class RunState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has reached a state that it never leaves."""
+        """True if the run is in a final state."""
         return self.state in ENDED
 
     @property
@@ -268,7 +268,7 @@ class RunState:
         return max(0.0, (self.ended or now) - begin) if begin else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, for `--json` and for scripts."""
+        """Return plain JSON for `--json` and scripts."""
         return {
             "run": self.run_id,
             "name": self.name,

@@ -27,8 +27,8 @@ def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:
 
 def sweep_of_run(run_id: str, sweeps: Iterable[str]) -> str:
     """The sweep, of these, that a run is a trial of; empty for none."""
-    found = _TRIAL.fullmatch(run_id)
-    return found[1] if found and found[1] in sweeps else ""
+    match = _TRIAL.fullmatch(run_id)
+    return match[1] if match and match[1] in sweeps else ""
 
 
 def sweep_ids(data_dir: Path) -> set[str]:
@@ -52,6 +52,6 @@ def sweep_named(name: str, data_dir: Path, runs: Iterable[str]) -> str:
     sweeps = sweep_ids(data_dir)
     if name in sweeps:
         return name
-    begun = [each for each in sweeps if name and each.startswith(name)]
-    others = [run for run in runs if run.startswith(name) and sweep_of_run(run, begun) == ""]
-    return begun[0] if len(begun) == 1 and not others else ""
+    begun = [sweep for sweep in sweeps if name and sweep.startswith(name)]
+    single_runs = [run for run in runs if run.startswith(name) and sweep_of_run(run, begun) == ""]
+    return begun[0] if len(begun) == 1 and not single_runs else ""

@@ -55,5 +55,5 @@ class Utilization:
 
 
 def _mean(means: Iterable[Mean]) -> float | None:
-    known = [mean.value for mean in means if mean.count]
-    return sum(known) / len(known) if known else None
+    values = [mean.value for mean in means if mean.count]
+    return sum(values) / len(values) if values else None

@@ -101,25 +101,25 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
     """Whether an image that the spec names is in its registry, and for the machines of the job."""
     if not is_named(spec, target):
         return
-    wanted = architecture_of(target.provider, target.instances)
+    architecture = architecture_of(target.provider, target.instances)
     asked = Question(
-        "image", f"is {target.image_address} there, and built for {wanted}", ("image",)
+        "image", f"is {target.image_address} there, and built for {architecture}", ("image",)
     )
     try:
-        found = inspect_image(target.image_address)
+        image = inspect_image(target.image_address)
     except CloudtrainError as error:
         if isinstance(error, CloudError) and error.is_denied:
             yield asked.failed(error)
         else:  # the cloud may reach a registry that this machine does not
             yield asked.not_applicable(f"it cannot be looked up from here: {error.what}")
         return
-    if found is None:
+    if image is None:
         yield asked.wrong(
             "there is no such image", "look at its name and tag; cloudtrain image push pushes one"
         )
-    elif found.architectures and wanted not in found.architectures:
-        fix = f"docker build --platform linux/{wanted} …, and push it"
-        yield asked.wrong(f"it is for {', '.join(sorted(found.architectures))}", fix)
+    elif image.architectures and architecture not in image.architectures:
+        fix = f"docker build --platform linux/{architecture} …, and push it"
+        yield asked.wrong(f"it is for {', '.join(sorted(image.architectures))}", fix)
     else:
         yield asked.ok("it is")
 

@@ -18,12 +18,12 @@ def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple
     if not patterns:
         return ()
     names = sorted(paths)
-    found = []
+    matches = []
     for text in patterns:
         pattern = KeepPattern(text)
         if first := next((name for name in names if pattern.covers(name)), None):
-            found.append((text, first))
-    return tuple(found)
+            matches.append((text, first))
+    return tuple(matches)
 
 
 def keep_issues(plan: Plan) -> list[Issue]:

@@ -67,11 +67,11 @@ def package_issues(plan: Plan) -> list[Issue]:
 
 def requested_of(plan: Plan) -> Requested:
     """What the plan's job asks for; nothing where its file is not as it was when it was planned."""
-    wanted = plan.spec.dependencies
+    dependencies = plan.spec.dependencies
     source = plan.context.source
-    file = wanted.file or source.requirements
-    if wanted.off or not file:
-        return requested_list(() if wanted.off else wanted.packages)
+    file = dependencies.file or source.requirements
+    if dependencies.off or not file:
+        return requested_list(() if dependencies.off else dependencies.packages)
     return (
         requested_by(Path(source.root), file)
         if (Path(source.root) / file).is_file()
@@ -96,9 +96,11 @@ def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
 
 
 def _conda(plan: Plan, root: Path) -> Iterator[Issue]:
-    found = next((name for name in CONDA_FILES if (root / name).is_file()), None)
-    if found and plan.spec.dependencies.is_automatic and not plan.context.source.requirements:
-        yield warning(f"{found} is not read: nothing of it is installed", CONDA_WAY, origin=found)
+    conda_file = next((name for name in CONDA_FILES if (root / name).is_file()), None)
+    if conda_file and plan.spec.dependencies.is_automatic and not plan.context.source.requirements:
+        yield warning(
+            f"{conda_file} is not read: nothing of it is installed", CONDA_WAY, origin=conda_file
+        )
 
 
 def _passwords(requested: Requested) -> Iterator[Issue]:
@@ -124,12 +126,10 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
     for each in requested.to_install:
         if not _TORCH.match(each.name):
             continue
-        known = version(each.name)
-        if known and not satisfies(known, each):
-            message = (
-                f"asks for {each.shown}, and {_place(plan)} has {each.name} {known}, which stays"
-            )
-        elif not known and each.exact:
+        installed = version(each.name)
+        if installed and not satisfies(installed, each):
+            message = f"asks for {each.shown}, and {_place(plan)} has {each.name} {installed}, which stays"
+        elif not installed and each.exact:
             message = (
                 f"asks for {each.shown}; the {each.name} of {_place(plan)} stays, whichever it is"
             )
@@ -234,10 +234,10 @@ def _missing(plan: Plan, each: Import) -> Issue:
 
 
 def _missing_factory(plan: Plan, each: Factory) -> Issue:
-    near = did_you_mean(each.module, top_modules(Path(plan.context.source.root)))
+    suggestion = did_you_mean(each.module, top_modules(Path(plan.context.source.root)))
     places = f"neither the source, {_list(plan)} nor {_place(plan)}"
     return plan.located(
-        warning(f"{places} is known to bring the module {each.module}{near}", path=each.path)
+        warning(f"{places} is known to bring the module {each.module}{suggestion}", path=each.path)
     )
 
 

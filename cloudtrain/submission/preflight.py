@@ -87,11 +87,11 @@ def security_issues(plan: Plan) -> list[Issue]:
     if plan.is_rehearsal:
         return []
     severity: Literal["error", "warning"] = "error" if plan.context.strict else "warning"
-    found = get_provider(plan.target.provider).security_findings(plan)
+    findings = get_provider(plan.target.provider).security_findings(plan)
     why = '; policy = "strict" in the settings makes it an error' if plan.context.strict else ""
     return [
         replace(issue, severity=severity, hint=f"{issue.hint}{why}", origin=_line_of(plan, issue))
-        for issue in found
+        for issue in findings
     ]
 
 

@@ -53,21 +53,21 @@ def require_image(image: str, architecture: str, note: Note | None = None) -> st
     all the same.
     """
     try:
-        found = inspect_image(image)
+        image_found = inspect_image(image)
     except (CloudError, UsageError) as error:
         if note:
             note(f"the image {image} is not looked up before the start: {error.message}")
         return ""
-    if found is None:
+    if image_found is None:
         hint = "look at its name and tag; cloudtrain image push pushes one; nothing was started"
         raise RefusedError(f"there is no image {image} in its registry", hint=hint)
-    if found.architectures and architecture not in found.architectures:
-        there = ", ".join(sorted(found.architectures))
+    if image_found.architectures and architecture not in image_found.architectures:
+        available = ", ".join(sorted(image_found.architectures))
         hint = f"docker build --platform linux/{architecture} …; nothing was started"
         raise RefusedError(
-            f"the image {image} is for {there}, the machines are {architecture}", hint=hint
+            f"the image {image} is for {available}, the machines are {architecture}", hint=hint
         )
-    return found.digest
+    return image_found.digest
 
 
 def login_for(host: str) -> RegistryLogin | None:
@@ -132,13 +132,13 @@ def _inspect_in_ecr(
 
     cloud = _aws(region)
     place = {"registryId": account, "repositoryName": repository}
-    wanted = {"imageDigest" if ":" in reference else "imageTag": reference}
+    image_id = {"imageDigest" if ":" in reference else "imageTag": reference}
     try:
         answer = cloud.call(
             "ecr",
             "batch_get_image",
             **place,
-            imageIds=[wanted],
+            imageIds=[image_id],
             acceptedMediaTypes=list(registry.MANIFEST_TYPES),
         )
     except CloudError as error:

@@ -117,15 +117,17 @@ def _changes(plan: Plan, line: Mapping[str, Any], own: Any) -> Iterator[str]:
         yield f"its {REQUEST} cannot be read"
         return
     before = dict(_leaves(_comparable(documents, line["run"], line["source"])))
-    now = dict(_leaves(own))
-    differing = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
+    current = dict(_leaves(own))
+    differing = sorted(
+        path for path in {*before, *current} if before.get(path) != current.get(path)
+    )
     if any(
         path.startswith(_VALUES) for path in differing
     ):  # by name; their words would say the same again
         differing = [path for path in differing if not path.startswith(_WORDS)]
     for path in differing:
         old, new = (
-            _shown(values[path]) if path in values else "nothing" for values in (before, now)
+            _shown(values[path]) if path in values else "nothing" for values in (before, current)
         )
         if not any(text in str(before.get(path)) for text in _PLACEHOLDERS):
             yield f"{path}: {old} → {new}"

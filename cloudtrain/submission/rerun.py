@@ -44,13 +44,13 @@ def plan_again(
     if "name" not in document.values:
         document = replace(document, values={"name": old.name, **document.values})
     spec, document = spec_from_document(document, folder, look=False)
-    kept = spec.checkpoints.uri
-    if kept and not resume_from and kept == old.checkpoints_uri:
+    checkpoints_uri = spec.checkpoints.uri
+    if checkpoints_uri and not resume_from and checkpoints_uri == old.checkpoints_uri:
         message = (
-            f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin"
+            f"what run {run.run_id} has saved in {checkpoints_uri} would be restored, and this run is to begin"
             " anew"
         )
-        raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
+        raise UsageError(message, hint=f"--set checkpoints.uri={checkpoints_uri.rstrip('/')}-2/")
     data_dir = run.path.parents[1]
     return with_rehearsal(
         replan(

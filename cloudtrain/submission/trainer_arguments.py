@@ -56,22 +56,22 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
     """All that is wrong with single options; if nothing is, what is wrong with all of them
     together.
     """
-    known = trainer.option_names()
-    found = []
+    option_names = trainer.option_names()
+    issues = []
     for word, path in list(words):
         name = word.partition("=")[0]
-        if name.startswith("--") and name not in known:
-            near = did_you_mean(
-                name.removeprefix("--"), [each.removeprefix("--") for each in known]
+        if name.startswith("--") and name not in option_names:
+            suggestion = did_you_mean(
+                name.removeprefix("--"), [each.removeprefix("--") for each in option_names]
             )
-            found.append(Issue(path, f"the shared trainer has no option {name}{near}"))
+            issues.append(Issue(path, f"the shared trainer has no option {name}{suggestion}"))
             words = _without(words, name)
     while True:
         try:
             trainer.parse([word for word, _ in words])
         except trainer.Refused as reason:
             issue, option = _refusal(str(reason), words)
-            found += [issue] if option or not found else []
+            issues += [issue] if option or not issues else []
             if not option:
                 break
             words = _without(words, option)
@@ -79,7 +79,7 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
             break
         else:
             break
-    return found
+    return issues
 
 
 def _mpi_issues(words: Sequence[Word]) -> list[Issue]:
@@ -102,27 +102,27 @@ def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
     paths = {
         word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")
     }
-    about = re.match(r"argument (--[\w-]+)", reason)
-    option = about[1] if about and about[1] in paths else ""
+    option_match = re.match(r"argument (--[\w-]+)", reason)
+    option = option_match[1] if option_match and option_match[1] in paths else ""
     named = option or next((name for name in re.findall(r"--[\w-]+", reason) if name in paths), "")
     choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
-    near = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
+    suggestion = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
     message, more, rest = reason.partition(" (train.py --help")
     return Issue(
-        paths.get(named, ("args",)), f"the shared trainer says: {message}{near}{more}{rest}"
+        paths.get(named, ("args",)), f"the shared trainer says: {message}{suggestion}{more}{rest}"
     ), option
 
 
 def _without(words: Sequence[Word], option: str) -> list[Word]:
     """The command line without an option and its values."""
-    kept = []
+    remaining = []
     dropping = False
     for word, path in words:
         if word.startswith("--"):
             dropping = word.partition("=")[0] == option
         if not dropping:
-            kept.append((word, path))
-    return kept
+            remaining.append((word, path))
+    return remaining
 
 
 _TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")

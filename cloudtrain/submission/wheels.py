@@ -73,11 +73,11 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
     SourceError when its requirements cannot be read or are built from the source, UsageError when
     it is not known for which Python they are needed.
     """
-    said = spec.dependencies
-    if not said.vendor or said.off:
+    dependencies = spec.dependencies
+    if not dependencies.vendor or dependencies.off:
         return None
-    file = said.file or (automatic_file(source) if said.is_automatic else "")
-    requested = requested_by(source, file) if file else requested_list(said.packages)
+    file = dependencies.file or (automatic_file(source) if dependencies.is_automatic else "")
+    requested = requested_by(source, file) if file else requested_list(dependencies.packages)
     if requested.is_local:
         raise SourceError(
             f"{file} names a project of the source itself, of which there is no wheel to send"
@@ -92,14 +92,14 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
         torch,
     ]
     asked.append(index_settings(os.environ, source.resolve()))
-    folder = data_dir / "wheels" / json_digest([*asked, said.replace_torch])[:24]
+    folder = data_dir / "wheels" / json_digest([*asked, dependencies.replace_torch])[:24]
     return WheelSet(
         folder=folder,
         requested=requested,
         python=python,
         version=version,
         torch=torch,
-        replace_torch=said.replace_torch,
+        replace_torch=dependencies.replace_torch,
     )
 
 
@@ -191,10 +191,10 @@ def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
 
 def _exact(item: Mapping[str, Any]) -> tuple[str, str]:
     """The normalised name and the exact requirement of an item of pip's report."""
-    about = item["metadata"]
-    name = re.sub(r"[-_.]+", "-", about["name"]).lower()
-    text = f"{about['name']} @ {item['download_info']['url']}" if item.get("is_direct") else ""
-    return name, text or f"{about['name']}=={about['version']}"
+    metadata = item["metadata"]
+    name = re.sub(r"[-_.]+", "-", metadata["name"]).lower()
+    text = f"{metadata['name']} @ {item['download_info']['url']}" if item.get("is_direct") else ""
+    return name, text or f"{metadata['name']}=={metadata['version']}"
 
 
 def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
@@ -207,7 +207,7 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
     python = wheels.python or sys.executable
     if wheels.version:
         flags += _platform_flags(wheels.version)
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-m", "pip", command, *flags, *arguments],
         env={
             **os.environ,
@@ -217,11 +217,13 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        said = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()][
-            -SHOWN_LINES:
-        ]
-        lines = "\n  ".join(["the wheels cannot be downloaded:", *map(hide_passwords, said)])
+    if process.returncode != 0:
+        dependencies = [
+            line for line in f"{process.stdout}\n{process.stderr}".splitlines() if line.strip()
+        ][-SHOWN_LINES:]
+        lines = "\n  ".join(
+            ["the wheels cannot be downloaded:", *map(hide_passwords, dependencies)]
+        )
         raise UsageError(
             lines,
             hint="pip needs an index that has wheels of all of them; vendor: false sends none",
