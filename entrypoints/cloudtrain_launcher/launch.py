@@ -30,7 +30,7 @@ from cloudtrain_launcher.events import (
 )
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
-from cloudtrain_launcher.packages import Installation
+from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.peer_channel import PORT_OFFSET, Announcer, listen
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker

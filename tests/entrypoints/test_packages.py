@@ -20,15 +20,9 @@ from uv import find_uv_bin
 
 from cloudtrain_launcher import worker
 from cloudtrain_launcher.notebook_code import plain_code
-from cloudtrain_launcher.packages import (
-    activate,
-    archives,
-    image,
-    installers,
-    layered,
-    packages_folder,
-)
+from cloudtrain_launcher.packages import archives, image, installers, layered
 from cloudtrain_launcher.packages.install import Installation, Task, archive_name
+from cloudtrain_launcher.packages.installation import activate, packages_folder
 from cloudtrain_launcher.packages.installers import InstallationError
 from cloudtrain_launcher.packages.requirement_files import Requested, requested_list
 from tests.support.limits import HANG_SECONDS

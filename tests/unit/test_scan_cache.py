@@ -151,7 +151,7 @@ import json, sys
 from pathlib import Path
 from cloudtrain.source.scan import scan
 files = scan(Path(sys.argv[1]), None, Path(sys.argv[2])).files_count
-print(json.dumps([files, [m for m in ("pathspec", "tarfile", "gzip", "tempfile") if m in sys.modules]]))
+print(json.dumps([files, [m for m in ("pathspec", "tarfile", "gzip", "tempfile", "subprocess") if m in sys.modules]]))
 """
     arguments = [sys.executable, "-c", program, str(root), str(tmp_path / "cache")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)

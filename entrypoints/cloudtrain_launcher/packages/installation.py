@@ -1,0 +1,155 @@
+"""Installation of a job's packages, in a process beside the launcher. Standard library only.
+
+Afterwards the launcher starts torchrun, and so the ranks, with the interpreter of their
+environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain_launcher.contract import Job, NodeContext
+from cloudtrain_launcher.packages.installers import InstallationError as InstallationError
+
+PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
+"""Folder of the environments kept on this machine; by default in the user's cache."""
+
+STORED = ".cloudtrain-packages"
+"""Folder among a job's checkpoints for the packages of the next attempt."""
+
+SHOWN = 8
+"""Maximum number of packages named in a line of the log."""
+
+VIRTUAL_ENV = "VIRTUAL_ENV"
+PATH = "PATH"
+
+
+class Installation:
+    """The installation of one node. `scratch`: a folder for temporary files of this job."""
+
+    def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
+        self._job = job
+        self._context = context
+        self._scratch = scratch
+        self._result = scratch / "packages.json"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.installed: Mapping[str, str] = {}
+        """Name -> version of the installed packages. Empty before `finish`."""
+        self.reused = False
+        """True if the environment existed before."""
+
+    def start(self, environ: Mapping[str, str]) -> None:
+        """Start the process. Call it from the main thread. Raise OSError if it cannot start."""
+        file = self._scratch / "packages-task.json"
+        file.write_text(json.dumps(self._task(environ)), encoding="utf-8")
+        argv = [sys.executable, "-u", str(Path(__file__).with_name("install.py")), str(file)]
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True
+        )
+
+    def finish(
+        self, environ: MutableMapping[str, str], cancelled: Callable[[], bool] = lambda: False
+    ) -> list[str]:
+        """Wait for the process, then activate its environment in `environ` and this process.
+
+        Return warnings. Raise InstallationError if the packages cannot be installed. Return early
+        if `cancelled()` is true.
+        """
+        if self._process is None:
+            return []
+        while not self._result.exists() and self._process.poll() is None:
+            if cancelled():
+                self._process.kill()
+                return []
+            time.sleep(0.05)
+        result = self._read()
+        if "error" in result:
+            raise InstallationError(result["error"], result.get("hint", ""))
+        if result["environment"]:
+            activate(Path(result["environment"]), environ)
+        self.installed = result.get("installed", {})
+        self.reused = result.get("reused", False)
+        return list(result["warnings"])
+
+    def summary(self) -> str:
+        """Describe the installed packages in one line."""
+        names = [
+            f"{name} {version}"
+            for name, version in sorted(self.installed.items(), key=lambda item: item[0].lower())
+        ]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return (
+            f"packages: {', '.join(names[:SHOWN])}{more}"
+            f" ({'installed before' if self.reused else 'installed now'})"
+        )
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            document: dict[str, Any] = json.loads(self._result.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            code = self._process.wait() if self._process else 0
+            raise InstallationError(
+                f"the installation of packages ended with code {code}; see the log"
+            ) from None
+        return document
+
+    def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:
+        """Return the task for `install.py`."""
+        dependencies = self._job.dependencies
+        context = self._context
+        stored = [
+            context.checkpoint_dir,
+            context.synced_dirs.get(context.checkpoint_dir, ""),
+            context.resume_dir,
+        ]
+        keeps = bool(dependencies.get("keep")) and context.node_rank == 0
+        wheels = Path.cwd() / str(dependencies.get("wheels", ""))
+        return {
+            "source": str(Path.cwd()),
+            "result": str(self._result),
+            "folder": str(packages_folder(environ, self._scratch)),
+            "node": context.node_rank,
+            "masked": [*self._job.secrets, *self._job.masked],
+            "file": dependencies.get("file", ""),
+            "packages": dependencies.get("packages", []),
+            "wheels": str(wheels) if dependencies.get("wheels") else "",
+            "replace_torch": bool(dependencies.get("replace_torch")),
+            "archives": [f"{folder}/{STORED}" for folder in stored if folder],
+            "archive_into": f"{context.checkpoint_dir}/{STORED}" if keeps else "",
+        }
+
+
+def packages_folder(environ: Mapping[str, str], scratch: Path) -> Path:
+    """Return the folder of kept environments: configured, in the user's cache, or in `scratch`."""
+    if environ.get(PACKAGES_DIR):
+        return Path(environ[PACKAGES_DIR])
+    cache = environ.get("XDG_CACHE_HOME") or (
+        f"{environ['HOME']}/.cache" if environ.get("HOME") else ""
+    )
+    folder = Path(cache or scratch, "cloudtrain", "packages")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return scratch / "kept-packages"
+    return folder if os.access(folder, os.W_OK) else scratch / "kept-packages"
+
+
+def activate(environment: Path, environ: MutableMapping[str, str]) -> None:
+    """Run every later program of this process in an environment, as its `activate` script does.
+
+    Change `environ` and `sys.executable`, which starts torchrun.
+    """
+    programs = str(environment / "bin")
+    environ[PATH] = os.pathsep.join(
+        part for part in (programs, environ.get(PATH, os.defpath)) if part
+    )
+    environ[VIRTUAL_ENV] = str(environment)
+    environ.pop("PYTHONHOME", None)
+    sys.executable = f"{programs}/python3"
